@@ -1,0 +1,115 @@
+//! Where state lives: the embedded keyspace or a server. Both take the same
+//! [`Operation`]s and wake the same [`Channels`].
+
+pub(crate) mod channels;
+pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+pub(crate) mod step;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use channels::Channels;
+use step::{Failure, Operation, Value};
+
+/// A backend. Cheap to clone; clones share the connection.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    Memory(memory::Memory),
+    #[cfg(feature = "redis")]
+    Redis(Arc<redis::Redis>),
+}
+
+impl Backend {
+    /// Hands an operation over. It is queued when this returns, also if the reply
+    /// is never waited for; operations of one name run in the order they were
+    /// submitted.
+    pub(crate) fn submit(&self, operation: Operation) -> Reply {
+        match self {
+            Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => Reply::Queued(redis.submit(operation)),
+        }
+    }
+
+    pub(crate) fn channels(&self) -> &Arc<Channels> {
+        match self {
+            Self::Memory(memory) => memory.channels(),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.channels(),
+        }
+    }
+
+    /// How long a reply is waited for.
+    pub(crate) fn reply_limit(&self) -> std::time::Duration {
+        match self {
+            Self::Memory(_) => std::time::Duration::from_secs(1),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.reply_limit(),
+        }
+    }
+
+    /// The server's address without credentials, for messages.
+    pub(crate) fn address(&self) -> &str {
+        match self {
+            Self::Memory(_) => "memory://",
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.address(),
+        }
+    }
+}
+
+/// The reply to come of one operation.
+///
+/// Dropped before the operation has left, it takes an operation that may be taken
+/// out (one that grants something) out of the queue.
+pub(crate) enum Reply {
+    Ready(Option<Result<Value, Failure>>),
+    #[cfg(feature = "redis")]
+    Queued(redis::lane::Queued),
+}
+
+impl Reply {
+    /// Whether the operation can still be, or become, something that ran. `false`
+    /// once it has been taken out of the queue.
+    pub(crate) fn ticket(&self) -> Ticket {
+        match self {
+            Self::Ready(_) => Ticket::Ran,
+            #[cfg(feature = "redis")]
+            Self::Queued(queued) => Ticket::Queued(queued.ticket()),
+        }
+    }
+}
+
+impl Future for Reply {
+    type Output = Result<Value, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Ready(reply) => Poll::Ready(reply.take().expect("a reply is polled once")),
+            #[cfg(feature = "redis")]
+            Self::Queued(queued) => Pin::new(queued).poll(_context),
+        }
+    }
+}
+
+/// What became of a submitted operation, for the one who has to undo it.
+#[derive(Clone)]
+pub(crate) enum Ticket {
+    Ran,
+    #[cfg(feature = "redis")]
+    Queued(redis::lane::Ticket),
+}
+
+impl Ticket {
+    /// Whether there may be something to undo.
+    pub(crate) fn may_have_run(&self) -> bool {
+        match self {
+            Self::Ran => true,
+            #[cfg(feature = "redis")]
+            Self::Queued(ticket) => ticket.may_have_run(),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The embedded backend: a keyspace, expiry and channels in this process, with no
+//! I/O. It knows keys and types, and no primitive.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::channels::Channels;
+use super::step::{Failure, Operation, Refusal, Value};
+use crate::clock::Clock;
+
+/// A keyspace in memory that the clients of one process share, as they would
+/// share a server.
+///
+/// Every client made from it by [`client`](Self::client) sees the same locks. Its
+/// leases run on tokio's clock, so that a test with a paused clock decides when
+/// they end.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let server = leasehold::Embedded::new();
+/// let (ours, theirs) = (server.client(), server.client());
+/// let guard = ours.lock("orders:42").acquire().await?;
+/// assert!(theirs.lock("orders:42").try_acquire().await?.is_none());
+/// guard.release().await?;
+/// assert!(theirs.lock("orders:42").try_acquire().await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Embedded {
+    memory: Memory,
+}
+
+impl Embedded {
+    /// Makes an empty keyspace.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            memory: Memory::new(),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
+}
+
+impl Default for Embedded {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").finish_non_exhaustive()
+    }
+}
+
+/// The backend itself.
+#[derive(Clone)]
+pub(crate) struct Memory {
+    keyspace: Arc<Mutex<Keyspace>>,
+    channels: Arc<Channels>,
+    clock: Clock,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self {
+            keyspace: Arc::default(),
+            channels: Channels::new(true),
+            clock: Clock::runtime(),
+        }
+    }
+
+    pub(crate) fn run(&self, operation: &Operation) -> Result<Value, Failure> {
+        let mut keyspace = self
+            .keyspace
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        keyspace.now_ms = self.clock.now().as_millis();
+        keyspace.sweep();
+        let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
+        let published = std::mem::take(&mut keyspace.published);
+        drop(keyspace);
+        for channel in published {
+            self.channels.wake(&String::from_utf8_lossy(&channel));
+        }
+        reply.map_err(|refusal| Failure::from_reply(&refusal.0, &"memory://".into()))
+    }
+
+    pub(crate) fn channels(&self) -> &Arc<Channels> {
+        &self.channels
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The keys that have not expired, for tests.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let mut keyspace = self
+            .keyspace
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        keyspace.now_ms = self.clock.now().as_millis();
+        keyspace.drop_expired();
+        let mut keys: Vec<_> = keyspace
+            .entries
+            .keys()
+            .map(|key| String::from_utf8_lossy(key).into_owned())
+            .collect();
+        keys.sort();
+        keys
+    }
+}
+
+/// Keys with their values and expiry: what a step's twin works on. Method names
+/// and rules are the server's own commands.
+#[derive(Debug, Default)]
+pub(crate) struct Keyspace {
+    entries: HashMap<Vec<u8>, Stored>,
+    published: Vec<Vec<u8>>,
+    now_ms: u64,
+    steps_since_sweep: u32,
+}
+
+#[derive(Debug)]
+struct Stored {
+    content: Content,
+    expires_at_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
+    Text(Vec<u8>),
+}
+
+impl Keyspace {
+    fn live(&mut self, key: &[u8]) -> Option<&mut Stored> {
+        let now_ms = self.now_ms;
+        // The server's own rule: a key lives through the millisecond it ends in.
+        let over = |stored: &Stored| stored.expires_at_ms.is_some_and(|at| now_ms > at);
+        if self.entries.get(key).is_some_and(over) {
+            self.entries.remove(key);
+        }
+        self.entries.get_mut(key)
+    }
+
+    fn hash(&mut self, key: &[u8]) -> Result<Option<&mut BTreeMap<Vec<u8>, Vec<u8>>>, Refusal> {
+        match self.live(key) {
+            None => Ok(None),
+            Some(Stored {
+                content: Content::Hash(fields),
+                ..
+            }) => Ok(Some(fields)),
+            Some(_) => Err(Refusal::wrong_type()),
+        }
+    }
+
+    pub(crate) fn hlen(&mut self, key: &[u8]) -> Result<usize, Refusal> {
+        Ok(self.hash(key)?.map_or(0, |fields| fields.len()))
+    }
+
+    pub(crate) fn hexists(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
+        Ok(self.hash(key)?.is_some_and(|fields| fields.contains_key(field)))
+    }
+
+    pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Refusal> {
+        Ok(self.hash(key)?.map_or_else(Vec::new, |fields| {
+            fields
+                .iter()
+                .map(|(field, value)| (field.clone(), value.clone()))
+                .collect()
+        }))
+    }
+
+    pub(crate) fn hset(&mut self, key: &[u8], field: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        if self.live(key).is_none() {
+            self.entries.insert(
+                key.to_vec(),
+                Stored {
+                    content: Content::Hash(BTreeMap::new()),
+                    expires_at_ms: None,
+                },
+            );
+        }
+        if let Some(fields) = self.hash(key)? {
+            fields.insert(field.to_vec(), value.to_vec());
+        }
+        Ok(())
+    }
+
+    /// The hash goes with its last field.
+    pub(crate) fn hdel(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
+        let Some(fields) = self.hash(key)? else {
+            return Ok(false);
+        };
+        let removed = fields.remove(field).is_some();
+        if fields.is_empty() {
+            self.entries.remove(key);
+        }
+        Ok(removed)
+    }
+
+    pub(crate) fn del(&mut self, key: &[u8]) -> bool {
+        self.live(key).is_some() && self.entries.remove(key).is_some()
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+        match self.live(key) {
+            None => Ok(None),
+            Some(Stored {
+                content: Content::Text(text),
+                ..
+            }) => Ok(Some(text.clone())),
+            Some(_) => Err(Refusal::wrong_type()),
+        }
+    }
+
+    pub(crate) fn set_px(&mut self, key: &[u8], value: &[u8], ms: u64) {
+        self.entries.insert(
+            key.to_vec(),
+            Stored {
+                content: Content::Text(value.to_vec()),
+                expires_at_ms: Some(self.now_ms.saturating_add(ms)),
+            },
+        );
+    }
+
+    pub(crate) fn pexpire(&mut self, key: &[u8], ms: u64) {
+        let at = self.now_ms.saturating_add(ms);
+        if let Some(stored) = self.live(key) {
+            stored.expires_at_ms = Some(at);
+        }
+    }
+
+    /// Milliseconds left; -1 without expiry, -2 without key.
+    pub(crate) fn pttl(&mut self, key: &[u8]) -> i64 {
+        let now_ms = self.now_ms;
+        match self.live(key) {
+            None => -2,
+            Some(stored) => stored.expires_at_ms.map_or(-1, |at| {
+                i64::try_from(at.saturating_sub(now_ms)).unwrap_or(i64::MAX)
+            }),
+        }
+    }
+
+    pub(crate) fn publish(&mut self, channel: &[u8]) {
+        self.published.push(channel.to_vec());
+    }
+
+    /// Expired keys go when they are looked at; those nobody looks at go here.
+    fn sweep(&mut self) {
+        const STEPS: u32 = 4096;
+        self.steps_since_sweep += 1;
+        if self.steps_since_sweep >= STEPS.max(self.entries.len() as u32) {
+            self.steps_since_sweep = 0;
+            self.drop_expired();
+        }
+    }
+
+    fn drop_expired(&mut self) {
+        let now_ms = self.now_ms;
+        self.entries
+            .retain(|_, stored| stored.expires_at_ms.is_none_or(|at| now_ms <= at));
+    }
+}
+
+#[cfg(test)]
+impl Keyspace {
+    /// Sets a plain text without expiry, as a stranger would.
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
+        self.set_px(key, value, 0);
+        if let Some(stored) = self.entries.get_mut(key) {
+            stored.expires_at_ms = None;
+        }
+    }
+
+    pub(crate) fn advance(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+}

@@ -1,0 +1,174 @@
+//! A server as the backend: one connection for calls, one for messages, both
+//! opened again whenever they are lost. Only this folder names the driver.
+
+mod address;
+mod call;
+mod connect;
+pub(crate) mod lane;
+mod pause;
+mod pubsub;
+pub(crate) mod script;
+#[cfg(feature = "tls")]
+mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use self::address::Address;
+use self::connect::{Connector, Driver};
+use self::lane::{Lane, Queued};
+use self::pause::Pause;
+use self::script::Script;
+use super::channels::Channels;
+use super::step::{Cause, Failure, Operation, Step};
+use crate::clock::Clock;
+use crate::error::Result;
+
+/// How a server is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    pub(crate) url: String,
+    pub(crate) connect_limit: Duration,
+    pub(crate) reply_limit: Duration,
+    #[cfg(feature = "tls")]
+    pub(crate) authorities: Vec<Vec<u8>>,
+}
+
+/// The backend itself.
+pub(crate) struct Redis {
+    lane: Arc<Lane>,
+    channels: Arc<Channels>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Redis {
+    /// Connects once, so that a wrong address or password is told at once, and
+    /// from then on by itself.
+    pub(crate) async fn connect(reach: Reach, steps: &[&Step], clock: Clock) -> Result<Self> {
+        let address = Address::parse(&reach.url)?;
+        let connector = Arc::new(Connector {
+            connect_limit: reach.connect_limit,
+            reply_limit: reach.reply_limit,
+            #[cfg(feature = "tls")]
+            tls: address
+                .is_tls()
+                .then(|| tls::Connector::new(&reach.authorities))
+                .transpose()?,
+            address,
+        });
+        let runtime = Handle::current();
+        let lane = Lane::new(
+            runtime.clone(),
+            clock,
+            Script::assemble(steps),
+            Arc::clone(connector.address.shown()),
+            reach.reply_limit,
+        );
+        let first = prepare(&connector, &lane)
+            .await
+            .map_err(|failure| failure.into_connect_error())?;
+        let channels = Channels::new(false);
+        let tasks = [
+            runtime.spawn(keep_connected(
+                Arc::clone(&connector),
+                Arc::clone(&lane),
+                first,
+            )),
+            runtime.spawn(pubsub::run(connector, Arc::clone(&channels))),
+        ];
+        Ok(Self {
+            lane,
+            channels,
+            tasks,
+        })
+    }
+
+    pub(crate) fn submit(&self, operation: Operation) -> Queued {
+        self.lane.submit(operation)
+    }
+
+    pub(crate) fn channels(&self) -> &Arc<Channels> {
+        &self.channels
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.lane.address
+    }
+
+    pub(crate) fn reply_limit(&self) -> Duration {
+        self.lane.reply_limit
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+type Connection = (MultiplexedConnection, Driver);
+
+/// Opens a connection, learns the server's clock and loads the script.
+async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failure> {
+    let (connection, mut driver) = connector.open().await?;
+    let questions = async {
+        let mut load = ::redis::Cmd::new();
+        load.arg("SCRIPT").arg("LOAD").arg(&lane.script.text);
+        let time = ::redis::cmd("TIME");
+        let (mut one, mut other) = (connection.clone(), connection.clone());
+        // A server that denies them is found out by the first call, which says
+        // what is missing; a script that is not loaded is sent as text.
+        let (time, _) = tokio::join!(
+            time.query_async::<(i64, i64)>(&mut one),
+            other.send_packed_command(&load)
+        );
+        if let Ok((seconds, micros)) = time {
+            lane.learn_time(seconds * 1000 + micros / 1000);
+        }
+    };
+    tokio::select! {
+        () = questions => {}
+        () = &mut driver => {}
+    }
+    Ok((connection, driver))
+}
+
+/// Keeps a connection under the lane for as long as the client lives.
+async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Connection) {
+    let mut pause = Pause::new();
+    let mut connection = Some(first);
+    loop {
+        let opened = match connection.take() {
+            Some(connection) => Ok(connection),
+            None => prepare(&connector, &lane).await,
+        };
+        match opened {
+            Ok((connection, mut driver)) => {
+                pause.reset();
+                lane.up(connection);
+                tokio::select! {
+                    () = &mut driver => {}
+                    () = lane.given_up.notified() => {}
+                }
+                // Until the first attempt has failed, operations wait: most cuts
+                // are healed by connecting again.
+                lane.opening();
+                tracing::warn!(address = %lane.address, "the connection is lost; connecting again");
+            }
+            Err(failure) => {
+                tracing::warn!(address = %lane.address, cause = ?failure.cause, "no connection");
+                if matches!(failure.cause, Cause::Denied(_)) {
+                    pause.longest();
+                }
+                lane.down(&failure);
+                tokio::time::sleep(pause.next()).await;
+            }
+        }
+    }
+}

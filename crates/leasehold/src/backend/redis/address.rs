@@ -1,0 +1,230 @@
+//! Where a server is: a URL taken apart, and the form of it that may be shown.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use percent_encoding::percent_decode_str;
+use redis::{ProtocolVersion, RedisConnectionInfo};
+use url::Url;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Shown;
+
+/// A server's address with the credentials for it.
+#[derive(Clone)]
+pub(crate) struct Address {
+    pub(crate) target: Target,
+    user: Option<String>,
+    password: Option<String>,
+    db: i64,
+    resp3: bool,
+    shown: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Tcp { host: String, port: u16, tls: bool },
+    Unix(PathBuf),
+}
+
+const SCHEMES: &str = "redis://, rediss:// (TLS) or redis+unix://";
+
+impl Address {
+    pub(crate) fn parse(url: &str) -> Result<Self> {
+        // The parser's error says what is wrong without repeating the text, which
+        // may hold a password.
+        let url = Url::parse(url.trim()).map_err(|error| {
+            misuse(format!(
+                "the server's URL can't be read: {error}; write it as redis://HOST:PORT"
+            ))
+        })?;
+        match url.scheme() {
+            "redis" | "valkey" => Self::tcp(&url, false),
+            "rediss" | "valkeys" => Self::tcp(&url, true),
+            "redis+unix" | "valkey+unix" | "unix" => Self::unix(&url),
+            scheme @ ("redis-sentinel" | "redis-cluster") => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("`{scheme}://` is not supported by this version; use {SCHEMES}"),
+            )),
+            scheme => Err(misuse(format!(
+                "`{}://` is not a scheme for a server; use {SCHEMES}",
+                Shown(scheme)
+            ))),
+        }
+    }
+
+    fn tcp(url: &Url, tls: bool) -> Result<Self> {
+        if tls && !cfg!(feature = "tls") {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a rediss:// URL needs the feature `tls`; build leasehold with it",
+            ));
+        }
+        let host = url
+            .host_str()
+            .filter(|host| !host.is_empty())
+            .ok_or_else(|| {
+                misuse("the server's URL has no host; write it as redis://HOST:PORT".into())
+            })?
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        let port = url.port().unwrap_or(6379);
+        let path = url.path().trim_start_matches('/');
+        let db = if path.is_empty() {
+            0
+        } else {
+            parse_db(path)?
+        };
+        let shown = format!("{}://{host}:{port}", url.scheme());
+        Self::finish(url, Target::Tcp { host, port, tls }, db, &shown)
+    }
+
+    fn unix(url: &Url) -> Result<Self> {
+        let path = decode(url.path())?;
+        if path.is_empty() || path == "/" {
+            return Err(misuse(
+                "the server's URL has no socket path; write it as redis+unix:///PATH".into(),
+            ));
+        }
+        let db = match query(url, "db") {
+            Some(db) => parse_db(&db)?,
+            None => 0,
+        };
+        let shown = format!("{}://{path}", url.scheme());
+        Self::finish(url, Target::Unix(path.into()), db, &shown)
+    }
+
+    fn finish(url: &Url, target: Target, db: i64, shown: &str) -> Result<Self> {
+        let resp3 = match query(url, "protocol").as_deref() {
+            None | Some("resp2" | "2") => false,
+            Some("resp3" | "3") => true,
+            Some(other) => {
+                return Err(misuse(format!(
+                    "`protocol={}` in the server's URL is neither resp2 nor resp3",
+                    Shown(other)
+                )));
+            }
+        };
+        let user = match url.username() {
+            "" => query(url, "user"),
+            user => Some(decode(user)?),
+        };
+        let password = match url.password() {
+            None => query(url, "pass"),
+            Some(password) => Some(decode(password)?),
+        };
+        let shown = if db == 0 {
+            Shown(shown).to_string()
+        } else {
+            format!("{}/{db}", Shown(shown))
+        };
+        Ok(Self {
+            target,
+            user,
+            password,
+            db,
+            resp3,
+            shown: shown.into(),
+        })
+    }
+
+    /// Without credentials.
+    pub(crate) fn shown(&self) -> &Arc<str> {
+        &self.shown
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.target, Target::Tcp { tls: true, .. })
+    }
+
+    /// What the driver needs for its handshake.
+    pub(crate) fn handshake(&self, resp3: bool) -> RedisConnectionInfo {
+        let mut info = RedisConnectionInfo::default()
+            .set_db(self.db)
+            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"))
+            .set_protocol(if resp3 && self.resp3 {
+                ProtocolVersion::RESP3
+            } else {
+                ProtocolVersion::RESP2
+            });
+        if let Some(user) = &self.user {
+            info = info.set_username(user);
+        }
+        if let Some(password) = &self.password {
+            info = info.set_password(password);
+        }
+        info
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({})", self.shown)
+    }
+}
+
+fn query(url: &Url, name: &str) -> Option<String> {
+    url.query_pairs()
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value.into_owned())
+}
+
+fn decode(text: &str) -> Result<String> {
+    Ok(percent_decode_str(text)
+        .decode_utf8()
+        .map_err(|_| misuse("the server's URL has a part that is not UTF-8".into()))?
+        .into_owned())
+}
+
+fn parse_db(text: &str) -> Result<i64> {
+    text.parse().ok().filter(|db| *db >= 0).ok_or_else(|| {
+        misuse(format!(
+            "`{}` in the server's URL is not a database number; write it as redis://HOST:PORT/0",
+            Shown(text)
+        ))
+    })
+}
+
+fn misuse(message: String) -> Error {
+    Error::new(ErrorKind::Misuse, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_parts_are_taken_apart() {
+        let address = Address::parse("redis://app:p%40ss@[::1]:7000/3?protocol=resp3").unwrap();
+        assert_eq!(&**address.shown(), "redis://::1:7000/3");
+        let info = address.handshake(true);
+        assert_eq!(info.username(), Some("app"));
+        assert_eq!(info.password(), Some("p@ss"));
+        assert_eq!(info.db(), 3);
+        assert_eq!(info.protocol(), ProtocolVersion::RESP3);
+
+        let address = Address::parse("redis+unix:///run/redis.sock?db=2&pass=x").unwrap();
+        assert_eq!(address.target, Target::Unix("/run/redis.sock".into()));
+        assert_eq!(address.handshake(true).password(), Some("x"));
+    }
+
+    #[test]
+    fn no_message_shows_the_password() {
+        for url in [
+            "redis://:s3cret@",
+            "http://u:s3cret@h/",
+            "redis://u:s3cret@h/x",
+            "redis://u:s3cret@h:99999/",
+            "u:s3cret@h",
+            "redis://u:s3cret@h/?protocol=9",
+        ] {
+            let error = Address::parse(url).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+        }
+        let good = Address::parse("redis://u:s3cret@h/").unwrap();
+        assert!(!format!("{good:?} {}", good.shown()).contains("s3cret"));
+    }
+}

@@ -1,0 +1,237 @@
+//! One call: build it, send it, and sort what came of it for each operation.
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, ServerErrorKind};
+
+use super::connect::reply_text;
+use super::lane::{Lane, Waiting};
+use crate::backend::step::{Cause, Failure, Outcome, Value};
+use crate::key::Shown;
+
+/// Sends a batch and answers each of its operations.
+pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, batch: Vec<Waiting>) {
+    let result = transmit(lane, &mut connection, &batch, By::Hash).await;
+    let (batch, result) = match result {
+        Err(error) if is_noscript(&error) => {
+            // Nothing of the call ran. What nobody waits for any more stays out:
+            // its undo may have overtaken it meanwhile.
+            let (abandoned, batch): (Vec<_>, Vec<_>) =
+                batch.into_iter().partition(Waiting::abandoned);
+            for waiting in abandoned {
+                waiting.answer(Err(no_answer(lane, "given up", Outcome::DidNotRun)));
+            }
+            if batch.is_empty() {
+                return;
+            }
+            let result = transmit(lane, &mut connection, &batch, By::Text).await;
+            (batch, result)
+        }
+        result => (batch, result),
+    };
+    match result {
+        Err(error) if is_refused_whole(&error) => {
+            split(lane, connection, batch, &error).await;
+        }
+        result => finish(lane, batch, result),
+    }
+}
+
+/// A call that was refused as a whole ran nothing: each operation goes again on
+/// its own, so that one bad name fails no other.
+async fn split(
+    lane: &Lane,
+    mut connection: MultiplexedConnection,
+    batch: Vec<Waiting>,
+    error: &RedisError,
+) {
+    let single = batch.len() == 1;
+    for waiting in batch {
+        let batch = std::slice::from_ref(&waiting);
+        let result = if single {
+            Err(error.clone())
+        } else if waiting.abandoned() {
+            waiting.answer(Err(no_answer(lane, "given up", Outcome::DidNotRun)));
+            continue;
+        } else {
+            transmit(lane, &mut connection, batch, By::Text).await
+        };
+        if result.as_ref().is_err_and(is_refused_whole) {
+            lane.remember_refused(&waiting.operation.parts[0]);
+        }
+        finish(lane, vec![waiting], result);
+    }
+}
+
+/// How the script is named to the server.
+#[derive(Clone, Copy)]
+enum By {
+    Hash,
+    Text,
+}
+
+async fn transmit(
+    lane: &Lane,
+    connection: &mut MultiplexedConnection,
+    batch: &[Waiting],
+    by: By,
+) -> Result<redis::Value, RedisError> {
+    let command = build(lane, batch, by);
+    let result = match connection.send_packed_command(&command).await {
+        Ok(redis::Value::ServerError(error)) => Err(error.into()),
+        result => result,
+    };
+    match &result {
+        Err(error) if error.is_timeout() => lane.unheard(),
+        _ => lane.heard(),
+    }
+    result
+}
+
+fn build(lane: &Lane, batch: &[Waiting], by: By) -> Cmd {
+    let mut command = match by {
+        By::Hash => {
+            let mut command = Cmd::new();
+            command.arg("EVALSHA").arg(&lane.script.sha);
+            command
+        }
+        By::Text => {
+            let mut command = Cmd::new();
+            command.arg("EVAL").arg(&lane.script.text);
+            command
+        }
+    };
+    let operations = || batch.iter().map(|waiting| &waiting.operation);
+    command.arg(operations().map(|operation| operation.step.keys).sum::<usize>());
+    for operation in operations() {
+        for key in &operation.parts[..operation.step.keys] {
+            command.arg(&key[..]);
+        }
+    }
+    let not_after = if operations().any(|operation| operation.step.grants) {
+        lane.server_now_ms() + i64::try_from(lane.reply_limit.as_millis()).unwrap_or(i64::MAX / 2)
+    } else {
+        0
+    };
+    command.arg(not_after);
+    for operation in operations() {
+        command.arg(operation.step.name);
+        for argument in &operation.parts[operation.step.keys..] {
+            command.arg(&argument[..]);
+        }
+    }
+    command
+}
+
+fn finish(lane: &Lane, batch: Vec<Waiting>, result: Result<redis::Value, RedisError>) {
+    match result {
+        Ok(redis::Value::Array(replies)) if replies.len() == batch.len() => {
+            for (waiting, reply) in batch.into_iter().zip(replies) {
+                waiting.answer(read(lane, reply));
+            }
+        }
+        Ok(other) => {
+            let what = format!("the reply makes no sense ({})", kind_of(&other));
+            fail(batch, &no_answer(lane, &what, Outcome::MayHaveRun));
+        }
+        Err(error) => fail(batch, &failure(lane, error)),
+    }
+}
+
+fn fail(batch: Vec<Waiting>, failure: &Failure) {
+    for waiting in batch {
+        waiting.answer(Err(failure.clone()));
+    }
+}
+
+/// One operation's reply.
+fn read(lane: &Lane, reply: redis::Value) -> Result<Value, Failure> {
+    match convert(reply) {
+        Some(Value::Text(error)) => Err(Failure::from_reply(
+            &String::from_utf8_lossy(&error),
+            &lane.address,
+        )),
+        Some(Value::List(items)) => match &items[..] {
+            [Value::Text(word), Value::Int(now_ms)] if word == b"late" => {
+                lane.learn_time(*now_ms);
+                Err(Failure {
+                    outcome: Outcome::DidNotRun,
+                    cause: Cause::Late,
+                    address: Arc::clone(&lane.address),
+                    source: None,
+                })
+            }
+            _ => Ok(Value::List(items)),
+        },
+        Some(value) => Ok(value),
+        None => Err(no_answer(
+            lane,
+            "the reply makes no sense",
+            Outcome::MayHaveRun,
+        )),
+    }
+}
+
+fn convert(value: redis::Value) -> Option<Value> {
+    Some(match value {
+        redis::Value::Nil => Value::Nil,
+        redis::Value::Int(number) => Value::Int(number),
+        redis::Value::BulkString(text) => Value::Text(text),
+        redis::Value::SimpleString(text) => Value::Text(text.into_bytes()),
+        redis::Value::Array(items) => {
+            Value::List(items.into_iter().map(convert).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    })
+}
+
+/// What the failure of a whole call means for each of its operations.
+fn failure(lane: &Lane, error: RedisError) -> Failure {
+    if let Some(text) = reply_text(&error) {
+        let failure = Failure::from_reply(&text, &lane.address);
+        return match failure.cause {
+            // The loop itself failed, and who knows how far it came.
+            Cause::Other(_) => Failure {
+                outcome: Outcome::MayHaveRun,
+                ..failure
+            },
+            _ => failure,
+        };
+    }
+    let what = if error.is_timeout() {
+        format!("no reply within {:?}", lane.reply_limit)
+    } else {
+        format!("the connection was lost ({error})")
+    };
+    Failure {
+        source: Some(Arc::new(error)),
+        ..no_answer(lane, &what, Outcome::MayHaveRun)
+    }
+}
+
+fn no_answer(lane: &Lane, what: &str, outcome: Outcome) -> Failure {
+    Failure {
+        outcome,
+        cause: Cause::NoAnswer(Shown(what).to_string()),
+        address: Arc::clone(&lane.address),
+        source: None,
+    }
+}
+
+fn is_noscript(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Refused before anything ran, because of one of its keys.
+fn is_refused_whole(error: &RedisError) -> bool {
+    matches!(error.code(), Some("NOPERM" | "CROSSSLOT"))
+}
+
+fn kind_of(value: &redis::Value) -> &'static str {
+    match value {
+        redis::Value::Array(_) => "a list of another length",
+        redis::Value::Nil => "nothing",
+        _ => "not a list",
+    }
+}

@@ -1,0 +1,188 @@
+//! Opening connections: TCP, unix socket or TLS, the handshake, and a clear word
+//! when one fails.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, RedisError};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::address::{Address, Target};
+use crate::backend::step::{Cause, Failure, Outcome};
+
+/// Makes connections to one server.
+pub(crate) struct Connector {
+    pub(crate) address: Address,
+    pub(crate) connect_limit: Duration,
+    pub(crate) reply_limit: Duration,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<super::tls::Connector>,
+}
+
+/// The task that moves a connection's bytes; the connection is gone when it ends.
+pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
+impl Connector {
+    /// A connection for calls.
+    pub(crate) async fn open(&self) -> Result<(MultiplexedConnection, Driver), Failure> {
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_limit));
+        let info = self.address.handshake(true);
+        self.within_limit(async {
+            // Plain TCP, the common case, goes without a box around each read.
+            if let Target::Tcp {
+                host,
+                port,
+                tls: false,
+            } = &self.address.target
+            {
+                let stream = self.tcp(host, *port).await?;
+                let (connection, driver) =
+                    MultiplexedConnection::new_with_config(&info, stream, config)
+                        .await
+                        .map_err(|error| self.handshake_failed(&error))?;
+                return Ok((connection, Box::pin(driver) as Driver));
+            }
+            let stream = self.stream().await?;
+            let (connection, driver) =
+                MultiplexedConnection::new_with_config(&info, stream, config)
+                    .await
+                    .map_err(|error| self.handshake_failed(&error))?;
+            Ok((connection, Box::pin(driver) as Driver))
+        })
+        .await
+    }
+
+    /// A connection for messages. RESP2 always: the driver's own form of it is the
+    /// same for both, and one form is one thing less to go wrong.
+    pub(crate) async fn open_pubsub(&self) -> Result<PubSub, Failure> {
+        let info = self.address.handshake(false);
+        self.within_limit(async {
+            let stream = self.stream().await?;
+            PubSub::new(&info, stream)
+                .await
+                .map_err(|error| self.handshake_failed(&error))
+        })
+        .await
+    }
+
+    async fn within_limit<T>(
+        &self,
+        open: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        tokio::time::timeout(self.connect_limit, open)
+            .await
+            .unwrap_or_else(|_| {
+                Err(self.no_connection(
+                    format!("no connection within {:?}", self.connect_limit),
+                    None,
+                ))
+            })
+    }
+
+    async fn stream(&self) -> Result<Box<dyn Io>, Failure> {
+        match &self.address.target {
+            Target::Unix(path) => {
+                let stream = UnixStream::connect(path)
+                    .await
+                    .map_err(|error| self.io_failed(error))?;
+                Ok(Box::new(stream))
+            }
+            Target::Tcp { host, port, tls } => {
+                let stream = self.tcp(host, *port).await?;
+                if *tls {
+                    self.encrypted(host, stream).await
+                } else {
+                    Ok(Box::new(stream))
+                }
+            }
+        }
+    }
+
+    async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
+        let stream = TcpStream::connect((host, port))
+            .await
+            .map_err(|error| self.io_failed(error))?;
+        // Small requests must not wait for each other's acknowledgement.
+        stream
+            .set_nodelay(true)
+            .map_err(|error| self.io_failed(error))?;
+        Ok(stream)
+    }
+
+    #[cfg(feature = "tls")]
+    async fn encrypted(&self, host: &str, stream: TcpStream) -> Result<Box<dyn Io>, Failure> {
+        let Some(tls) = &self.tls else {
+            return Err(self.no_connection("TLS is not set up".into(), None));
+        };
+        let stream = tls.connect(host, stream).await.map_err(|error| {
+            self.no_connection(
+                format!(
+                    "the TLS handshake failed ({error}); if the port is a plain one use redis://, \
+                     if the certificate is of your own authority add that to the client"
+                ),
+                Some(Arc::new(error)),
+            )
+        })?;
+        Ok(Box::new(stream))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    async fn encrypted(&self, _: &str, _: TcpStream) -> Result<Box<dyn Io>, Failure> {
+        Err(self.no_connection("this build has no TLS".into(), None))
+    }
+
+    fn io_failed(&self, error: io::Error) -> Failure {
+        self.no_connection(error.to_string(), Some(Arc::new(error)))
+    }
+
+    fn handshake_failed(&self, error: &RedisError) -> Failure {
+        let address = self.address.shown();
+        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            let said = error.detail().unwrap_or("the password is refused");
+            return Failure {
+                cause: Cause::Denied(crate::key::Shown(said).to_string()),
+                ..Failure::from_reply("", address)
+            };
+        }
+        if let Some(text) = reply_text(error) {
+            return Failure::from_reply(&text, address);
+        }
+        let what = if error.is_io_error() || error.kind() == redis::ErrorKind::Parse {
+            format!(
+                "the server ended the handshake ({error}); if the port expects TLS use rediss://"
+            )
+        } else {
+            format!("the handshake failed ({error})")
+        };
+        self.no_connection(what, Some(Arc::new(error.clone())))
+    }
+
+    fn no_connection(
+        &self,
+        what: String,
+        source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    ) -> Failure {
+        Failure {
+            outcome: Outcome::DidNotRun,
+            cause: Cause::NoAnswer(what),
+            address: Arc::clone(self.address.shown()),
+            source,
+        }
+    }
+}
+
+/// The text of an error reply, if the error is one.
+pub(crate) fn reply_text(error: &RedisError) -> Option<String> {
+    let code = error.code()?;
+    Some(match error.detail() {
+        Some(detail) => format!("{code} {detail}"),
+        None => code.to_owned(),
+    })
+}

@@ -1,0 +1,215 @@
+//! A step: one atomic change, with three faces that stand together. The Lua
+//! function, the keys and arguments it is sent with, and its twin on the embedded
+//! keyspace. The steps themselves stand with their primitives.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use super::memory::Keyspace;
+use crate::error::{Error, ErrorKind};
+use crate::key::{Key, Shown};
+
+/// One atomic change.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// Unique; what the call's script finds it by.
+    pub(crate) name: &'static str,
+    /// The file: a header and one `local function`.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) lua: &'static str,
+    /// How many of the function's parameters are keys; they come first.
+    pub(crate) keys: usize,
+    /// How many follow them.
+    #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
+    pub(crate) args: usize,
+    /// Whether it gives the caller something. Such a step is not run when its
+    /// call reaches the server too late, and is taken out of the queue when
+    /// nobody waits for it any more.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) grants: bool,
+    /// The same change on the embedded keyspace.
+    pub(crate) twin: fn(&mut Keyspace, &[Vec<u8>]) -> Result<Value, Refusal>,
+}
+
+/// A step with its keys and arguments, as they go over the wire.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) step: &'static Step,
+    pub(crate) parts: Vec<Vec<u8>>,
+}
+
+impl Operation {
+    pub(crate) fn new(step: &'static Step, parts: Vec<Vec<u8>>) -> Self {
+        debug_assert_eq!(parts.len(), step.keys + step.args, "{}", step.name);
+        Self { step, parts }
+    }
+}
+
+/// A step's reply. An error text is not one of them: it is a [`Failure`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Nil,
+    Int(i64),
+    Text(Vec<u8>),
+    List(Vec<Value>),
+}
+
+/// An error that the step itself replied: it ran and changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal(pub(crate) String);
+
+impl Refusal {
+    pub(crate) fn wrong_type() -> Self {
+        Self("WRONGTYPE Operation against a key holding the wrong kind of value".into())
+    }
+}
+
+/// Why an operation has no reply, told apart by whether it ran.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) outcome: Outcome,
+    pub(crate) cause: Cause,
+    /// The server it was meant for, without credentials.
+    pub(crate) address: Arc<str>,
+    pub(crate) source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// Whether a failed operation changed anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    DidNotRun,
+    MayHaveRun,
+}
+
+/// What stood in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Nobody answered: not reachable, cut, too slow. May heal.
+    NoAnswer(String),
+    /// An error reply that goes by itself: loading, busy, out of memory. May heal.
+    NotNow(String),
+    /// The call reached the server after its deadline and granted nothing.
+    Late,
+    /// A permission or a password. Does not heal by itself.
+    Denied(String),
+    /// The key holds something else. Does not heal by itself.
+    WrongKind(String),
+    /// Anything else the server says.
+    Other(String),
+}
+
+impl Failure {
+    /// Whether it is worth asking again.
+    pub(crate) fn may_heal(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::NoAnswer(_) | Cause::NotNow(_) | Cause::Late
+        )
+    }
+
+    /// Sorts an error reply of the server by its code. The texts differ between
+    /// servers and versions, the codes don't.
+    pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
+        let code = text.split([' ', ':']).next().unwrap_or("");
+        let said = Shown(text.trim_end()).to_string();
+        let cause = match code {
+            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY"
+            | "NOREPLICAS" | "MISCONF" | "OOM" => Cause::NotNow(said),
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
+            "WRONGTYPE" | "WRONGKIND" => Cause::WrongKind(said),
+            // Inside a script a missing permission comes as a plain error.
+            _ if text.contains("ACL failure in script")
+                || text.contains("can't run this command") =>
+            {
+                Cause::Denied(said)
+            }
+            _ if text.contains("max number of clients") => Cause::NotNow(said),
+            _ => Cause::Other(said),
+        };
+        Self {
+            outcome: Outcome::DidNotRun,
+            cause,
+            address: Arc::clone(address),
+            source: None,
+        }
+    }
+
+    /// The error of an operation on `key`.
+    pub(crate) fn into_error(self, key: &Key) -> Error {
+        self.explain(&format!(" for `{key}`")).with_key(key)
+    }
+
+    /// The error of connecting, which is about no name.
+    #[cfg(feature = "redis")]
+    pub(crate) fn into_connect_error(self) -> Error {
+        self.explain("")
+    }
+
+    fn explain(self, subject: &str) -> Error {
+        let at = &self.address;
+        let (kind, message) = match (&self.cause, self.outcome) {
+            (Cause::NoAnswer(what), Outcome::DidNotRun) => (
+                ErrorKind::Unavailable,
+                format!(
+                    "no server answered at {at}{subject}: {what}; nothing was changed: check the address and that the server runs"
+                ),
+            ),
+            (Cause::NoAnswer(what), Outcome::MayHaveRun) => (
+                ErrorKind::OutcomeUnknown,
+                format!(
+                    "no answer from {at}{subject}: {what}; the request may have run: what it left is undone in the background or ends with its lease"
+                ),
+            ),
+            (Cause::NotNow(said), _) => (
+                ErrorKind::Unavailable,
+                format!(
+                    "the server at {at} can't answer now{subject}: {said}; try again when it has recovered"
+                ),
+            ),
+            (Cause::Late, _) => (
+                ErrorKind::Unavailable,
+                format!(
+                    "the request{subject} reached {at} too late and was not granted; check the delay to the server and its clock"
+                ),
+            ),
+            (Cause::Denied(said), _) => (
+                ErrorKind::Denied,
+                format!(
+                    "the server at {at} refuses access{subject}: {said}; check user, password and the permissions for the key and its commands"
+                ),
+            ),
+            (Cause::WrongKind(said), _) => (
+                ErrorKind::WrongKind,
+                format!(
+                    "the key at {at}{subject} holds something other than this lock: {said}; nothing was changed: use another name, or look at the key and remove it"
+                ),
+            ),
+            (Cause::Other(said), _) => (
+                ErrorKind::Unsupported,
+                format!("the server at {at} failed{subject}: {said}; check its version and settings"),
+            ),
+        };
+        let error = Error::new(kind, message);
+        match self.source {
+            Some(source) => error.with_source(SharedSource(source)),
+            None => error,
+        }
+    }
+}
+
+/// One cause below the failures of all operations of a call.
+#[derive(Debug)]
+struct SharedSource(Arc<dyn StdError + Send + Sync>);
+
+impl fmt::Display for SharedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for SharedSource {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}

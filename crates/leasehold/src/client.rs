@@ -1,0 +1,322 @@
+//! The client: connects, then hands out primitives by name.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::Backend;
+use crate::backend::memory::Embedded;
+use crate::config;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::SafetyMargin;
+use crate::owner::Owner;
+use crate::primitives::lock::Lock;
+
+/// A connection to a server, or to an embedded keyspace. Cheap to clone; clones
+/// share the connection, the watchdog and the identity.
+///
+/// Its tasks run on the tokio runtime it was made in. If that runtime is blocked or
+/// stops, leases are not renewed, and guards say so at their
+/// [`valid_until`](crate::LockGuard::valid_until).
+#[derive(Clone)]
+pub struct Client {
+    context: Arc<Context>,
+}
+
+impl Client {
+    /// Connects to the server at `url`, with default settings.
+    ///
+    /// | URL | meaning |
+    /// |---|---|
+    /// | `redis://USER:PASSWORD@HOST:PORT/DB` | TCP; port 6379 and database 0 by default |
+    /// | `rediss://…` | the same over TLS (feature `tls`) |
+    /// | `redis+unix:///PATH?db=N&user=U&pass=P` | a unix socket |
+    /// | `memory://` | a new [`Embedded`] keyspace |
+    ///
+    /// `?protocol=resp3` speaks RESP3. `valkey` may be written for `redis`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] for a bad URL, `Unavailable` when no server answers
+    /// there, `Denied` for a wrong password. No message shows credentials.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::builder().connect(url).await
+    }
+
+    /// A client of an embedded keyspace of its own. For examples and for tests.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn embedded() -> Self {
+        Embedded::new().client()
+    }
+
+    /// Settings for a client, before it connects.
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// The lock called `name`. Nothing is sent; a bad name is told when the lock is
+    /// used.
+    #[doc(alias = "getLock")]
+    #[must_use]
+    pub fn lock(&self, name: &str) -> Lock {
+        Lock::new(Arc::clone(&self.context), name)
+    }
+
+    /// A new owner, for re-entrant acquires.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        Owner::new()
+    }
+
+    /// This client's id: the part before the colon of every holder it makes.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.context.client_id
+    }
+
+    /// The server's address, without credentials.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.context.backend.address()
+    }
+
+    /// Refuses new acquires and waits until what dropped guards and waits left to do
+    /// is done. Guards that are still alive stay as they are.
+    ///
+    /// # Cancel safety
+    ///
+    /// New acquires are refused once this was called; the rest goes on in the
+    /// background.
+    #[doc(alias = "shutdown")]
+    pub async fn close(&self) {
+        self.context.close();
+        self.context.cleanup.done().await;
+    }
+
+    /// What this client has under way, for tests that nothing is left behind.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        Activity {
+            renewed_holds: self.context.renewal.len(),
+            lines: self.context.turns.len(),
+            owners: self.context.owners.len(),
+            channels: self.context.backend.channels().len(),
+            releases: self.context.cleanup.pending(),
+        }
+    }
+
+    fn over(backend: Backend, builder: &ClientBuilder) -> Self {
+        let clock = match &backend {
+            Backend::Memory(memory) => memory.clock(),
+            #[cfg(feature = "redis")]
+            Backend::Redis(_) => crate::clock::Clock::Boot,
+        };
+        let margin = SafetyMargin {
+            drift: builder.drift,
+        };
+        Self {
+            context: Context::new(
+                backend,
+                clock,
+                margin,
+                builder.lease,
+                &Handle::current(),
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("address", &self.address())
+            .field("id", &self.id())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Embedded {
+    /// A client of this keyspace, with default settings.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::over(Backend::Memory(self.memory()), &ClientBuilder::default())
+    }
+
+    /// A client of this keyspace, with the builder's settings.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn client_with(&self, builder: &ClientBuilder) -> Client {
+        Client::over(Backend::Memory(self.memory()), builder)
+    }
+
+    /// The keys that are there now: for tests that nothing is left behind.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        self.memory().keys()
+    }
+}
+
+/// Settings of a [`Client`].
+#[derive(Clone, Debug)]
+pub struct ClientBuilder {
+    lease: Duration,
+    drift: f64,
+    connect_limit: Duration,
+    reply_limit: Duration,
+    #[cfg(feature = "tls")]
+    authorities: Vec<Vec<u8>>,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            lease: config::DEFAULT_LEASE,
+            drift: 0.01,
+            connect_limit: Duration::from_secs(3),
+            reply_limit: Duration::from_secs(2),
+            #[cfg(feature = "tls")]
+            authorities: Vec::new(),
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// Sets the lease of renewed holds: how long a lock outlives a killed process.
+    /// 30 s by default, at least 100 ms. Redisson calls it `lockWatchdogTimeout`.
+    #[doc(alias = "lockWatchdogTimeout")]
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets by which part of a lease the clocks of this machine and the server may
+    /// drift apart during it: 0.01 by default, 0 to 0.5. Holders stop that much
+    /// earlier.
+    #[must_use]
+    pub fn drift(mut self, part: f64) -> Self {
+        self.drift = part;
+        self
+    }
+
+    /// Sets how long connecting may take, handshake included. 3 s by default.
+    #[must_use]
+    pub fn connect_limit(mut self, limit: Duration) -> Self {
+        self.connect_limit = limit;
+        self
+    }
+
+    /// Sets how long a reply is waited for before its outcome counts as unknown. 2 s
+    /// by default.
+    #[must_use]
+    pub fn reply_limit(mut self, limit: Duration) -> Self {
+        self.reply_limit = limit;
+        self
+    }
+
+    /// Adds certificate authorities, as PEM, to the system's own for `rediss://`.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.authorities.push(pem.into());
+        self
+    }
+
+    /// Connects to the server at `url`; see [`Client::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`], and `Misuse` for a setting out of its range.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up.
+    pub async fn connect(&self, url: &str) -> Result<Client> {
+        self.check()?;
+        if url.trim() == "memory://" {
+            return Ok(Embedded::new().client_with(self));
+        }
+        self.connect_to_server(url).await
+    }
+
+    #[cfg(feature = "redis")]
+    async fn connect_to_server(&self, url: &str) -> Result<Client> {
+        use crate::backend::redis::{Reach, Redis};
+        let reach = Reach {
+            url: url.to_owned(),
+            connect_limit: self.connect_limit,
+            reply_limit: self.reply_limit,
+            #[cfg(feature = "tls")]
+            authorities: self.authorities.clone(),
+        };
+        let steps = crate::primitives::steps();
+        let redis = Redis::connect(reach, &steps, crate::clock::Clock::Boot).await?;
+        Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    async fn connect_to_server(&self, _url: &str) -> Result<Client> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this build has no servers; build leasehold with the feature `redis`, or use memory://",
+        ))
+    }
+
+    fn check(&self) -> Result<()> {
+        let limits = [
+            ("lease", self.lease, 100),
+            ("connect limit", self.connect_limit, 1),
+            ("reply limit", self.reply_limit, 1),
+        ];
+        for (what, span, least_ms) in limits {
+            if span < Duration::from_millis(least_ms) || span > config::MAX_SPAN {
+                return Err(Error::new(
+                    ErrorKind::Misuse,
+                    format!("a client's {what} of {span:?} is not between {least_ms} ms and 2^53 ms"),
+                ));
+            }
+        }
+        if !(0.0..=0.5).contains(&self.drift) {
+            return Err(Error::new(
+                ErrorKind::Misuse,
+                format!("a client's drift of {} is not between 0 and 0.5", self.drift),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What a client has under way: see [`Client::activity`]. All zero when nothing is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Activity {
+    /// Holds that the watchdog looks after.
+    pub renewed_holds: usize,
+    /// Names that somebody of this client waits for.
+    pub lines: usize,
+    /// Names held or asked for by an [`Owner`].
+    pub owners: usize,
+    /// Channels listened to, or listened to until just now.
+    pub channels: usize,
+    /// Releases in the background.
+    pub releases: usize,
+}

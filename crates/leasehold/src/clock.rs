@@ -1,0 +1,108 @@
+//! The clock that validity is measured on, and sleeping on it.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A point on a [`Clock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(Duration);
+
+impl Moment {
+    pub(crate) fn saturating_sub(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    pub(crate) fn as_millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(span))
+    }
+}
+
+/// Where `now` comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clock {
+    /// Goes on while the machine sleeps, as the server's leases do. The usual
+    /// monotonic clock stands still then, and a holder would wake up and believe
+    /// in a lease that ended an hour ago.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    Boot,
+    /// The runtime's clock, which a test can pause. Right for the embedded
+    /// backend, whose leases stand still together with their holders.
+    Runtime(Instant),
+}
+
+impl Clock {
+    pub(crate) fn runtime() -> Self {
+        Self::Runtime(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> Moment {
+        match self {
+            Self::Boot => Moment(since_boot()),
+            Self::Runtime(start) => Moment(Instant::now().saturating_duration_since(start)),
+        }
+    }
+
+    /// Sleeps until `moment`. The timer is a hint: a machine that slept wakes it
+    /// late, so the clock decides.
+    pub(crate) async fn sleep_until(self, moment: Moment) {
+        // Timers far in the future overflow in the runtime.
+        const LONGEST: Duration = Duration::from_secs(24 * 3600);
+        loop {
+            let left = moment.saturating_sub(self.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(LONGEST)).await;
+        }
+    }
+
+    /// The same point in time on the runtime's clock, for `timeout_at` and the like.
+    pub(crate) fn to_instant(self, moment: Moment) -> Instant {
+        let left = moment.saturating_sub(self.now());
+        let now = Instant::now();
+        now.checked_add(left)
+            .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
+    }
+
+    pub(crate) fn from_instant(self, instant: Instant) -> Moment {
+        self.now() + instant.saturating_duration_since(Instant::now())
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+// Elsewhere the monotonic clock is the best there is; on Apple's systems it goes
+// on during sleep as well.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}

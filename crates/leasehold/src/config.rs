@@ -1,0 +1,195 @@
+//! Settings: defaults, ranges, checks.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+
+/// How long a hold lasts on the server without renewal (Redisson's
+/// `lockWatchdogTimeout`).
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// How often a waiter asks although nothing woke it.
+pub(crate) const DEFAULT_POLL_CAP: Duration = Duration::from_secs(1);
+/// How long a wait goes on while no server answers. One default lease: by then
+/// every hold that was there is over.
+pub(crate) const DEFAULT_OUTAGE_LIMIT: Duration = DEFAULT_LEASE;
+
+const MIN_LEASE: Duration = Duration::from_millis(10);
+const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
+/// Beyond 2^53 a number is not exact in Lua.
+pub(crate) const MAX_SPAN: Duration = Duration::from_millis(1 << 53);
+
+/// How a waiter learns that it may ask again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitStrategy {
+    /// Sleeps until a release is published (the default). The lease's end and
+    /// [`poll_cap`](crate::Lock::poll_cap) are the safety net.
+    PubSub,
+    /// Asks again after growing pauses and subscribes to nothing: Redisson's spin
+    /// lock. For very short holds, or where the server denies channels.
+    BackOff(BackOff),
+}
+
+/// Growing pauses between two asks: `first`, then `factor` times the last one with
+/// a small random part, at most `cap`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackOff {
+    pub(crate) first: Duration,
+    pub(crate) factor: u32,
+    pub(crate) cap: Duration,
+}
+
+impl BackOff {
+    /// Redisson's exponential back-off: 1 ms, doubled, at most 128 ms.
+    #[must_use]
+    pub fn exponential() -> Self {
+        Self {
+            first: Duration::from_millis(1),
+            factor: 2,
+            cap: Duration::from_millis(128),
+        }
+    }
+
+    /// The same pause each time (Redisson's constant back-off; its default is 64 ms).
+    /// At least 1 ms.
+    #[must_use]
+    pub fn constant(pause: Duration) -> Self {
+        let pause = pause.max(Duration::from_millis(1));
+        Self {
+            first: pause,
+            factor: 1,
+            cap: pause,
+        }
+    }
+
+    /// Sets the first pause. At least 1 ms.
+    #[must_use]
+    pub fn first(mut self, pause: Duration) -> Self {
+        self.first = pause.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Sets the longest pause. At least the first one.
+    #[must_use]
+    pub fn cap(mut self, pause: Duration) -> Self {
+        self.cap = pause.max(self.first);
+        self
+    }
+}
+
+/// The terms of a hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    /// `None`: a fixed lease, never renewed.
+    pub(crate) renew_every: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+/// What a handle has been set to. Values are checked when they are used, so that
+/// building a handle can't fail.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) lease: Duration,
+    pub(crate) renewed: bool,
+    pub(crate) renew_every: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) strategy: WaitStrategy,
+    pub(crate) poll_cap: Duration,
+    pub(crate) outage_limit: Duration,
+}
+
+impl Settings {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self {
+            lease,
+            renewed: true,
+            renew_every: None,
+            max_hold: None,
+            strategy: WaitStrategy::PubSub,
+            poll_cap: DEFAULT_POLL_CAP,
+            outage_limit: DEFAULT_OUTAGE_LIMIT,
+        }
+    }
+
+    /// The terms of a new hold, after a check of every value.
+    pub(crate) fn terms(&self, key: &Key) -> Result<Terms> {
+        let (least, note) = if self.renewed {
+            (MIN_RENEWED_LEASE, " for a renewed one")
+        } else {
+            (MIN_LEASE, "")
+        };
+        check_span("lease", self.lease, least, note, key)?;
+        let least = Duration::from_millis(1);
+        if let Some(period) = self.renew_every {
+            check_span("renewal period", period, least, "", key)?;
+            if period > self.lease / 2 {
+                return Err(misuse(
+                    key,
+                    format!(
+                        "a renewal period of {period:?} for `{key}` is over half of the lease of {:?}; \
+                         one missed renewal would lose the lock: renew more often or set a longer lease",
+                        self.lease
+                    ),
+                ));
+            }
+        }
+        if let Some(span) = self.max_hold {
+            check_span("maximum hold", span, least, "", key)?;
+        }
+        check_span("poll cap", self.poll_cap, least, "", key)?;
+        Ok(Terms {
+            lease: self.lease,
+            renew_every: self
+                .renewed
+                .then(|| self.renew_every.unwrap_or(self.lease / 3)),
+            max_hold: self.max_hold,
+        })
+    }
+}
+
+/// Checks a lease that is asked for later than the acquire.
+pub(crate) fn check_lease(lease: Duration, key: &Key) -> Result<()> {
+    check_span("lease", lease, MIN_LEASE, "", key)
+}
+
+pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
+    if wait.is_zero() {
+        return Err(misuse(
+            key,
+            format!("a wait of zero for `{key}`; call try_acquire to ask once without waiting"),
+        ));
+    }
+    check_span("wait", wait, Duration::ZERO, "", key)
+}
+
+fn check_span(what: &str, span: Duration, least: Duration, note: &str, key: &Key) -> Result<()> {
+    if span < least {
+        return Err(misuse(
+            key,
+            format!(
+                "{what} of {span:?} for `{key}` is below the minimum of {least:?}{note}; set a longer {what}"
+            ),
+        ));
+    }
+    if span > MAX_SPAN {
+        return Err(misuse(
+            key,
+            format!(
+                "{what} of {span:?} for `{key}` is over the maximum of 2^53 ms; set a shorter {what}"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn misuse(key: &Key, message: String) -> Error {
+    Error::new(ErrorKind::Misuse, message).with_key(key)
+}
+
+/// Whole milliseconds for the wire, rounded up so that a lease is never shorter
+/// on the server than the holder was told.
+pub(crate) fn wire_ms(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,144 @@
+//! What can go wrong, named by what the caller can do about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::key::Key;
+use crate::lease::LossReason;
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error: what is known, for which name, and the next step.
+///
+/// One word wide and cheap to clone, because one loss may be reported to several
+/// waiters. The cause below it (the driver's or the system's error) is its
+/// [`source`](StdError::source).
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    key: Option<Key>,
+    lost: Option<LossReason>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// What the caller can do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No server answered, or it can't serve now (loading, out of memory,
+    /// read-only). Nothing is held. Try again later.
+    Unavailable,
+    /// A request was sent and no answer came: it may have run. What it may have
+    /// left behind is undone in the background and ends with its lease at the
+    /// latest.
+    OutcomeUnknown,
+    /// The lock was held and is not any more; see [`Error::loss`]. Stop the
+    /// protected work.
+    Lost,
+    /// The lock is not held by who asked.
+    NotHeld,
+    /// The key holds something else than this kind of lock. Nothing was changed.
+    WrongKind,
+    /// The server refuses the credentials or lacks a permission. Nothing is held.
+    Denied,
+    /// The call itself is wrong: a bad name, a lease of zero, a closed client.
+    Misuse,
+    /// This server or this build can't do it.
+    Unsupported,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            message: message.into(),
+            key: None,
+            lost: None,
+            source: None,
+        }))
+    }
+
+    pub(crate) fn lost(key: &Key, reason: LossReason) -> Self {
+        Self(Arc::new(Inner {
+            kind: ErrorKind::Lost,
+            message: format!(
+                "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
+            ),
+            key: Some(key.clone()),
+            lost: Some(reason),
+            source: None,
+        }))
+    }
+
+    pub(crate) fn with_key(self, key: &Key) -> Self {
+        self.change(|inner| inner.key = Some(key.clone()))
+    }
+
+    pub(crate) fn with_source(self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        let source = source.into();
+        self.change(|inner| inner.source = Some(source))
+    }
+
+    /// Only errors that have not been given out yet are changed.
+    fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            change(inner);
+        }
+        self
+    }
+
+    /// What the caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The name it is about, if it is about one.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.0.key.as_ref().map(Key::as_str)
+    }
+
+    /// Why the lock was lost, if [`kind`](Self::kind) is [`ErrorKind::Lost`].
+    #[must_use]
+    pub fn loss(&self) -> Option<&LossReason> {
+        self.0.lost.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("message", &self.0.message)
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_is_one_word_wide() {
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+}

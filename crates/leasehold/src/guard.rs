@@ -1,0 +1,264 @@
+//! What every guard is made of: a share in a hold, and the ways to give it up.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::backend::step::{Cause, Failure};
+use crate::cleanup::{Undo, was_ours};
+use crate::clock::Moment;
+use crate::config::{Terms, check_lease};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::lease::{Hold, Leaving, LossReason};
+use crate::owner::Owner;
+use crate::renewal::{Renewed, try_renew, why_lost};
+
+/// A hold together with its undo; shared by the guards of one owner.
+pub(crate) struct Held {
+    hold: Arc<Hold>,
+    undo: Mutex<Undo>,
+    owner: Option<Owner>,
+}
+
+impl Held {
+    pub(crate) fn new(undo: Undo, owner: Option<Owner>) -> Arc<Self> {
+        Arc::new(Self {
+            hold: Arc::clone(undo.hold()),
+            undo: Mutex::new(undo),
+            owner,
+        })
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    fn disarm(&self) {
+        self.undo
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .disarm();
+    }
+}
+
+/// One guard's share in a hold. Dropped, it is given up in the background.
+pub(crate) struct Share {
+    context: Arc<Context>,
+    held: Arc<Held>,
+    left: bool,
+}
+
+impl Share {
+    /// The share is counted already: a new hold starts with one guard, and one
+    /// more has been counted by [`Hold::join`].
+    pub(crate) fn new(context: Arc<Context>, held: Arc<Held>) -> Self {
+        Self {
+            context,
+            held,
+            left: false,
+        }
+    }
+
+    pub(crate) fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.held.hold
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Gives the share up and says whether the lock was held until now.
+    pub(crate) async fn release(mut self) -> Result<()> {
+        self.left = true;
+        let hold = Arc::clone(self.hold());
+        let loss = hold.loss();
+        match hold.leave() {
+            Leaving::Shared => {}
+            Leaving::LeftToLease => self.leave_to_lease(),
+            Leaving::Last => {
+                hold.end();
+                self.context.renewal.remove(&hold);
+                if loss.is_none() {
+                    return self.give_back().await;
+                }
+                // The server may still have it; the undo sees to that.
+                self.clear_owner();
+            }
+        }
+        match loss {
+            None => Ok(()),
+            Some(reason) => Err(Error::lost(&hold.key, reason)),
+        }
+    }
+
+    /// Asks the server to take the hold back, until it has answered or the time
+    /// for it is over. The undo stays armed until the answer is there, so that a
+    /// dropped call and a lost reply end the same way: in the background.
+    async fn give_back(&self) -> Result<()> {
+        let (backend, clock) = (&self.context.backend, self.context.clock);
+        let hold = self.hold();
+        let limit = clock.now() + backend.reply_limit();
+        let mut reply = backend.submit(hold.steps.release());
+        self.clear_owner();
+        let mut asked_before = false;
+        let mut pause = Duration::from_millis(10);
+        loop {
+            match reply.await {
+                Ok(reply) => {
+                    self.held.disarm();
+                    // An earlier request whose reply was lost has released it: no
+                    // other request carries this hold's id.
+                    if was_ours(&reply) || asked_before {
+                        return Ok(());
+                    }
+                    let reason = why_lost(backend, hold, clock).await;
+                    return Err(Error::lost(&hold.key, reason));
+                }
+                Err(failure) if failure.may_heal() && clock.now() < limit => {
+                    asked_before |=
+                        failure.outcome == crate::backend::step::Outcome::MayHaveRun;
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                    reply = backend.submit(hold.steps.release());
+                }
+                Err(failure) => return Err(failure.into_error(&hold.key)),
+            }
+        }
+    }
+
+    /// Leaves the hold to its lease: nothing is sent, nothing is renewed.
+    pub(crate) fn forget(mut self) {
+        self.left = true;
+        self.hold().forget();
+        if self.hold().leave() == Leaving::LeftToLease {
+            self.leave_to_lease();
+        }
+    }
+
+    fn leave_to_lease(&self) {
+        self.held.disarm();
+        self.context.renewal.remove(self.hold());
+        self.clear_owner();
+    }
+
+    fn clear_owner(&self) {
+        if let Some(owner) = &self.held.owner {
+            self.context
+                .owners
+                .clear(&self.hold().key, owner, &self.held);
+        }
+    }
+
+    /// Makes the hold last `lease` from now at least.
+    pub(crate) async fn extend(&self, lease: Duration) -> Result<()> {
+        let hold = self.hold();
+        check_lease(lease, &hold.key)?;
+        hold.check()?;
+        let mut terms = hold.terms();
+        // A renewed hold is renewed often enough for the lease it has already.
+        terms.lease = lease.max(terms.lease);
+        hold.raise_terms(terms);
+        self.confirm().await
+    }
+
+    /// A re-entry on terms of its own. Costs no round trip unless it wants more
+    /// than the hold has, or its deadline is near.
+    pub(crate) async fn join_on(&self, terms: Terms) -> Result<()> {
+        if self.hold().raise_terms(terms) {
+            self.confirm().await
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        let hold = self.hold();
+        match try_renew(&self.context.backend, self.context.clock, hold).await {
+            Ok(Renewed::Yes { .. }) => {
+                self.context.renewal.keep(hold);
+                Ok(())
+            }
+            Ok(Renewed::Lost | Renewed::Failed) => {
+                Err(Error::lost(&hold.key, hold.loss().unwrap_or(LossReason::Deleted)))
+            }
+            Err(failure) => Err(failure.into_error(&hold.key)),
+        }
+    }
+
+    /// Runs `work` until it is done or the lock is lost.
+    pub(crate) async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            // Looked at first: what has been lost must not go on for one step more.
+            biased;
+            reason = self.hold().lost() => Err(Error::lost(&self.hold().key, reason)),
+            output = work => Ok(output),
+        }
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        self.hold().valid_until()
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.left {
+            return;
+        }
+        match self.hold().leave() {
+            Leaving::Shared => {}
+            Leaving::LeftToLease => self.leave_to_lease(),
+            Leaving::Last => {
+                self.hold().end();
+                self.context.renewal.remove(self.hold());
+                // Queue the release before the owner's slot is free.
+                self.held
+                    .undo
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .give_back_now();
+                self.clear_owner();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hold = self.hold();
+        f.debug_struct("Guard")
+            .field("name", &hold.key)
+            .field("hold", &hold.number)
+            .field("loss", &hold.loss())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The error for a wait that met a lock without expiry.
+pub(crate) fn never_expires(hold_key: &Key, address: &str) -> Error {
+    Error::new(
+        ErrorKind::WrongKind,
+        format!(
+            "the lock `{hold_key}` at {address} has no expiry, so it never ends by itself; \
+             find out who made it, then unlock it by force or remove the key"
+        ),
+    )
+    .with_key(hold_key)
+}
+
+/// A failure of this client's own making: for a wait that gave up on the server.
+pub(crate) fn still_down(failure: Failure, waited: Duration) -> Failure {
+    match &failure.cause {
+        Cause::NoAnswer(what) => Failure {
+            cause: Cause::NoAnswer(format!("{what}; nothing answered for {waited:.1?}")),
+            ..failure
+        },
+        _ => failure,
+    }
+}

@@ -1,0 +1,421 @@
+//! The history checker: did two holders of one name ever overlap?
+//!
+//! What a test or a demo records about its holds is judged here against the
+//! promise of [`Lock`](crate::Lock): the intervals from the return of an acquire
+//! to the call of the release, or to
+//! [`valid_until`](crate::LockGuard::valid_until) if that comes first, of two
+//! holders don't overlap. A history in which nobody ever had to wait, or whose
+//! fault never happened, shows nothing, and is refused as vacuous.
+//!
+//! A hold is known by its own number, never by its id on the wire: two guards that
+//! shared an id by mistake are just what the checker has to see.
+//!
+//! ```
+//! use leasehold::history::Recorder;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> leasehold::Result<()> {
+//! let client = leasehold::Client::embedded();
+//! let recorder = Recorder::new();
+//! let worker = async |name: &str| -> leasehold::Result<()> {
+//!     let asked = recorder.ask("orders:42", name);
+//!     let guard = client.lock("orders:42").acquire().await?;
+//!     let inside = asked.acquired(&guard);
+//!     tokio::task::yield_now().await; // the work
+//!     inside.releasing(&guard);
+//!     guard.release().await
+//! };
+//! let (a, b) = tokio::join!(worker("a"), worker("b"));
+//! (a?, b?);
+//! recorder.report().judge().expect("no two holds overlapped");
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+use crate::primitives::lock::LockGuard;
+
+/// Nanoseconds on the machine's monotonic clock, which all its processes share
+/// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
+        + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// A point in a history: a time, and an order among what happened at that time.
+type Point = (u64, u64);
+
+/// One hold, from the return of the acquire to the call of the release or to the
+/// holder's deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interval {
+    name: String,
+    holder: String,
+    asked: Point,
+    from: Point,
+    until: Point,
+}
+
+impl Interval {
+    /// A hold of `name` by `holder`, which must be different for each hold (the
+    /// process and [`LockGuard::number`](crate::LockGuard::number), say). Times are
+    /// nanoseconds on one clock: when it was asked for, when the acquire returned,
+    /// and when it ended.
+    #[must_use]
+    pub fn new(name: &str, holder: &str, asked: u64, from: u64, until: u64) -> Self {
+        Self {
+            name: name.into(),
+            holder: holder.into(),
+            asked: (asked, 0),
+            from: (from, 0),
+            until: (until, 0),
+        }
+    }
+
+    /// Who held.
+    #[must_use]
+    pub fn holder(&self) -> &str {
+        &self.holder
+    }
+
+    /// When the acquire returned, in ns.
+    #[must_use]
+    pub fn from_ns(&self) -> u64 {
+        self.from.0
+    }
+
+    /// When it ended, in ns.
+    #[must_use]
+    pub fn until_ns(&self) -> u64 {
+        self.until.0
+    }
+}
+
+/// Two holds of one name that overlapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Overlap {
+    /// The one that was there.
+    pub first: Interval,
+    /// The one that came although the first was there.
+    pub second: Interval,
+}
+
+impl fmt::Display for Overlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}`: {} came in {} us before {} was out",
+            self.first.name,
+            self.second.holder,
+            self.first
+                .until
+                .0
+                .min(self.second.until.0)
+                .saturating_sub(self.second.from.0)
+                / 1000,
+            self.first.holder,
+        )
+    }
+}
+
+/// What a history shows.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// How many holds there were.
+    pub holds: usize,
+    /// How many of them were asked for while somebody else held the name.
+    pub contended: usize,
+    /// Holds that overlapped; a lock that works has none.
+    pub overlaps: Vec<Overlap>,
+    /// Faults that were meant to happen, and how often they did.
+    pub faults: Vec<(String, u64)>,
+}
+
+impl Report {
+    /// Judges the history: `Err` says what is wrong with it, also that it shows
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// When holds overlapped, nobody had to wait, or a fault never happened.
+    pub fn judge(&self) -> Result<(), String> {
+        if let Some(overlap) = self.overlaps.first() {
+            return Err(format!(
+                "{} overlaps in {} holds, the first: {overlap}",
+                self.overlaps.len(),
+                self.holds
+            ));
+        }
+        if self.contended == 0 {
+            return Err(format!(
+                "vacuous: in {} holds nobody asked for a name that was held",
+                self.holds
+            ));
+        }
+        if let Some((fault, _)) = self.faults.iter().find(|(_, fired)| *fired == 0) {
+            return Err(format!("vacuous: the fault `{fault}` never happened"));
+        }
+        Ok(())
+    }
+}
+
+/// Judges intervals that were recorded elsewhere, by other processes for example.
+#[must_use]
+pub fn check(intervals: &[Interval]) -> Report {
+    let mut names: BTreeMap<&str, Vec<&Interval>> = BTreeMap::new();
+    for interval in intervals {
+        names.entry(&interval.name).or_default().push(interval);
+    }
+    let mut report = Report {
+        holds: intervals.len(),
+        ..Report::default()
+    };
+    for holds in names.values_mut() {
+        holds.sort_by_key(|hold| hold.from);
+        // The hold that lasts longest of those that have begun: whoever begins
+        // before its end overlaps.
+        let mut longest: Option<&Interval> = None;
+        for hold in holds.iter() {
+            if let Some(before) = longest.filter(|before| before.holder != hold.holder) {
+                if hold.from < before.until {
+                    report.overlaps.push(Overlap {
+                        first: before.clone(),
+                        second: (*hold).clone(),
+                    });
+                }
+                if hold.asked < before.until {
+                    report.contended += 1;
+                }
+            }
+            if longest.is_none_or(|before| hold.until > before.until) {
+                longest = Some(hold);
+            }
+        }
+    }
+    report
+}
+
+/// Records the holds of one process, on tokio's clock. Clones share the history.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    start: Instant,
+    order: AtomicU64,
+    history: Mutex<History>,
+}
+
+#[derive(Debug, Default)]
+struct History {
+    ended: Vec<Interval>,
+    /// Holds that have not ended, by an id of their own.
+    inside: BTreeMap<u64, Interval>,
+    faults: BTreeMap<String, u64>,
+}
+
+impl Recorder {
+    /// An empty history.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                start: Instant::now(),
+                order: AtomicU64::new(1),
+                history: Mutex::default(),
+            }),
+        }
+    }
+
+    /// `who` asks for `name` now.
+    #[must_use]
+    pub fn ask(&self, name: &str, who: &str) -> Asked {
+        Asked {
+            shared: Arc::clone(&self.shared),
+            name: name.into(),
+            who: who.into(),
+            at: self.shared.point(),
+        }
+    }
+
+    /// A fault is meant to happen in this history.
+    pub fn expect_fault(&self, fault: &str) {
+        self.shared
+            .history()
+            .faults
+            .entry(fault.into())
+            .or_default();
+    }
+
+    /// A fault has happened.
+    pub fn fault_happened(&self, fault: &str) {
+        *self
+            .shared
+            .history()
+            .faults
+            .entry(fault.into())
+            .or_default() += 1;
+    }
+
+    /// The holds so far. One that has not ended yet counts up to now.
+    #[must_use]
+    pub fn intervals(&self) -> Vec<Interval> {
+        let now = self.shared.point();
+        let history = self.shared.history();
+        let unfinished = history.inside.values().map(|hold| Interval {
+            until: hold.until.min(now),
+            ..hold.clone()
+        });
+        history.ended.iter().cloned().chain(unfinished).collect()
+    }
+
+    /// Judges the holds so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let faults = self.shared.history().faults.clone();
+        Report {
+            faults: faults.into_iter().collect(),
+            ..check(&self.intervals())
+        }
+    }
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shared {
+    fn history(&self) -> std::sync::MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at(&self, instant: Instant) -> u64 {
+        let since = instant.saturating_duration_since(self.start);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn point(&self) -> Point {
+        let order = self.order.fetch_add(1, Ordering::SeqCst);
+        (self.at(Instant::now()), order)
+    }
+}
+
+/// Somebody has asked and not been answered yet.
+#[derive(Debug)]
+pub struct Asked {
+    shared: Arc<Shared>,
+    name: String,
+    who: String,
+    at: Point,
+}
+
+impl Asked {
+    /// The acquire has returned a guard.
+    #[must_use]
+    pub fn acquired(self, guard: &LockGuard) -> Inside {
+        let from = self.shared.point();
+        let id = from.1;
+        self.shared.history().inside.insert(
+            id,
+            Interval {
+                name: self.name,
+                holder: format!("{} (hold {})", self.who, guard.number()),
+                asked: self.at,
+                from,
+                // Until it says more, it may believe in its deadline.
+                until: (self.shared.at(guard.valid_until()), 0),
+            },
+        );
+        Inside {
+            shared: self.shared,
+            id,
+        }
+    }
+}
+
+/// Somebody holds. Dropped without a word, the hold counts up to the deadline it had
+/// at the start: what a killed holder may have believed in.
+#[derive(Debug)]
+pub struct Inside {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Inside {
+    /// The release is about to be called.
+    pub fn releasing(self, guard: &LockGuard) {
+        let now = self.shared.point();
+        let deadline = (self.shared.at(guard.valid_until()), 0);
+        let mut history = self.shared.history();
+        if let Some(mut hold) = history.inside.remove(&self.id) {
+            hold.until = now.min(deadline);
+            history.ended.push(hold);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_holds_at_once_are_found() {
+        let report = check(&[
+            Interval::new("x", "a", 0, 10, 20),
+            Interval::new("x", "b", 5, 19, 30),
+            Interval::new("y", "c", 0, 10, 30),
+        ]);
+        assert_eq!(report.overlaps.len(), 1);
+        assert!(report.judge().unwrap_err().contains("b came in"));
+    }
+
+    #[test]
+    fn a_long_hold_covers_more_than_its_neighbour() {
+        let report = check(&[
+            Interval::new("x", "a", 0, 10, 100),
+            Interval::new("x", "b", 0, 20, 30),
+            Interval::new("x", "c", 0, 40, 50),
+        ]);
+        assert_eq!(report.overlaps.len(), 2);
+    }
+
+    #[test]
+    fn guards_that_share_a_hold_may_overlap() {
+        let report = check(&[
+            Interval::new("x", "a", 0, 10, 30),
+            Interval::new("x", "a", 12, 15, 20),
+            Interval::new("x", "b", 15, 30, 40),
+        ]);
+        assert!(report.judge().is_ok(), "{report:?}");
+    }
+
+    #[test]
+    fn a_history_without_contention_or_without_its_fault_is_vacuous() {
+        let report = check(&[
+            Interval::new("x", "a", 0, 10, 20),
+            Interval::new("x", "b", 25, 30, 40),
+        ]);
+        assert!(report.judge().unwrap_err().starts_with("vacuous"));
+        let mut report = check(&[
+            Interval::new("x", "a", 0, 10, 20),
+            Interval::new("x", "b", 15, 30, 40),
+        ]);
+        assert!(report.judge().is_ok());
+        report.faults.push(("cut".into(), 0));
+        assert!(report.judge().unwrap_err().contains("cut"));
+    }
+}

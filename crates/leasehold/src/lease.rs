@@ -1,0 +1,360 @@
+//! A hold: one grant of the server, how long it is good for, and whether it has
+//! been lost. Guards are what users have of it; several may share one hold.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::backend::step::{Failure, Operation, Value};
+use crate::clock::{Clock, Moment};
+use crate::config::Terms;
+use crate::error::{Error, Result};
+use crate::key::Key;
+
+/// Why a lock was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Its lease ran out: a fixed lease that was not extended, or a process that
+    /// was stopped for too long to renew it.
+    Expired,
+    /// Somebody else holds it now.
+    Taken {
+        /// The new holder's id on the wire.
+        by: String,
+    },
+    /// Its key was removed on the server before its lease was over: a restart
+    /// without data, a flush, a deletion, a forced unlock by another kind of client.
+    Deleted,
+    /// It was broken by [`force_unlock`](crate::Lock::force_unlock).
+    Forced,
+    /// It could not be renewed before its lease ran out.
+    RenewalFailed {
+        /// How long renewing had failed when the lock was given up.
+        since: Duration,
+        /// What stood in the way at last.
+        cause: String,
+    },
+    /// Its maximum hold time is over; it has been released.
+    MaxHold {
+        /// The maximum hold time that was set.
+        limit: Duration,
+    },
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("its lease ran out"),
+            Self::Taken { by } => write!(f, "it is held by {} now", crate::key::Shown(by)),
+            Self::Deleted => f.write_str("its key was removed on the server"),
+            Self::Forced => f.write_str("it was unlocked by force"),
+            Self::RenewalFailed { since, cause } => {
+                write!(f, "renewing it has failed for {since:.1?} ({cause})")
+            }
+            Self::MaxHold { limit } => write!(f, "its maximum hold time of {limit:?} is over"),
+        }
+    }
+}
+
+/// How the holder's deadline is drawn back from the server's: clocks drift, and
+/// servers count in whole milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SafetyMargin {
+    pub(crate) drift: f64,
+}
+
+impl SafetyMargin {
+    const ROUNDING: Duration = Duration::from_millis(2);
+
+    /// The end of a hold whose confirmed request was sent at `sent`.
+    fn end(self, sent: Moment, lease: Duration) -> Moment {
+        let drift = lease.mul_f64(self.drift);
+        sent + lease.saturating_sub(drift).saturating_sub(Self::ROUNDING)
+    }
+}
+
+/// The operations on one hold: what a primitive adds to the mechanism.
+pub(crate) trait HoldSteps: Send + Sync {
+    /// Extends the hold by `lease` from now. Replies 1, or 0 when it is not there.
+    fn renew(&self, lease: Duration) -> Operation;
+    /// Gives the hold back. Replies 1, or 0 when it is not there.
+    fn release(&self) -> Operation;
+    /// Asks why the hold is not there.
+    fn why_lost(&self) -> Operation;
+    /// The id of the hold on the wire.
+    fn wire_id(&self) -> &str;
+    /// Reads that reply. `None`: nothing says why.
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
+}
+
+/// One grant of the server.
+pub(crate) struct Hold {
+    pub(crate) key: Key,
+    /// Counts the holds of this process; also their order in the watchdog.
+    pub(crate) number: u64,
+    pub(crate) steps: Box<dyn HoldSteps>,
+    clock: Clock,
+    margin: SafetyMargin,
+    state: Mutex<State>,
+    /// Told when the hold is lost or its deadline has moved.
+    changed: Notify,
+}
+
+struct State {
+    terms: Terms,
+    valid_until: Moment,
+    granted_at: Moment,
+    guards: usize,
+    /// Released, or left to its lease: nothing is reported any more.
+    over: bool,
+    /// A guard was forgotten: nobody gives the hold back.
+    forgotten: bool,
+    lost: Option<LossReason>,
+    failing: Option<(Moment, String)>,
+    /// When the watchdog looks at it next.
+    due: Option<Moment>,
+}
+
+/// What a guard that leaves has to do about the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Others still share the hold.
+    Shared,
+    /// The last one: give it back.
+    Last,
+    /// The last one, but it stays until its lease ends.
+    LeftToLease,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        key: Key,
+        steps: Box<dyn HoldSteps>,
+        terms: Terms,
+        clock: Clock,
+        margin: SafetyMargin,
+    ) -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let now = clock.now();
+        Arc::new(Self {
+            key,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            steps,
+            clock,
+            margin,
+            state: Mutex::new(State {
+                terms,
+                valid_until: now,
+                granted_at: now,
+                guards: 1,
+                over: false,
+                forgotten: false,
+                lost: None,
+                failing: None,
+                due: None,
+            }),
+            changed: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        self.state().terms
+    }
+
+    /// The server has answered "yours" to a request that left at `sent`.
+    pub(crate) fn granted(&self, sent: Moment) {
+        let mut state = self.state();
+        state.granted_at = sent;
+        state.valid_until = self.margin.end(sent, state.terms.lease);
+    }
+
+    /// The server has confirmed `lease` from a request that left at `sent`. A hold
+    /// that is lost stays lost, whatever comes later.
+    pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) {
+        let mut state = self.state();
+        if state.check(self.clock.now()).is_some() {
+            return;
+        }
+        let end = self.margin.end(sent, lease);
+        state.valid_until = state.valid_until.max(end);
+        state.failing = None;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// A renewal leaves. Until it is confirmed, it counts as failing.
+    pub(crate) fn asked_to_renew(&self, sent: Moment) {
+        self.state()
+            .failing
+            .get_or_insert_with(|| (sent, "no reply yet".to_owned()));
+    }
+
+    /// A renewal that left at `sent` has failed.
+    pub(crate) fn failed_to_renew(&self, sent: Moment, failure: &Failure) {
+        let cause = match &failure.cause {
+            crate::backend::step::Cause::Late => "too late".to_owned(),
+            crate::backend::step::Cause::NoAnswer(what)
+            | crate::backend::step::Cause::NotNow(what)
+            | crate::backend::step::Cause::Denied(what)
+            | crate::backend::step::Cause::WrongKind(what)
+            | crate::backend::step::Cause::Other(what) => what.clone(),
+        };
+        let mut state = self.state();
+        let since = state.failing.take().map_or(sent, |(since, _)| since);
+        state.failing = Some((since, cause));
+    }
+
+    /// Lost for good, unless it was lost or released before.
+    pub(crate) fn lose(&self, reason: LossReason) {
+        let mut state = self.state();
+        if state.over || state.check(self.clock.now()).is_some() {
+            return;
+        }
+        state.lost = Some(reason);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Why it is lost; `None` while it is good.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        self.state().check(self.clock.now()).cloned()
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.loss() {
+            None => Ok(()),
+            Some(reason) => Err(Error::lost(&self.key, reason)),
+        }
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        self.state().valid_until
+    }
+
+    /// Resolves when it is lost, at its deadline at the latest and without any
+    /// word from the server.
+    pub(crate) async fn lost(&self) -> LossReason {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the state is read, or a loss between the two
+            // would be missed.
+            changed.as_mut().enable();
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+            tokio::select! {
+                () = changed => {}
+                () = self.clock.sleep_until(self.valid_until()) => {}
+            }
+        }
+    }
+
+    /// One more guard shares the hold. `false` if it is no longer to be had.
+    pub(crate) fn join(&self) -> bool {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let usable =
+            state.guards > 0 && !state.over && !state.forgotten && state.check(now).is_none();
+        if usable {
+            state.guards += 1;
+        }
+        usable
+    }
+
+    /// One guard less.
+    pub(crate) fn leave(&self) -> Leaving {
+        let mut state = self.state();
+        state.guards -= 1;
+        match (state.guards, state.forgotten) {
+            (0, false) => Leaving::Last,
+            (0, true) => {
+                state.over = true;
+                Leaving::LeftToLease
+            }
+            _ => Leaving::Shared,
+        }
+    }
+
+    pub(crate) fn guards(&self) -> usize {
+        self.state().guards
+    }
+
+    /// The hold is left to its lease when the last guard goes.
+    pub(crate) fn forget(&self) {
+        self.state().forgotten = true;
+    }
+
+    /// Given back: nothing more to renew or to report.
+    pub(crate) fn end(&self) {
+        self.state().over = true;
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().over
+    }
+
+    /// A guard asks for other terms: a longer lease, or renewal where there was
+    /// none. Says whether the server has to know. Terms never get worse, because
+    /// the other guards count on them.
+    pub(crate) fn raise_terms(&self, wanted: Terms) -> bool {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let longer = wanted.lease > state.terms.lease;
+        let renewal = state.terms.renew_every.is_none() && wanted.renew_every.is_some();
+        if longer {
+            state.terms.lease = wanted.lease;
+        }
+        if renewal || (longer && wanted.renew_every.is_some()) {
+            state.terms.renew_every = wanted.renew_every;
+        }
+        let left = state.valid_until.saturating_sub(now);
+        longer || renewal || left < state.terms.lease / 3
+    }
+
+    /// The point at which its maximum hold time is over.
+    pub(crate) fn must_end_at(&self) -> Option<(Moment, Duration)> {
+        let state = self.state();
+        let limit = state.terms.max_hold?;
+        Some((state.granted_at + limit, limit))
+    }
+
+    /// Notes when the watchdog looks at it next, and returns what was noted.
+    pub(crate) fn set_due(&self, due: Option<Moment>) -> Option<Moment> {
+        std::mem::replace(&mut self.state().due, due)
+    }
+}
+
+impl State {
+    /// Judges by the clock, so that a late timer can't keep a dead hold alive.
+    fn check(&mut self, now: Moment) -> Option<&LossReason> {
+        if self.lost.is_none() && !self.over && now >= self.valid_until {
+            self.lost = Some(match &self.failing {
+                Some((since, cause)) => LossReason::RenewalFailed {
+                    since: now.saturating_sub(*since),
+                    cause: cause.clone(),
+                },
+                None => LossReason::Expired,
+            });
+        }
+        self.lost.as_ref()
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("key", &self.key)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}

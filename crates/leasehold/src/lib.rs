@@ -1,0 +1,29 @@
+//! Distributed locks on Redis and Valkey, for async and blocking Rust, on the same
+//! keys as Java's Redisson.
+//!
+//! See [`Client`] to start, [`Lock`] for what it promises.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod cleanup;
+mod client;
+mod clock;
+mod config;
+mod context;
+mod error;
+mod guard;
+pub mod history;
+mod key;
+mod lease;
+mod owner;
+mod primitives;
+mod renewal;
+mod wait;
+
+pub use backend::memory::Embedded;
+pub use client::{Activity, Client, ClientBuilder};
+pub use config::{BackOff, WaitStrategy};
+pub use error::{Error, ErrorKind, Result};
+pub use lease::LossReason;
+pub use owner::Owner;
+pub use primitives::lock::{Holder, Lock, LockGuard, LockInfo, Ttl};

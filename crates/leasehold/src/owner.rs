@@ -1,0 +1,161 @@
+//! Re-entrance: who may enter again, and the table of what each owner holds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::guard::Held;
+use crate::key::Key;
+
+/// Who acquires: the value that makes acquires re-entrant.
+///
+/// Async acquires are anonymous, so nothing is re-entrant by accident and two
+/// branches of a `join!` exclude each other. Code that must be able to acquire
+/// what it already holds passes an owner along:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let owner = client.owner();
+/// let lock = client.lock("orders:42").owned_by(&owner);
+/// let outer = lock.acquire().await?;
+/// let inner = lock.acquire().await?; // no call to the server
+/// assert_eq!(inner.hold_count(), 2);
+/// inner.release().await?;
+/// outer.release().await?; // the last one frees the lock
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A clone is the same owner. Nothing of it goes over the wire: in Redis each
+/// hold has an id of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(u64);
+
+impl Owner {
+    /// A new owner, different from all others of this process.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a default that differs each time would mislead"
+    )]
+    pub fn new() -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        Self(NUMBERS.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Per name and owner, one small state machine: free (no slot), acquiring, held.
+/// Releasing is no state of its own: the release is queued before the slot is
+/// cleared, so whatever the owner asks next runs behind it.
+#[derive(Default)]
+pub(crate) struct Owners {
+    slots: Mutex<HashMap<(Key, Owner), Slot>>,
+    changed: Notify,
+}
+
+enum Slot {
+    Acquiring,
+    Held(Arc<Held>),
+}
+
+/// What an owner that wants a name finds.
+pub(crate) enum Entry {
+    /// Nothing: it has to ask the server.
+    Ask(Asking),
+    /// A hold that it has joined.
+    Joined(Arc<Held>),
+    /// Another acquire of the same owner is on its way.
+    Acquiring,
+}
+
+impl Owners {
+    fn slots(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Slot>> {
+        // No code that can panic runs under this lock.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn enter(self: &Arc<Self>, key: &Key, owner: &Owner) -> Entry {
+        let id = (key.clone(), owner.clone());
+        let mut slots = self.slots();
+        match slots.get(&id) {
+            Some(Slot::Acquiring) => return Entry::Acquiring,
+            // A hold that is lost can't be joined; the owner asks anew while the
+            // guards of the lost one say so.
+            Some(Slot::Held(held)) if held.hold().join() => {
+                return Entry::Joined(Arc::clone(held));
+            }
+            _ => {}
+        }
+        slots.insert(id.clone(), Slot::Acquiring);
+        Entry::Ask(Asking {
+            owners: Arc::clone(self),
+            id,
+        })
+    }
+
+    /// What the owner holds under this name.
+    pub(crate) fn held(&self, key: &Key, owner: &Owner) -> Option<Arc<Held>> {
+        match self.slots().get(&(key.clone(), owner.clone())) {
+            Some(Slot::Held(held)) => Some(Arc::clone(held)),
+            _ => None,
+        }
+    }
+
+    /// The last guard of `held` goes.
+    pub(crate) fn clear(&self, key: &Key, owner: &Owner, held: &Arc<Held>) {
+        let id = (key.clone(), owner.clone());
+        let mut slots = self.slots();
+        if matches!(slots.get(&id), Some(Slot::Held(there)) if Arc::ptr_eq(there, held)) {
+            slots.remove(&id);
+        }
+    }
+
+    /// Resolves when no other acquire of this owner is on its way.
+    pub(crate) async fn settled(&self, key: &Key, owner: &Owner) {
+        let id = (key.clone(), owner.clone());
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, or a change between the two is missed.
+            changed.as_mut().enable();
+            if !matches!(self.slots().get(&id), Some(Slot::Acquiring)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots().len()
+    }
+}
+
+/// An owner's turn to ask the server. Dropped without a hold, it leaves the name
+/// to the owner's other branches.
+pub(crate) struct Asking {
+    owners: Arc<Owners>,
+    id: (Key, Owner),
+}
+
+impl Asking {
+    pub(crate) fn holds(self, held: &Arc<Held>) {
+        self.owners
+            .slots()
+            .insert(self.id.clone(), Slot::Held(Arc::clone(held)));
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let mut slots = self.owners.slots();
+        if matches!(slots.get(&self.id), Some(Slot::Acquiring)) {
+            slots.remove(&self.id);
+        }
+        drop(slots);
+        self.owners.changed.notify_waiters();
+    }
+}

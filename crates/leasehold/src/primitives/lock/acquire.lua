@@ -1,0 +1,24 @@
+-- Takes the lock for this hold if it is free, with a lease.
+--
+-- lock      hash: one field per hold, `uuid:n`
+-- hold      this hold's field
+-- lease_ms  how long it lasts without renewal
+-- Returns   nil  granted; the same for a request that comes a second time
+--           n    held by somebody else for n ms more; -1 without expiry
+--           text WRONGKIND: not a plain lock
+
+local function acquire(lock, hold, lease_ms)
+  local fields = redis.call('HLEN', lock)
+  if fields > 0 and redis.call('HEXISTS', lock, hold) == 0 then
+    return foreign(lock, fields) or redis.call('PTTL', lock)
+  end
+  -- Set, not counted up: a request that the network doubled counts once.
+  redis.call('HSET', lock, hold, 1)
+  local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
+  if type(expiry) == 'table' then
+    -- A lock without expiry would outlive its holder.
+    redis.call('HDEL', lock, hold)
+    return expiry.err
+  end
+  return false
+end

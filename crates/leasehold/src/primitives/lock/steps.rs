@@ -1,0 +1,260 @@
+//! The steps of the plain lock: how each is sent, and its twin on the embedded
+//! keyspace. The Lua beside this file says what each does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::config::wire_ms;
+use crate::key::Key;
+use crate::lease::{HoldSteps, LossReason};
+
+pub(crate) static ACQUIRE: Step = Step {
+    name: "lock.acquire",
+    lua: concat!(include_str!("shape.lua"), include_str!("acquire.lua")),
+    keys: 1,
+    args: 2,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [lock, hold, lease_ms] = parts else {
+            return Err(arity());
+        };
+        if keyspace.hlen(lock)? > 0 && !keyspace.hexists(lock, hold)? {
+            plain(keyspace, lock)?;
+            return Ok(Value::Int(keyspace.pttl(lock)));
+        }
+        keyspace.hset(lock, hold, b"1")?;
+        keyspace.pexpire(lock, number(lease_ms)?);
+        Ok(Value::Nil)
+    },
+};
+
+pub(crate) static RELEASE: Step = Step {
+    name: "lock.release",
+    lua: include_str!("release.lua"),
+    keys: 1,
+    args: 2,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, hold, channel] = parts else {
+            return Err(arity());
+        };
+        if !keyspace.hdel(lock, hold)? {
+            return Ok(Value::Int(0));
+        }
+        keyspace.publish(channel);
+        Ok(Value::Int(1))
+    },
+};
+
+pub(crate) static RENEW: Step = Step {
+    name: "lock.renew",
+    lua: include_str!("renew.lua"),
+    keys: 1,
+    args: 2,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, hold, lease_ms] = parts else {
+            return Err(arity());
+        };
+        if !keyspace.hexists(lock, hold)? {
+            return Ok(Value::Int(0));
+        }
+        keyspace.pexpire(lock, number(lease_ms)?);
+        Ok(Value::Int(1))
+    },
+};
+
+pub(crate) static WHY_LOST: Step = Step {
+    name: "lock.why_lost",
+    lua: include_str!("why_lost.lua"),
+    keys: 2,
+    args: 0,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, marker] = parts else {
+            return Err(arity());
+        };
+        let mut fields = keyspace.hgetall(lock)?;
+        let holder = match fields.pop() {
+            Some((holder, _)) if fields.is_empty() => holder,
+            _ => Vec::new(),
+        };
+        let forced = keyspace.get(marker)?.unwrap_or_default();
+        Ok(Value::List(vec![Value::Text(holder), Value::Text(forced)]))
+    },
+};
+
+pub(crate) static FORCE_UNLOCK: Step = Step {
+    name: "lock.force_unlock",
+    lua: concat!(include_str!("shape.lua"), include_str!("force_unlock.lua")),
+    keys: 2,
+    args: 1,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, marker, channel] = parts else {
+            return Err(arity());
+        };
+        if keyspace.hlen(lock)? == 0 {
+            return Ok(Value::Int(0));
+        }
+        let (holder, _) = plain(keyspace, lock)?;
+        let ttl = keyspace.pttl(lock);
+        keyspace.del(lock);
+        if let Ok(ttl @ 1..) = u64::try_from(ttl) {
+            keyspace.set_px(marker, &holder, ttl);
+        }
+        keyspace.publish(channel);
+        Ok(Value::Int(1))
+    },
+};
+
+pub(crate) static INSPECT: Step = Step {
+    name: "lock.inspect",
+    lua: concat!(include_str!("shape.lua"), include_str!("inspect.lua")),
+    keys: 1,
+    args: 0,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock] = parts else {
+            return Err(arity());
+        };
+        if keyspace.hlen(lock)? == 0 {
+            return Ok(Value::List(vec![Value::Int(-2)]));
+        }
+        let (holder, count) = plain(keyspace, lock)?;
+        Ok(Value::List(vec![
+            Value::Int(keyspace.pttl(lock)),
+            Value::Text(holder),
+            Value::Text(count),
+        ]))
+    },
+};
+
+/// All of them, in the order they stand in the script.
+pub(crate) static ALL: [&Step; 6] = [
+    &ACQUIRE,
+    &RELEASE,
+    &RENEW,
+    &WHY_LOST,
+    &FORCE_UNLOCK,
+    &INSPECT,
+];
+
+/// The one field of a plain lock, or what stands in the way: `shape.lua`.
+fn plain(keyspace: &mut Keyspace, lock: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
+    let fields = keyspace.hgetall(lock)?;
+    if let [(holder, count)] = &fields[..]
+        && !count.is_empty()
+        && count.iter().all(u8::is_ascii_digit)
+    {
+        return Ok((holder.clone(), count.clone()));
+    }
+    if fields.iter().any(|(field, _)| field == b"mode") {
+        return Err(Refusal("WRONGKIND a read-write lock".into()));
+    }
+    Err(Refusal(format!(
+        "WRONGKIND a hash that is not a lock ({} fields)",
+        fields.len()
+    )))
+}
+
+fn number(text: &[u8]) -> Result<u64, Refusal> {
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
+}
+
+fn arity() -> Refusal {
+    Refusal("ERR wrong number of arguments for a step".into())
+}
+
+/// The operations on one hold of a plain lock.
+pub(crate) struct LockHold {
+    key: Key,
+    channel: Arc<str>,
+    /// `uuid:n`, this hold's and no other's.
+    id: String,
+}
+
+impl LockHold {
+    pub(crate) fn new(key: Key, channel: Arc<str>, id: String) -> Self {
+        Self { key, channel, id }
+    }
+
+    pub(crate) fn acquire(&self, lease: Duration) -> Operation {
+        Operation::new(
+            &ACQUIRE,
+            vec![self.lock(), self.id.clone().into_bytes(), ms(lease)],
+        )
+    }
+
+    fn lock(&self) -> Vec<u8> {
+        self.key.as_str().into()
+    }
+}
+
+impl HoldSteps for LockHold {
+    fn renew(&self, lease: Duration) -> Operation {
+        Operation::new(
+            &RENEW,
+            vec![self.lock(), self.id.clone().into_bytes(), ms(lease)],
+        )
+    }
+
+    fn release(&self) -> Operation {
+        Operation::new(
+            &RELEASE,
+            vec![
+                self.lock(),
+                self.id.clone().into_bytes(),
+                self.channel.as_bytes().into(),
+            ],
+        )
+    }
+
+    fn why_lost(&self) -> Operation {
+        Operation::new(
+            &WHY_LOST,
+            vec![self.lock(), self.key.forced_marker().into_bytes()],
+        )
+    }
+
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
+        let Value::List(items) = reply else {
+            return None;
+        };
+        match &items[..] {
+            [_, Value::Text(forced)] if *forced == self.id.as_bytes() => Some(LossReason::Forced),
+            [Value::Text(holder), _] if !holder.is_empty() => Some(LossReason::Taken {
+                by: String::from_utf8_lossy(holder).into_owned(),
+            }),
+            _ => None,
+        }
+    }
+
+    fn wire_id(&self) -> &str {
+        &self.id
+    }
+}
+
+pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
+    Operation::new(
+        &FORCE_UNLOCK,
+        vec![
+            key.as_str().into(),
+            key.forced_marker().into_bytes(),
+            channel.into(),
+        ],
+    )
+}
+
+pub(crate) fn inspect(key: &Key) -> Operation {
+    Operation::new(&INSPECT, vec![key.as_str().into()])
+}
+
+fn ms(span: Duration) -> Vec<u8> {
+    wire_ms(span).to_string().into_bytes()
+}

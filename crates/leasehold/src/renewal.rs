@@ -1,0 +1,255 @@
+//! The watchdog: renews the holds of a client before their leases end, each on
+//! its own terms, and tells a holder what it finds out.
+//!
+//! One task and one order of due times per client. Renewals that are due together
+//! travel together, because the connection's queue makes one call of them.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::backend::Backend;
+use crate::backend::step::Failure;
+use crate::cleanup::was_ours;
+use crate::clock::{Clock, Moment};
+use crate::lease::{Hold, LossReason};
+
+/// The watchdog's own side: what holds there are, and when each is due.
+pub(crate) struct Renewal {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+struct Shared {
+    backend: Backend,
+    clock: Clock,
+    holds: Mutex<BTreeMap<(Moment, u64), Arc<Hold>>>,
+    /// Told when the earliest due time may have changed.
+    changed: Notify,
+}
+
+impl Renewal {
+    pub(crate) fn start(backend: Backend, clock: Clock, runtime: &Handle) -> Self {
+        let shared = Arc::new(Shared {
+            backend,
+            clock,
+            holds: Mutex::default(),
+            changed: Notify::new(),
+        });
+        let task = runtime.spawn(run(Arc::clone(&shared)));
+        Self { shared, task }
+    }
+
+    /// Looks after a hold from now on, if its terms ask for it.
+    pub(crate) fn keep(&self, hold: &Arc<Hold>) {
+        self.shared.schedule(hold, self.shared.clock.now());
+    }
+
+    /// Forgets a hold: it is released, or left to its lease.
+    pub(crate) fn remove(&self, hold: &Hold) {
+        self.shared.unschedule(hold);
+    }
+
+    /// How many holds are looked after.
+    pub(crate) fn len(&self) -> usize {
+        self.shared.holds().len()
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn holds(&self) -> MutexGuard<'_, BTreeMap<(Moment, u64), Arc<Hold>>> {
+        // No code that can panic runs under this lock.
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Due one renewal period after `confirmed`, or when its maximum hold ends.
+    fn schedule(&self, hold: &Arc<Hold>, confirmed: Moment) {
+        let renewal = hold.terms().renew_every.map(|period| confirmed + period);
+        let end = hold.must_end_at().map(|(end, _)| end);
+        if let Some(due) = renewal.into_iter().chain(end).min() {
+            self.schedule_at(hold, due);
+        }
+    }
+
+    fn schedule_at(&self, hold: &Arc<Hold>, due: Moment) {
+        let mut holds = self.holds();
+        if let Some(old) = hold.set_due(Some(due)) {
+            holds.remove(&(old, hold.number));
+        }
+        if hold.is_over() {
+            hold.set_due(None);
+            return;
+        }
+        let earliest = holds.first_key_value().is_none_or(|((at, _), _)| due < *at);
+        holds.insert((due, hold.number), Arc::clone(hold));
+        drop(holds);
+        if earliest {
+            self.changed.notify_one();
+        }
+    }
+
+    fn unschedule(&self, hold: &Hold) {
+        let mut holds = self.holds();
+        if let Some(due) = hold.set_due(None) {
+            holds.remove(&(due, hold.number));
+        }
+    }
+
+    /// Takes what is due, and what is due so soon after that it may as well
+    /// travel along. Whoever looks after a hold puts it back.
+    fn take_due(&self, now: Moment) -> Vec<Arc<Hold>> {
+        let mut due = Vec::new();
+        let mut holds = self.holds();
+        while let Some(entry) = holds.first_entry() {
+            let (at, _) = *entry.key();
+            let period = entry.get().terms().renew_every.unwrap_or_default();
+            if at.saturating_sub(now) > period / 20 {
+                break;
+            }
+            let hold = entry.remove();
+            hold.set_due(None);
+            due.push(hold);
+        }
+        due
+    }
+
+    fn next_due(&self) -> Option<Moment> {
+        self.holds().first_key_value().map(|((at, _), _)| *at)
+    }
+}
+
+async fn run(shared: Arc<Shared>) {
+    let mut renewals = JoinSet::new();
+    loop {
+        for hold in shared.take_due(shared.clock.now()) {
+            renewals.spawn(look_after(Arc::clone(&shared), hold));
+        }
+        while renewals.try_join_next().is_some() {}
+        let changed = shared.changed.notified();
+        match shared.next_due() {
+            None => changed.await,
+            Some(due) => {
+                let sleep = pin!(shared.clock.sleep_until(due));
+                tokio::select! {
+                    () = sleep => {}
+                    () = changed => {}
+                }
+            }
+        }
+    }
+}
+
+/// One hold is due: renew it, or end it.
+async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
+    let now = shared.clock.now();
+    if hold.is_over() || hold.loss().is_some() {
+        return;
+    }
+    if let Some((_, limit)) = hold.must_end_at().filter(|(end, _)| now >= *end) {
+        end_hold(&shared, &hold, limit).await;
+        return;
+    }
+    if hold.terms().renew_every.is_none() {
+        shared.schedule(&hold, now);
+        return;
+    }
+    match renew(&shared.backend, shared.clock, &hold).await {
+        Renewed::Yes { sent } => shared.schedule(&hold, sent),
+        Renewed::Lost => {}
+        Renewed::Failed => {
+            let now = shared.clock.now();
+            let left = hold.valid_until().saturating_sub(now);
+            if left.is_zero() {
+                // Marks it lost, with what stood in the way.
+                if let Some(reason) = hold.loss() {
+                    tracing::error!(key = %hold.key, %reason, "lock lost");
+                }
+                return;
+            }
+            let pause = (left / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
+            shared.schedule_at(&hold, now + pause);
+        }
+    }
+}
+
+/// The holder is told first, then the lock is free for others.
+async fn end_hold(shared: &Shared, hold: &Arc<Hold>, limit: Duration) {
+    hold.lose(LossReason::MaxHold { limit });
+    tracing::warn!(key = %hold.key, ?limit, "maximum hold time is over; releasing");
+    // A failure is made up for by the guard's own release, or by the lease's end.
+    let _ = shared.backend.submit(hold.steps.release()).await;
+}
+
+/// What came of one renewal.
+pub(crate) enum Renewed {
+    /// Confirmed, by a request that left at `sent`.
+    Yes { sent: Moment },
+    /// The server does not have it any more; the hold knows why.
+    Lost,
+    /// Not known; the hold is good until its deadline.
+    Failed,
+}
+
+/// Renews a hold once, by its present terms.
+pub(crate) async fn renew(backend: &Backend, clock: Clock, hold: &Hold) -> Renewed {
+    match try_renew(backend, clock, hold).await {
+        Ok(renewed) => renewed,
+        Err(_) => Renewed::Failed,
+    }
+}
+
+/// As [`renew`], with the failure for a caller who waits for it.
+pub(crate) async fn try_renew(
+    backend: &Backend,
+    clock: Clock,
+    hold: &Hold,
+) -> Result<Renewed, Failure> {
+    let lease = hold.terms().lease;
+    let sent = clock.now();
+    hold.asked_to_renew(sent);
+    match backend.submit(hold.steps.renew(lease)).await {
+        Ok(reply) if was_ours(&reply) => {
+            hold.confirmed(sent, lease);
+            Ok(Renewed::Yes { sent })
+        }
+        Ok(_) => {
+            if !hold.is_over() {
+                let reason = why_lost(backend, hold, clock).await;
+                tracing::error!(key = %hold.key, %reason, "lock lost");
+                hold.lose(reason);
+            }
+            Ok(Renewed::Lost)
+        }
+        Err(failure) => {
+            tracing::warn!(key = %hold.key, cause = ?failure.cause, "renewal failed");
+            hold.failed_to_renew(sent, &failure);
+            Err(failure)
+        }
+    }
+}
+
+/// Why the server does not have a hold any more, as far as it can tell.
+pub(crate) async fn why_lost(backend: &Backend, hold: &Hold, clock: Clock) -> LossReason {
+    // A hold past its deadline has run out, whoever has come since.
+    if clock.now() >= hold.valid_until() {
+        return LossReason::Expired;
+    }
+    // The holder must not wait long for the reason: it is still at work.
+    const LIMIT: Duration = Duration::from_millis(250);
+    match tokio::time::timeout(LIMIT, backend.submit(hold.steps.why_lost())).await {
+        Ok(Ok(reply)) => hold.steps.read_why_lost(reply),
+        _ => None,
+    }
+    .unwrap_or(LossReason::Deleted)
+}

@@ -1,0 +1,65 @@
+//! When to ask again if no wake-up comes.
+
+use std::time::Duration;
+
+use crate::config::BackOff;
+
+/// The pauses of one waiter.
+pub(crate) struct Pauses {
+    back_off: BackOff,
+    next: Duration,
+}
+
+impl Pauses {
+    pub(crate) fn new(back_off: BackOff) -> Self {
+        Self {
+            next: back_off.first,
+            back_off,
+        }
+    }
+
+    /// For asks that failed: 20 ms, doubled to half a second, so that a server
+    /// that comes back is found soon and one that is gone is not hammered.
+    pub(crate) fn after_failures() -> Self {
+        Self::new(BackOff {
+            first: Duration::from_millis(20),
+            factor: 2,
+            cap: Duration::from_millis(500),
+        })
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.next = self.back_off.first;
+    }
+
+    /// The next pause. A growing one has a random part, so that waiters that
+    /// started together don't stay together; a constant one is what it says.
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.next;
+        if self.back_off.factor > 1 {
+            let jitter = pause.mul_f64(fastrand::f64() * 0.3);
+            self.next = (pause * self.back_off.factor + jitter).min(self.back_off.cap);
+        }
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponential_pauses_double_up_to_the_cap() {
+        let mut pauses = Pauses::new(BackOff::exponential());
+        let first: Vec<_> = (0..12).map(|_| pauses.next()).collect();
+        assert_eq!(first[0], Duration::from_millis(1));
+        assert!(first.windows(2).all(|pair| pair[0] <= pair[1]), "{first:?}");
+        assert_eq!(first[11], Duration::from_millis(128));
+    }
+
+    #[test]
+    fn constant_pauses_stay_the_same() {
+        let mut pauses = Pauses::new(BackOff::constant(Duration::from_millis(30)));
+        assert!((0..10).all(|_| pauses.next() == Duration::from_millis(30)));
+    }
+}
