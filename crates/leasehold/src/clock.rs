@@ -14,6 +14,10 @@ impl Moment {
         self.0.saturating_sub(earlier.0)
     }
 
+    pub(crate) fn from_millis(ms: u64) -> Self {
+        Self(Duration::from_millis(ms))
+    }
+
     pub(crate) fn as_millis(self) -> u64 {
         u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
     }

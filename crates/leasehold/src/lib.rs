@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod cleanup;
 mod client;
 mod clock;

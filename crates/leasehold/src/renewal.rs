@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,7 +30,9 @@ struct Shared {
     backend: Backend,
     clock: Clock,
     holds: Mutex<BTreeMap<(Moment, u64), Arc<Hold>>>,
-    /// Told when the earliest due time may have changed.
+    /// When the task wakes by itself; in ms, the greatest number for never. Only a
+    /// hold that is due earlier has to wake it, and few are.
+    wakes_at_ms: AtomicU64,
     changed: Notify,
 }
 
@@ -39,6 +42,7 @@ impl Renewal {
             backend,
             clock,
             holds: Mutex::default(),
+            wakes_at_ms: AtomicU64::new(u64::MAX),
             changed: Notify::new(),
         });
         let task = runtime.spawn(run(Arc::clone(&shared)));
@@ -91,10 +95,10 @@ impl Shared {
             hold.set_due(None);
             return;
         }
-        let earliest = holds.first_key_value().is_none_or(|((at, _), _)| due < *at);
         holds.insert((due, hold.number), Arc::clone(hold));
         drop(holds);
-        if earliest {
+        let due_ms = wake_for(due);
+        if due_ms < self.wakes_at_ms.fetch_min(due_ms, Ordering::SeqCst) {
             self.changed.notify_one();
         }
     }
@@ -124,9 +128,26 @@ impl Shared {
         due
     }
 
-    fn next_due(&self) -> Option<Moment> {
-        self.holds().first_key_value().map(|((at, _), _)| *at)
+    /// When the task wakes by itself. An earlier time that was set stays, also if
+    /// the hold it was for is gone: one idle wake-up later costs less than being
+    /// told of each short hold.
+    fn next_wake(&self) -> Option<Moment> {
+        // Under the lock: a hold that comes next sees the new time.
+        let holds = self.holds();
+        let now_ms = self.clock.now().as_millis();
+        let set_ms = self.wakes_at_ms.load(Ordering::SeqCst);
+        let set = (set_ms > now_ms && set_ms != u64::MAX).then_some(set_ms);
+        let due = holds.first_key_value().map(|((at, _), _)| wake_for(*at));
+        let wake_ms = set.into_iter().chain(due).min();
+        self.wakes_at_ms
+            .store(wake_ms.unwrap_or(u64::MAX), Ordering::SeqCst);
+        wake_ms.map(Moment::from_millis)
     }
+}
+
+/// The first whole millisecond at which it is due.
+fn wake_for(due: Moment) -> u64 {
+    due.as_millis().saturating_add(1)
 }
 
 async fn run(shared: Arc<Shared>) {
@@ -137,7 +158,7 @@ async fn run(shared: Arc<Shared>) {
         }
         while renewals.try_join_next().is_some() {}
         let changed = shared.changed.notified();
-        match shared.next_due() {
+        match shared.next_wake() {
             None => changed.await,
             Some(due) => {
                 let sleep = pin!(shared.clock.sleep_until(due));

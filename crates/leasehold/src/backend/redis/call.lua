@@ -8,34 +8,30 @@
 --       { 'late', now } says that the operation was not run because the call came
 --       too late; anything else is the step's own reply.
 
+local ARGV, KEYS = ARGV, KEYS
 local late = false
-local not_after = tonumber(ARGV[1])
-if not_after > 0 then
+if ARGV[1] ~= '0' then
   local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
   -- Nobody waits for this answer any more: a grant would be a lock for nobody.
-  if now > not_after then late = { 'late', now } end
+  if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[1]) then
+    late = { 'late', time[1] * 1000 + math.floor(time[2] / 1000) }
+  end
 end
 
-local replies = {}
-local key, arg, n = 1, 2, 0
-while ARGV[arg] do
-  local step = steps[ARGV[arg]]
-  local run, keys, args, grants = step[1], step[2], step[3], step[4]
+local made, replies = {}, {}
+local key, arg, n = 1, 2, 1
+local name = ARGV[arg]
+while name do
   local ok, reply = true, late
-  if not (grants and late) then
-    -- A function takes the parameters it has and ignores what follows them.
-    if keys == 1 then
-      ok, reply = pcall(run, KEYS[key], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3])
-    else
-      ok, reply = pcall(run, KEYS[key], KEYS[key + 1], ARGV[arg + 1], ARGV[arg + 2], ARGV[arg + 3])
-    end
-    -- Older servers raise a text, newer ones a table.
-    if not ok and type(reply) == 'table' then reply = reply.err end
+--[[STEPS]]
+  else
+    -- Whatever follows can't be told apart.
+    ok, reply, name = false, 'ERR unknown step', nil
   end
-  n = n + 1
+  -- Older servers raise a text, newer ones a table.
+  if not ok and type(reply) == 'table' then reply = reply.err end
   replies[n] = reply
-  key = key + keys
-  arg = arg + 1 + args
+  n = n + 1
+  name = name and ARGV[arg]
 end
 return replies

@@ -1,15 +1,16 @@
 //! The queue of one connection: what waits travels as one call.
 //!
-//! While the connection is idle an operation leaves at once and alone. While
-//! calls are on their way, operations gather and leave together as soon as one of
-//! them has come back. Order of arrival is kept, so an operation that undoes
-//! another always runs behind it.
+//! While the connection is idle an operation leaves at once, alone, and carried by
+//! whoever waits for it: no other task is woken on its way. While calls are on
+//! their way, operations gather and leave together as soon as one of them has come
+//! back. Order of arrival is kept, so an operation that undoes another always runs
+//! behind it.
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -49,6 +50,8 @@ pub(crate) struct Lane {
 struct State {
     queue: VecDeque<Waiting>,
     calls: usize,
+    /// A call is about to take what waits.
+    gathering: bool,
     link: Link,
     /// Keys for which a whole call was refused; they travel alone.
     refused: HashSet<Vec<u8>>,
@@ -95,6 +98,7 @@ impl Lane {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 calls: 0,
+                gathering: false,
                 link: Link::Opening,
                 refused: HashSet::new(),
             }),
@@ -117,11 +121,12 @@ impl Lane {
     pub(crate) fn submit(self: &Arc<Self>, operation: Operation) -> Queued {
         let ticket = Ticket(Arc::new(AtomicU8::new(QUEUED)));
         let (sender, receiver) = oneshot::channel();
-        let queued = Queued {
+        let mut queued = Queued {
             ticket: ticket.clone(),
             receiver,
             grants: operation.step.grants,
-            address: Arc::clone(&self.address),
+            lane: Arc::clone(self),
+            carried: None,
         };
         let waiting = Waiting {
             operation,
@@ -136,29 +141,65 @@ impl Lane {
             return queued;
         }
         state.queue.push_back(waiting);
-        self.pump(state);
+        if state.calls == 0 && Handle::try_current().is_ok() {
+            queued.carried = self.next_call(&mut state);
+            drop(state);
+            // Polled once here, or what is submitted next would overtake it.
+            queued.poll_carried(&mut Context::from_waker(Waker::noop()));
+        } else {
+            self.pump(state);
+        }
         queued
     }
 
     /// Sends calls as long as there is something to send and room on the way.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        while state.calls < MAX_CALLS {
-            let Link::Up(connection) = &state.link else {
-                return;
-            };
-            let connection = connection.clone();
-            let batch = state.take_batch();
-            if batch.is_empty() {
+        while state.calls < MAX_CALLS && !state.queue.is_empty() {
+            if state.calls == 0 {
+                let Some(call) = self.next_call(&mut state) else {
+                    return;
+                };
+                self.runtime.spawn(call);
+                continue;
+            }
+            // One is on its way, so there is no hurry: whoever has just been
+            // answered by the last one may have something to add.
+            if !matches!(state.link, Link::Up(_)) || state.gathering {
                 return;
             }
-            state.calls += 1;
+            state.gathering = true;
             let lane = Arc::clone(self);
             self.runtime.spawn(async move {
-                // Counted down also if the task is cancelled with its runtime.
-                let _done = CallDone(&lane);
-                call::send(&lane, connection, batch).await;
+                tokio::task::yield_now().await;
+                let call = {
+                    let mut state = lane.state();
+                    state.gathering = false;
+                    lane.next_call(&mut state)
+                };
+                if let Some(call) = call {
+                    call.await;
+                }
             });
+            return;
         }
+    }
+
+    /// A call with what waits now, if there is anything and somewhere to send it.
+    fn next_call(self: &Arc<Self>, state: &mut State) -> Option<Call> {
+        let Link::Up(connection) = &state.link else {
+            return None;
+        };
+        let connection = connection.clone();
+        let batch = state.take_batch();
+        if batch.is_empty() {
+            return None;
+        }
+        state.calls += 1;
+        // Counted down also if the call is dropped with its runtime.
+        let done = CallDone(Arc::clone(self));
+        Some(Box::pin(async move {
+            call::send(&done.0, connection, batch).await;
+        }))
     }
 
     /// A connection stands; the queue drains into it.
@@ -224,9 +265,12 @@ impl Lane {
     }
 }
 
-struct CallDone<'a>(&'a Arc<Lane>);
+/// A call on its way, or about to leave.
+type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl Drop for CallDone<'_> {
+struct CallDone(Arc<Lane>);
+
+impl Drop for CallDone {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.calls -= 1;
@@ -304,12 +348,22 @@ pub(crate) struct Queued {
     ticket: Ticket,
     receiver: oneshot::Receiver<Result<Value, Failure>>,
     grants: bool,
-    address: Arc<str>,
+    lane: Arc<Lane>,
+    /// The call that carries it, if nobody else does.
+    carried: Option<Call>,
 }
 
 impl Queued {
     pub(crate) fn ticket(&self) -> Ticket {
         self.ticket.clone()
+    }
+
+    fn poll_carried(&mut self, context: &mut Context<'_>) {
+        if let Some(call) = &mut self.carried
+            && call.as_mut().poll(context).is_ready()
+        {
+            self.carried = None;
+        }
     }
 }
 
@@ -317,13 +371,19 @@ impl Future for Queued {
     type Output = Result<Value, Failure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_carried(context);
+        if self.carried.is_some() {
+            // The receiver must not know this task yet: it would wake itself, and
+            // another thread with it.
+            return Poll::Pending;
+        }
         Pin::new(&mut self.receiver).poll(context).map(|reply| {
             reply.unwrap_or_else(|_| {
                 // The task that carried it went down with its runtime.
                 Err(Failure {
                     outcome: Outcome::MayHaveRun,
                     cause: Cause::NoAnswer("the client's runtime has stopped".into()),
-                    address: Arc::clone(&self.address),
+                    address: Arc::clone(&self.lane.address),
                     source: None,
                 })
             })
@@ -336,6 +396,10 @@ impl Drop for Queued {
         // What takes something back must run whether anybody waits or not.
         if self.grants {
             self.ticket.give_up();
+        }
+        // Its reply is still read, and what it left is undone behind it.
+        if let Some(call) = self.carried.take() {
+            self.lane.runtime.spawn(call);
         }
     }
 }

@@ -16,24 +16,41 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn assemble(steps: &[&Step]) -> Self {
-        let mut text = String::from("local steps = {}\n");
-        for step in steps {
-            let function = function_name(step);
-            // A scope for each file, so that helpers of one can't meet those of another.
-            let _ = write!(
-                text,
-                "do\n{}\nsteps['{}'] = {{ {function}, {}, {}, {} }}\nend\n",
-                without_comments(step.lua),
-                step.name,
-                step.keys,
-                step.args,
-                step.grants,
-            );
+        let (before, after) = CALL
+            .split_once("--[[STEPS]]")
+            .expect("call.lua has a place for the steps");
+        let mut text = without_comments(before);
+        for (number, step) in steps.iter().enumerate() {
+            branch(&mut text, number, step);
         }
-        text.push_str(&without_comments(CALL));
+        text.push_str(&without_comments(after));
         let sha = sha1_smol::Sha1::from(&text).hexdigest();
         Self { text, sha }
     }
+}
+
+/// One branch of the loop. The function is made when the first operation of a call
+/// needs it: most calls need two of them, and making one is not free.
+fn branch(text: &mut String, number: usize, step: &Step) {
+    let keys = (0..step.keys).map(|n| format!(", KEYS[key + {n}]"));
+    let args = (1..=step.args).map(|n| format!(", ARGV[arg + {n}]"));
+    let parameters: String = keys.chain(args).collect();
+    let word = if number == 0 { "if" } else { "elseif" };
+    let unless_late = if step.grants { "if not late then" } else { "do" };
+    let _ = write!(
+        text,
+        "{word} name == '{name}' then\n\
+         {unless_late}\n\
+         if not made[{number}] then\n{lua}made[{number}] = {function}\nend\n\
+         ok, reply = pcall(made[{number}]{parameters})\n\
+         end\n\
+         key = key + {keys}\narg = arg + {arguments}\n",
+        name = step.name,
+        lua = without_comments(step.lua),
+        function = function_name(step),
+        keys = step.keys,
+        arguments = step.args + 1,
+    );
 }
 
 /// The last word of a step's name is its function: `lock.acquire` is `acquire`.

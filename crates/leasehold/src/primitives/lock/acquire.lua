@@ -13,7 +13,7 @@ local function acquire(lock, hold, lease_ms)
     return foreign(lock, fields) or redis.call('PTTL', lock)
   end
   -- Set, not counted up: a request that the network doubled counts once.
-  redis.call('HSET', lock, hold, 1)
+  redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then
     -- A lock without expiry would outlive its holder.

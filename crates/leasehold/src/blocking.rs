@@ -1,0 +1,30 @@
+//! The same locks for threads.
+//!
+//! One thread per client owns the runtime, so leases are renewed while the caller
+//! computes. A method here is a forward to its async twin; the twin's docs say what
+//! it promises.
+//!
+//! ```
+//! # fn main() -> leasehold::Result<()> {
+//! let client = leasehold::blocking::Client::embedded();
+//! let lock = client.lock("orders:42");
+//! let guard = lock.acquire()?;
+//! let again = lock.acquire()?; // re-entrant per thread, as in Java
+//! assert_eq!(again.hold_count(), 2);
+//! again.release()?;
+//! guard.release()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Panics
+//!
+//! Called inside an async task, every method that waits panics and names the async
+//! one: it would block the executor. Inside `tokio::task::spawn_blocking` they work.
+
+mod client;
+mod lock;
+mod runtime;
+
+pub use client::Client;
+pub use lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
