@@ -127,13 +127,7 @@ impl Client {
             drift: builder.drift,
         };
         Self {
-            context: Context::new(
-                backend,
-                clock,
-                margin,
-                builder.lease,
-                &Handle::current(),
-            ),
+            context: Context::new(backend, clock, margin, builder.lease, &Handle::current()),
         }
     }
 }
@@ -291,14 +285,19 @@ impl ClientBuilder {
             if span < Duration::from_millis(least_ms) || span > config::MAX_SPAN {
                 return Err(Error::new(
                     ErrorKind::Misuse,
-                    format!("a client's {what} of {span:?} is not between {least_ms} ms and 2^53 ms"),
+                    format!(
+                        "a client's {what} of {span:?} is not between {least_ms} ms and 2^53 ms"
+                    ),
                 ));
             }
         }
         if !(0.0..=0.5).contains(&self.drift) {
             return Err(Error::new(
                 ErrorKind::Misuse,
-                format!("a client's drift of {} is not between 0 and 0.5", self.drift),
+                format!(
+                    "a client's drift of {} is not between 0 and 0.5",
+                    self.drift
+                ),
             ));
         }
         Ok(())

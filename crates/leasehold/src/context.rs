@@ -76,7 +76,9 @@ impl Context {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::new(
                 ErrorKind::Misuse,
-                format!("the client has been closed, so `{key}` can't be acquired; make a new client"),
+                format!(
+                    "the client has been closed, so `{key}` can't be acquired; make a new client"
+                ),
             )
             .with_key(key));
         }

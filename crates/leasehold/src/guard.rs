@@ -121,8 +121,7 @@ impl Share {
                     return Err(Error::lost(&hold.key, reason));
                 }
                 Err(failure) if failure.may_heal() && clock.now() < limit => {
-                    asked_before |=
-                        failure.outcome == crate::backend::step::Outcome::MayHaveRun;
+                    asked_before |= failure.outcome == crate::backend::step::Outcome::MayHaveRun;
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                     reply = backend.submit(hold.steps.release());
@@ -184,9 +183,10 @@ impl Share {
                 self.context.renewal.keep(hold);
                 Ok(())
             }
-            Ok(Renewed::Lost | Renewed::Failed) => {
-                Err(Error::lost(&hold.key, hold.loss().unwrap_or(LossReason::Deleted)))
-            }
+            Ok(Renewed::Lost | Renewed::Failed) => Err(Error::lost(
+                &hold.key,
+                hold.loss().unwrap_or(LossReason::Deleted),
+            )),
             Err(failure) => Err(failure.into_error(&hold.key)),
         }
     }

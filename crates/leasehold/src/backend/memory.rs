@@ -77,10 +77,7 @@ impl Memory {
     }
 
     pub(crate) fn run(&self, operation: &Operation) -> Result<Value, Failure> {
-        let mut keyspace = self
-            .keyspace
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut keyspace = self.keyspace.lock().unwrap_or_else(PoisonError::into_inner);
         keyspace.now_ms = self.clock.now().as_millis();
         keyspace.sweep();
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
@@ -102,10 +99,7 @@ impl Memory {
 
     /// The keys that have not expired, for tests.
     pub(crate) fn keys(&self) -> Vec<String> {
-        let mut keyspace = self
-            .keyspace
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut keyspace = self.keyspace.lock().unwrap_or_else(PoisonError::into_inner);
         keyspace.now_ms = self.clock.now().as_millis();
         keyspace.drop_expired();
         let mut keys: Vec<_> = keyspace
@@ -167,7 +161,9 @@ impl Keyspace {
     }
 
     pub(crate) fn hexists(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
-        Ok(self.hash(key)?.is_some_and(|fields| fields.contains_key(field)))
+        Ok(self
+            .hash(key)?
+            .is_some_and(|fields| fields.contains_key(field)))
     }
 
     pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Refusal> {

@@ -187,7 +187,9 @@ impl Failure {
             ),
             (Cause::Other(said), _) => (
                 ErrorKind::Unsupported,
-                format!("the server at {at} failed{subject}: {said}; check its version and settings"),
+                format!(
+                    "the server at {at} failed{subject}: {said}; check its version and settings"
+                ),
             ),
         };
         let error = Error::new(kind, message);

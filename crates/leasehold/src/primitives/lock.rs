@@ -568,12 +568,9 @@ fn makes_no_sense(context: &Context) -> Failure {
 
 /// Granted, but the answer took longer than the lease: the undo gives it back.
 fn came_too_late(context: &Context) -> Failure {
-    let what = "the lock was granted, but the answer came after its lease was over; set a longer lease";
-    failure(
-        context,
-        Cause::NoAnswer(what.into()),
-        Outcome::MayHaveRun,
-    )
+    let what =
+        "the lock was granted, but the answer came after its lease was over; set a longer lease";
+    failure(context, Cause::NoAnswer(what.into()), Outcome::MayHaveRun)
 }
 
 fn failure(context: &Context, cause: Cause, outcome: Outcome) -> Failure {

@@ -72,11 +72,7 @@ impl Address {
             .to_owned();
         let port = url.port().unwrap_or(6379);
         let path = url.path().trim_start_matches('/');
-        let db = if path.is_empty() {
-            0
-        } else {
-            parse_db(path)?
-        };
+        let db = if path.is_empty() { 0 } else { parse_db(path)? };
         let shown = format!("{}://{host}:{port}", url.scheme());
         Self::finish(url, Target::Tcp { host, port, tls }, db, &shown)
     }

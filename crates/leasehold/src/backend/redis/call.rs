@@ -103,7 +103,11 @@ fn build(lane: &Lane, batch: &[Waiting], by: By) -> Cmd {
         }
     };
     let operations = || batch.iter().map(|waiting| &waiting.operation);
-    command.arg(operations().map(|operation| operation.step.keys).sum::<usize>());
+    command.arg(
+        operations()
+            .map(|operation| operation.step.keys)
+            .sum::<usize>(),
+    );
     for operation in operations() {
         for key in &operation.parts[..operation.step.keys] {
             command.arg(&key[..]);

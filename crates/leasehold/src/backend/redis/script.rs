@@ -36,7 +36,11 @@ fn branch(text: &mut String, number: usize, step: &Step) {
     let args = (1..=step.args).map(|n| format!(", ARGV[arg + {n}]"));
     let parameters: String = keys.chain(args).collect();
     let word = if number == 0 { "if" } else { "elseif" };
-    let unless_late = if step.grants { "if not late then" } else { "do" };
+    let unless_late = if step.grants {
+        "if not late then"
+    } else {
+        "do"
+    };
     let _ = write!(
         text,
         "{word} name == '{name}' then\n\

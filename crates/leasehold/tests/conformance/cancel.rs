@@ -1,0 +1,240 @@
+//! Cancellation: each public future is dropped at each of its await points, and
+//! nothing is left: no key, channel, subscription, line, owner or renewal.
+
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::Client;
+
+use super::place;
+use crate::support::{Place, eventually};
+
+/// Polls `future` up to `polls` times, each time it is woken, and drops it then.
+async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            // Not woken again for the last time: this is where it is dropped.
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Drops what `make` makes at each await point until it runs to its end, and checks
+/// after each that nothing is left. Says how many points there were.
+async fn at_each_point<T>(
+    place: &Place,
+    client: &Client,
+    mut make: impl AsyncFnMut(usize) -> Option<T>,
+) -> usize {
+    for polls in 0..1000 {
+        let output = make(polls).await;
+        let done = output.is_some();
+        drop(output);
+        place.is_clean(&[client]).await;
+        if done {
+            return polls;
+        }
+    }
+    panic!("it never ended");
+}
+
+#[tokio::test]
+async fn acquires_of_a_free_lock() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.lock("x");
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.acquire()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.try_acquire()).await
+    })
+    .await;
+    let wait = Duration::from_secs(60);
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.try_acquire_for(wait)).await
+    })
+    .await;
+    let deadline = tokio::time::Instant::now() + wait;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.try_acquire_until(deadline)).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.run(async |_| tokio::task::yield_now().await)).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn acquires_of_a_held_lock() {
+    let place = place();
+    let (client, other) = (place.client().await, place.client().await);
+    let wait = Duration::from_secs(60);
+    let mut points = 0;
+    points += at_each_point(&place, &client, async |n| {
+        let release = held_for_a_moment(&other, &client).await;
+        let dropped = drop_after(n, client.lock("x").acquire()).await;
+        release.await.unwrap();
+        dropped
+    })
+    .await;
+    points += at_each_point(&place, &client, async |n| {
+        let release = held_for_a_moment(&other, &client).await;
+        let dropped = drop_after(n, client.lock("x").try_acquire_for(wait)).await;
+        release.await.unwrap();
+        dropped
+    })
+    .await;
+    let owner = client.owner();
+    points += at_each_point(&place, &client, async |n| {
+        let release = held_for_a_moment(&other, &client).await;
+        let lock = client.lock("x").owned_by(&owner);
+        let dropped = drop_after(n, lock.acquire()).await;
+        release.await.unwrap();
+        dropped
+    })
+    .await;
+    assert!(points >= 6, "a wait has more await points than {points}");
+}
+
+/// Somebody else holds the lock, and releases it when `waiter` is in line or a
+/// moment has passed.
+async fn held_for_a_moment(other: &Client, waiter: &Client) -> tokio::task::JoinHandle<()> {
+    let guard = other.lock("x").acquire().await.unwrap();
+    let waiter = waiter.clone();
+    tokio::spawn(async move {
+        for _ in 0..10 {
+            if waiter.activity().channels > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        guard.release().await.unwrap();
+    })
+}
+
+#[tokio::test]
+async fn an_acquire_behind_another_of_the_same_client() {
+    let place = place();
+    let client = place.client().await;
+    at_each_point(&place, &client, async |n| {
+        let guard = client.lock("x").acquire().await.unwrap();
+        let first = tokio::spawn({
+            let lock = client.lock("x");
+            async move { lock.acquire().await.unwrap().release().await.unwrap() }
+        });
+        eventually("the first one is in line", async || {
+            client.activity().lines == 1
+        })
+        .await;
+        let lock = client.lock("x");
+        let second = drop_after(n, lock.acquire());
+        let release = async {
+            tokio::task::yield_now().await;
+            guard.release().await.unwrap();
+        };
+        let (dropped, ()) = tokio::join!(second, release);
+        first.await.unwrap();
+        dropped
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_happens_all_the_same() {
+    let place = place();
+    let client = place.client().await;
+    at_each_point(&place, &client, async |n| {
+        let guard = client.lock("x").acquire().await.unwrap();
+        drop_after(n, guard.release()).await
+    })
+    .await;
+    let owner = client.owner();
+    at_each_point(&place, &client, async |n| {
+        let lock = client.lock("x").owned_by(&owner);
+        let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+        drop(outer);
+        drop_after(n, inner.release()).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_on_a_guard() {
+    let place = place();
+    let client = place.client().await;
+    let lease = Duration::from_secs(60);
+    at_each_point(&place, &client, async |n| {
+        let guard = client.lock("x").acquire().await.unwrap();
+        let dropped = drop_after(n, guard.extend(lease)).await;
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+        dropped
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let guard = client.lock("x").acquire().await.unwrap();
+        let work = guard.protect(tokio::task::yield_now());
+        let dropped = drop_after(n, work).await;
+        guard.release().await.unwrap();
+        dropped
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let lock = client.lock("x").lease(Duration::from_millis(100));
+        let guard = lock.acquire().await.unwrap();
+        let dropped = drop_after(n, guard.lost()).await;
+        drop(guard);
+        dropped
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn questions_and_force() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.lock("x");
+    let owner = client.owner();
+    let owned = client.lock("y").owned_by(&owner);
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.inspect()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.is_locked()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.remaining_ttl()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.force_unlock()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let guard = owned.acquire().await.unwrap();
+        let dropped = drop_after(n, owned.is_held_by(&owner)).await;
+        drop(guard);
+        dropped
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let client = place.client().await;
+        drop_after(n, client.close()).await
+    })
+    .await;
+}

@@ -1,0 +1,362 @@
+//! The lock: exclusion, leases, renewal, loss, re-entrance.
+
+use std::time::Duration;
+
+use leasehold::history::Recorder;
+use leasehold::{BackOff, ErrorKind, LossReason, Ttl, WaitStrategy};
+
+use super::{LEASE, place};
+use crate::support::{HOUR, eventually};
+
+#[tokio::test]
+async fn a_held_lock_is_refused_to_others_until_its_release() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let guard = ours.lock("x").acquire().await.unwrap();
+    assert!(theirs.lock("x").try_acquire().await.unwrap().is_none());
+    assert!(ours.lock("x").try_acquire().await.unwrap().is_none());
+    assert!(theirs.lock("y").try_acquire().await.unwrap().is_some());
+    guard.release().await.unwrap();
+    let guard = theirs.lock("x").try_acquire().await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_dropped_guard_releases() {
+    let place = place();
+    let client = place.client().await;
+    drop(client.lock("x").acquire().await.unwrap());
+    let guard = client.lock("x").acquire().await.unwrap();
+    drop(guard);
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_ends_by_itself_and_the_late_release_harms_nobody() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let guard = ours.lock("x").lease(LEASE / 4).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert!(!guard.is_held());
+    let next = theirs.lock("x").acquire().await.unwrap();
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert_eq!(error.loss(), Some(&LossReason::Expired));
+    assert!(error.to_string().contains("`x`"), "{error}");
+    next.release()
+        .await
+        .expect("a late release of another hold changed nothing");
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_renewed_hold_outlives_many_leases() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let other = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    let first = guard.valid_until();
+    assert!(
+        tokio::time::timeout(LEASE * 4, guard.lost()).await.is_err(),
+        "lost: {:?}",
+        guard.loss()
+    );
+    assert!(guard.valid_until() > first);
+    assert!(other.lock("x").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn the_holder_of_a_forced_lock_is_told_the_reason() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let operator = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    assert!(operator.lock("x").force_unlock().await.unwrap());
+    assert!(!operator.lock("x").force_unlock().await.unwrap());
+    assert_eq!(guard.lost().await, LossReason::Forced);
+    assert_eq!(
+        guard.release().await.unwrap_err().loss(),
+        Some(&LossReason::Forced)
+    );
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn the_holder_is_told_who_has_taken_the_lock() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let operator = place.client_with(|builder| builder.lease(LEASE)).await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    // Twice by force: the marker of the first is not the holder's any more.
+    operator.lock("x").force_unlock().await.unwrap();
+    drop(operator.lock("x").acquire().await.unwrap());
+    eventually("the lock is free", async || {
+        !operator.lock("x").is_locked().await.unwrap()
+    })
+    .await;
+    let middle = operator.lock("x").acquire().await.unwrap();
+    operator.lock("x").force_unlock().await.unwrap();
+    let taker = operator.lock("x").acquire().await.unwrap();
+    let by = taker.holder_id().to_owned();
+    assert_eq!(guard.lost().await, LossReason::Taken { by });
+    drop((guard, middle));
+    taker
+        .release()
+        .await
+        .expect("nobody else's release touched it");
+    place.is_clean(&[&client, &operator]).await;
+}
+
+#[tokio::test]
+async fn protect_drops_the_work_when_the_lock_is_lost() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").lease(LEASE / 4).acquire().await.unwrap();
+    assert_eq!(guard.protect(async { 7 }).await.unwrap(), 7);
+    let error = guard
+        .protect(std::future::pending::<()>())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    let error = guard.protect(async { 7 }).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "lost is final");
+}
+
+#[tokio::test]
+async fn run_holds_the_lock_for_the_closure_only() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.lock("x");
+    let inside = lock.run(async |guard| {
+        assert!(guard.is_held());
+        lock.is_locked().await.unwrap()
+    });
+    assert!(inside.await.unwrap());
+    assert!(!lock.is_locked().await.unwrap());
+    let error = lock
+        .clone()
+        .lease(LEASE / 4)
+        .run(async |_| std::future::pending::<()>().await)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn an_owner_enters_again_and_the_last_release_frees() {
+    let place = place();
+    let client = place.client().await;
+    let other = place.client().await;
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let outer = lock.acquire().await.unwrap();
+    let inner = lock.try_acquire().await.unwrap().unwrap();
+    assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
+    assert_eq!(outer.number(), inner.number(), "one hold, two guards");
+    // The guard that came first may go first.
+    outer.release().await.unwrap();
+    assert_eq!(inner.hold_count(), 1);
+    assert!(other.lock("x").try_acquire().await.unwrap().is_none());
+    assert!(lock.is_held_by(&owner).await.unwrap());
+    assert!(!lock.is_held_by(&client.owner()).await.unwrap());
+    inner.release().await.unwrap();
+    assert!(!lock.is_held_by(&owner).await.unwrap());
+    assert!(other.lock("x").try_acquire().await.unwrap().is_some());
+    place.is_clean(&[&client, &other]).await;
+}
+
+#[tokio::test]
+async fn what_is_anonymous_or_another_owners_is_not_re_entrant() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    assert!(client.lock("x").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    let (one, other) = (client.owner(), client.owner());
+    let guard = client.lock("x").owned_by(&one).acquire().await.unwrap();
+    let lock = client.lock("x").owned_by(&other);
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    drop(guard);
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn branches_of_one_owner_share_the_hold_that_one_of_them_gets() {
+    let place = place();
+    let (client, other) = (place.client().await, place.client().await);
+    let stranger = other.lock("x").acquire().await.unwrap();
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let branch = || {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await.unwrap() })
+    };
+    let branches = [branch(), branch(), branch()];
+    eventually("they wait", async || client.activity().lines == 1).await;
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    stranger.release().await.unwrap();
+    let mut guards = Vec::new();
+    for branch in branches {
+        guards.push(branch.await.unwrap());
+    }
+    assert!(
+        guards
+            .iter()
+            .all(|guard| guard.number() == guards[0].number())
+    );
+    assert_eq!(guards[0].hold_count(), 3);
+    drop(guards);
+    place.is_clean(&[&client, &other]).await;
+}
+
+#[tokio::test]
+async fn a_re_entry_on_longer_terms_renews_and_on_shorter_ones_changes_nothing() {
+    let place = place();
+    let client = place.client().await;
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let outer = lock.clone().lease(LEASE).acquire().await.unwrap();
+    let before = outer.valid_until();
+    let shorter = lock.clone().lease(LEASE / 2).acquire().await.unwrap();
+    let moved = outer.valid_until().max(before) - outer.valid_until().min(before);
+    assert!(moved < LEASE / 4, "moved by {moved:?}");
+    let longer = lock.clone().lease(LEASE * 100).acquire().await.unwrap();
+    assert!(outer.valid_until() > before + LEASE * 50);
+    let Ttl::Left(left) = lock.remaining_ttl().await.unwrap() else {
+        panic!("held");
+    };
+    assert!(left > LEASE * 50);
+    drop((outer, shorter, longer));
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn an_owner_that_lost_its_hold_can_acquire_anew() {
+    let place = place();
+    let client = place.client().await;
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let old = lock.clone().lease(LEASE / 4).acquire().await.unwrap();
+    old.lost().await;
+    let new = lock.acquire().await.unwrap();
+    assert!(new.is_held() && !old.is_held(), "lost is final");
+    assert_ne!(new.holder_id(), old.holder_id());
+    drop(old);
+    assert!(
+        lock.is_locked().await.unwrap(),
+        "the lost guard's drop took nothing"
+    );
+    new.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").lease(LEASE).acquire().await.unwrap();
+    let before = guard.valid_until();
+    guard.extend(LEASE * 10).await.unwrap();
+    assert!(guard.valid_until() > before + LEASE * 5);
+    let before = guard.valid_until();
+    guard.extend(LEASE / 10).await.unwrap();
+    assert!(guard.valid_until() >= before);
+    guard.release().await.unwrap();
+    let guard = client.lock("x").lease(LEASE / 4).acquire().await.unwrap();
+    guard.lost().await;
+    assert_eq!(
+        guard.extend(LEASE).await.unwrap_err().kind(),
+        ErrorKind::Lost
+    );
+}
+
+#[tokio::test]
+async fn a_forgotten_lock_stays_until_its_lease_ends() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.lock("x").lease(LEASE);
+    lock.acquire().await.unwrap().forget();
+    assert!(lock.is_locked().await.unwrap());
+    assert_eq!(client.activity().renewed_holds, 0);
+    lock.acquire().await.unwrap().release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn the_maximum_hold_time_ends_a_renewed_hold() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let lock = client.lock("x").max_hold(LEASE * 2);
+    let guard = lock.acquire().await.unwrap();
+    let limit = LEASE * 2;
+    assert_eq!(guard.lost().await, LossReason::MaxHold { limit });
+    let next = lock.acquire().await.unwrap();
+    assert!(guard.release().await.is_err());
+    next.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn inspect_says_who_holds_and_for_how_long() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.lock("x");
+    let info = lock.inspect().await.unwrap();
+    assert!(!info.is_locked());
+    assert_eq!(info.ttl, Ttl::Free);
+    let guard = lock.acquire().await.unwrap();
+    let info = lock.inspect().await.unwrap();
+    assert_eq!(info.holders.len(), 1);
+    assert_eq!(info.holders[0].id, guard.holder_id());
+    assert!(info.holders[0].id.starts_with(client.id()));
+    assert_eq!(info.holders[0].count, 1);
+    let Ttl::Left(left) = info.ttl else {
+        panic!("{info:?}");
+    };
+    assert!(left > Duration::from_secs(25) && left <= Duration::from_secs(30));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn no_two_holds_overlap_under_contention() {
+    let place = place();
+    let recorder = Recorder::new();
+    let mut clients = Vec::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    for c in 0..4 {
+        let client = place.client().await;
+        for t in 0..4 {
+            let (recorder, client) = (recorder.clone(), client.clone());
+            tasks.spawn(async move {
+                let mut lock = client.lock("hot").poll_cap(HOUR);
+                if t == 3 {
+                    lock = lock.wait_strategy(WaitStrategy::BackOff(BackOff::exponential()));
+                }
+                for _ in 0..25 {
+                    let asked = recorder.ask("hot", &format!("client {c} task {t}"));
+                    let guard = lock.acquire().await.unwrap();
+                    let inside = asked.acquired(&guard);
+                    tokio::task::yield_now().await;
+                    inside.releasing(&guard);
+                    if t == 2 {
+                        drop(guard);
+                    } else {
+                        guard.release().await.unwrap();
+                    }
+                }
+            });
+        }
+        clients.push(client);
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let report = recorder.report();
+    assert_eq!(report.holds, 4 * 4 * 25);
+    report.judge().unwrap();
+    place.is_clean(&clients.iter().collect::<Vec<_>>()).await;
+}
