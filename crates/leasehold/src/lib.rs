@@ -12,6 +12,9 @@ mod client;
 mod clock;
 mod config;
 mod context;
+#[cfg(all(test, feature = "redis"))]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod differential;
 mod error;
 mod guard;
 pub mod history;

@@ -79,8 +79,14 @@ impl Connector {
         tokio::time::timeout(self.connect_limit, open)
             .await
             .unwrap_or_else(|_| {
+                // A plain server takes a TLS greeting for the start of a command, and
+                // waits for the rest of it.
+                let hint = match self.address.target {
+                    Target::Tcp { tls: true, .. } => "; if the port is a plain one use redis://",
+                    _ => "",
+                };
                 Err(self.no_connection(
-                    format!("no connection within {:?}", self.connect_limit),
+                    format!("no connection within {:?}{hint}", self.connect_limit),
                     None,
                 ))
             })

@@ -1,0 +1,22 @@
+//! Servers, cut connections and child processes for the tests.
+//!
+//! Everything here is for tests: what cannot go on panics and says why, and every child process
+//! is killed when its handle is dropped. Nothing here knows the `leasehold` crate, so that a test
+//! can look at Redis through eyes that do not share its mistakes.
+
+mod clock;
+mod frames;
+mod process;
+pub mod proxy;
+pub mod redisson;
+pub mod reply;
+pub mod server;
+mod tls;
+mod wait;
+
+pub use clock::monotonic_ns;
+pub use proxy::Proxy;
+pub use redisson::{LockKind, Redisson, RedissonVersion};
+pub use reply::Reply;
+pub use server::RedisServer;
+pub use wait::eventually;

@@ -1,0 +1,583 @@
+//! A Redis server of one's own.
+
+use std::{
+    env, fmt, fs,
+    io::{self, BufReader},
+    net::{Ipv4Addr, TcpListener},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    process,
+    reply::{Reply, call},
+    tls,
+};
+
+/// A `redis-server` process on the loopback interface, with a temporary folder of its own.
+///
+/// The program is the one on the path, or what `LEASEHOLD_REDIS_SERVER` names. It is killed when
+/// this is dropped.
+pub struct RedisServer {
+    settings: Builder,
+    dir: TempDir,
+    port: u16,
+    ca_pem: String,
+    child: Mutex<Child>,
+}
+
+impl RedisServer {
+    /// Starts a plain server: no password, no TLS, empty.
+    ///
+    /// # Errors
+    ///
+    /// When the program is missing or ends at once; the error has its log.
+    pub fn start() -> io::Result<Self> {
+        Self::builder().start()
+    }
+
+    /// The settings of a server to start.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Whether there is a server program to start.
+    pub fn available() -> bool {
+        Command::new(program())
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+
+    /// Where clients connect, with user and password if there are any.
+    pub fn url(&self) -> String {
+        let Builder { user, password, .. } = &self.settings;
+        if self.settings.unix_socket {
+            let query = match (user, password) {
+                (Some((user, password)), _) => format!("?user={user}&pass={password}"),
+                (None, Some(password)) => format!("?pass={password}"),
+                (None, None) => String::new(),
+            };
+            return format!("redis+unix://{}{query}", self.socket().display());
+        }
+        let credentials = match (user, password) {
+            (Some((user, password)), _) => format!("{user}:{password}@"),
+            (None, Some(password)) => format!(":{password}@"),
+            (None, None) => String::new(),
+        };
+        let port = self.port;
+        if self.settings.tls {
+            format!("rediss://{credentials}localhost:{port}")
+        } else {
+            format!("redis://{credentials}127.0.0.1:{port}")
+        }
+    }
+
+    /// The TCP port; 0 when the server listens on a socket only.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The process id; a new one after [`RedisServer::restart`].
+    pub fn pid(&self) -> u32 {
+        self.child().id()
+    }
+
+    /// The certificate that signed the server's; empty without TLS.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// Runs one command on a connection of its own that needs neither the TCP port nor TLS.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not run, or does not answer within 10 s. What the server refuses is
+    /// a [`Reply::Error`].
+    pub fn command(&self, command: &[&str]) -> io::Result<Reply> {
+        let stream = UnixStream::connect(self.socket())?;
+        // A paused server accepts connections, but never answers.
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+        let mut stream = BufStream(BufReader::new(stream));
+        if let Some(password) = self.settings.admin_password() {
+            call(&mut stream, &["AUTH", password])?;
+        }
+        call(&mut stream, command)
+    }
+
+    /// All keys, sorted.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not answer.
+    pub fn keys(&self) -> Vec<String> {
+        self.texts(&["KEYS", "*"])
+    }
+
+    /// All channels somebody listens on, sorted.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not answer.
+    pub fn channels(&self) -> Vec<String> {
+        self.texts(&["PUBSUB", "CHANNELS"])
+    }
+
+    /// Ends the process without a chance to clean up. Does nothing when it has ended before.
+    ///
+    /// # Errors
+    ///
+    /// When the signal cannot be sent.
+    pub fn kill(&self) -> io::Result<()> {
+        kill(&mut self.child())
+    }
+
+    /// Starts an empty server on the same port, after ending the present one.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisServer::start`].
+    pub fn restart(&self) -> io::Result<()> {
+        let mut child = self.child();
+        kill(&mut child)?;
+        *child = spawn(self.dir.path())?;
+        self.wait_until_ready(&mut child)
+    }
+
+    /// Stops the process: connections stay open, nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// When the signal cannot be sent.
+    pub fn pause(&self) -> io::Result<()> {
+        process::pause(self.pid())
+    }
+
+    /// Lets a paused server run on.
+    ///
+    /// # Errors
+    ///
+    /// When the signal cannot be sent.
+    pub fn resume(&self) -> io::Result<()> {
+        process::resume(self.pid())
+    }
+
+    fn texts(&self, command: &[&str]) -> Vec<String> {
+        let reply = match self.command(command) {
+            Ok(Reply::Array(elements)) => elements,
+            other => panic!("{command:?} was answered with {other:?}"),
+        };
+        let mut texts: Vec<String> = reply
+            .into_iter()
+            .map(|element| match element {
+                Reply::Text(text) => text,
+                other => format!("{other:?}"),
+            })
+            .collect();
+        texts.sort();
+        texts
+    }
+
+    fn socket(&self) -> PathBuf {
+        socket(self.dir.path())
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        // A test that panicked while it held this must not keep the server from being killed.
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The socket answers after the ports are open: the server opens all of them before it
+    /// serves any, and ends if it cannot.
+    fn wait_until_ready(&self, child: &mut Child) -> io::Result<()> {
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                let log = fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default();
+                let kind = if log.contains("already in use") {
+                    io::ErrorKind::AddrInUse
+                } else {
+                    io::ErrorKind::Other
+                };
+                return Err(io::Error::new(
+                    kind,
+                    format!("redis-server ended with {status}:\n{log}"),
+                ));
+            }
+            if matches!(self.command(&["PING"]), Ok(Reply::Text(_))) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // Nobody is left to tell if it fails.
+        let _ = kill(&mut self.child());
+    }
+}
+
+impl fmt::Debug for RedisServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisServer")
+            .field("url", &self.url())
+            .field("pid", &self.pid())
+            .finish()
+    }
+}
+
+/// Settings of a [`RedisServer`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing runs before `start`"]
+pub struct Builder {
+    password: Option<String>,
+    user: Option<(String, String)>,
+    tls: bool,
+    unix_socket: bool,
+    args: Vec<String>,
+}
+
+impl Builder {
+    /// The default user's password. Default none.
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// A user who may do everything; [`RedisServer::url`] is this user's. Without a password for
+    /// the default user, that one is shut, so that a client that forgets to authenticate fails.
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.user = Some((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Listens with TLS only; [`RedisServer::ca_pem`] is what to trust.
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Listens on a Unix socket only.
+    pub fn unix_socket(mut self) -> Self {
+        self.unix_socket = true;
+        self
+    }
+
+    /// A setting of the server, as on its command line: `("--maxmemory", "1mb")`.
+    pub fn arg(mut self, name: &str, value: &str) -> Self {
+        let name = name.trim_start_matches('-');
+        self.args.push(format!("{name} {value}"));
+        self
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisServer::start`].
+    pub fn start(self) -> io::Result<RedisServer> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.clone().start_on_free_port() {
+                // Another process took the port between our look and the server's.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 10 => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn start_on_free_port(self) -> io::Result<RedisServer> {
+        let dir = tempfile::Builder::new().prefix("leasehold-").tempdir()?;
+        let port = if self.unix_socket { 0 } else { free_port()? };
+        let ca_pem = if self.tls {
+            tls::write_certificates(dir.path())?
+        } else {
+            String::new()
+        };
+        fs::write(dir.path().join(CONFIG), self.config(dir.path(), port))?;
+        let server = RedisServer {
+            child: Mutex::new(spawn(dir.path())?),
+            settings: self,
+            dir,
+            port,
+            ca_pem,
+        };
+        server.wait_until_ready(&mut server.child())?;
+        Ok(server)
+    }
+
+    /// A file, not arguments: passwords with odd characters survive, and are not in the process
+    /// list.
+    fn config(&self, dir: &Path, port: u16) -> String {
+        let path = |name: &str| format!("\"{}\"", dir.join(name).display());
+        let mut lines = vec![
+            "save \"\"".to_owned(),
+            "appendonly no".to_owned(),
+            "daemonize no".to_owned(),
+            "bind 127.0.0.1".to_owned(),
+            format!("dir \"{}\"", dir.display()),
+            // On every server: `command` needs a way in that no test takes away.
+            format!("unixsocket \"{}\"", socket(dir).display()),
+        ];
+        if self.tls {
+            lines.push("port 0".to_owned());
+            lines.push(format!("tls-port {port}"));
+            lines.push("tls-auth-clients no".to_owned());
+            lines.push(format!("tls-ca-cert-file {}", path("ca.pem")));
+            lines.push(format!("tls-cert-file {}", path("leaf.pem")));
+            lines.push(format!("tls-key-file {}", path("leaf.key")));
+        } else {
+            lines.push(format!("port {port}"));
+        }
+        if let Some(password) = self.admin_password() {
+            lines.push(format!("requirepass \"{password}\""));
+        }
+        if let Some((user, password)) = &self.user {
+            lines.push(format!("user {user} on \">{password}\" ~* &* +@all"));
+        }
+        lines.extend_from_slice(&self.args);
+        lines.push(String::new());
+        lines.join("\n")
+    }
+
+    /// The default user's password.
+    fn admin_password(&self) -> Option<&str> {
+        let shut = self.user.as_ref().map(|_| "known to the testkit only");
+        self.password.as_deref().or(shut)
+    }
+}
+
+/// A socket to write to and to read from with a buffer.
+struct BufStream(BufReader<UnixStream>);
+
+impl io::Read for BufStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl io::BufRead for BufStream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.0.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.0.consume(amount);
+    }
+}
+
+impl io::Write for BufStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.get_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.get_mut().flush()
+    }
+}
+
+fn program() -> String {
+    env::var("LEASEHOLD_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+fn spawn(dir: &Path) -> io::Result<Child> {
+    // Emptied: the log of the process before would be taken for this one's.
+    let log = fs::File::create(dir.join(LOG))?;
+    Command::new(program())
+        .arg(dir.join(CONFIG))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+}
+
+fn kill(child: &mut Child) -> io::Result<()> {
+    if child.try_wait()?.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(())
+}
+
+fn free_port() -> io::Result<u16> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()
+        .map(|address| address.port())
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("redis.sock")
+}
+
+const CONFIG: &str = "redis.conf";
+const LOG: &str = "redis.log";
+
+/// How long the server may take to start, and to answer a command.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn server_answers_every_kind_of_reply() {
+        let server = RedisServer::start().expect("redis-server is installed");
+        let run = |command: &[&str]| server.command(command).expect("the server runs");
+
+        assert_eq!(run(&["SET", "b", "1"]), Reply::Text("OK".to_owned()));
+        assert_eq!(run(&["INCR", "b"]), Reply::Int(2));
+        assert_eq!(run(&["GET", "none"]), Reply::Nil);
+        assert_eq!(
+            run(&["MGET", "b", "none"]),
+            Reply::Array(vec![Reply::Text("2".to_owned()), Reply::Nil])
+        );
+        assert!(matches!(run(&["NOPE"]), Reply::Error(text) if text.starts_with("ERR")));
+        run(&["SETBIT", "a", "0", "1"]);
+        assert_eq!(run(&["GET", "a"]), Reply::Bytes(vec![0x80]));
+        assert_eq!(server.keys(), ["a", "b"]);
+        assert!(server.channels().is_empty());
+        assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
+    }
+
+    #[test]
+    fn restarted_server_is_empty_and_on_the_same_port() {
+        let server = RedisServer::start().expect("redis-server is installed");
+        let before = (server.port(), server.pid());
+        server.command(&["SET", "x", "1"]).expect("the server runs");
+
+        server.kill().expect("the process is ours");
+        assert!(server.command(&["PING"]).is_err());
+        assert!(TcpStream::connect(("127.0.0.1", server.port())).is_err());
+        server.restart().expect("redis-server is installed");
+
+        assert!(server.keys().is_empty());
+        assert_eq!(server.port(), before.0);
+        assert_ne!(server.pid(), before.1);
+        assert!(TcpStream::connect(("127.0.0.1", server.port())).is_ok());
+    }
+
+    #[test]
+    fn paused_server_answers_when_it_is_resumed() {
+        let server = RedisServer::start().expect("redis-server is installed");
+        server.pause().expect("the process is ours");
+        thread::scope(|scope| {
+            let answer = scope.spawn(|| server.command(&["PING"]));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!answer.is_finished());
+            server.resume().expect("the process is ours");
+            let answer = answer.join().expect("the command does not panic");
+            assert_eq!(
+                answer.expect("the server runs"),
+                Reply::Text("PONG".to_owned())
+            );
+        });
+    }
+
+    #[test]
+    fn passwords_are_asked_for_and_in_the_url() {
+        let server = RedisServer::builder()
+            .password("se cret")
+            .start()
+            .expect("redis-server is installed");
+        assert!(server.url().starts_with("redis://:se cret@127.0.0.1:"));
+        assert!(server.keys().is_empty());
+
+        let server = RedisServer::builder()
+            .user("ann", "pw")
+            .start()
+            .expect("redis-server is installed");
+        assert!(server.url().starts_with("redis://ann:pw@127.0.0.1:"));
+        assert_eq!(
+            server
+                .command(&["AUTH", "ann", "pw"])
+                .expect("the server runs"),
+            Reply::Text("OK".to_owned())
+        );
+        assert!(matches!(
+            server
+                .command(&["AUTH", "ann", "no"])
+                .expect("the server runs"),
+            Reply::Error(_)
+        ));
+    }
+
+    #[test]
+    fn socket_server_has_no_port() {
+        let server = RedisServer::builder()
+            .unix_socket()
+            .start()
+            .expect("redis-server is installed");
+        assert_eq!(server.port(), 0);
+        assert!(server.url().starts_with("redis+unix:///"));
+        assert!(server.keys().is_empty());
+    }
+
+    #[test]
+    fn tls_server_presents_a_leaf_of_its_ca() {
+        let server = RedisServer::builder()
+            .tls()
+            .start()
+            .expect("redis-server is installed with TLS");
+        assert!(server.ca_pem().starts_with("-----BEGIN CERTIFICATE-----"));
+        assert_eq!(
+            server.url(),
+            format!("rediss://localhost:{}", server.port())
+        );
+
+        let verified = Command::new("redis-cli")
+            .args(["--tls", "-h", "localhost", "-p", &server.port().to_string()])
+            .arg("--cacert")
+            .arg(server.dir.path().join("ca.pem"))
+            .arg("PING")
+            .output()
+            .expect("redis-cli comes with redis-server");
+        assert_eq!(String::from_utf8_lossy(&verified.stdout).trim(), "PONG");
+    }
+
+    #[test]
+    fn settings_reach_the_server() {
+        let server = RedisServer::builder()
+            .arg("--maxmemory", "1mb")
+            .start()
+            .expect("redis-server is installed");
+        let reply = server
+            .command(&["CONFIG", "GET", "maxmemory"])
+            .expect("the server runs");
+        let value = reply.as_array().and_then(|pair| pair[1].as_text());
+        assert_eq!(value, Some("1048576"));
+    }
+
+    #[test]
+    fn server_that_cannot_start_says_why() {
+        let error = RedisServer::builder()
+            .arg("--no-such-setting", "1")
+            .start()
+            .expect_err("the setting does not exist");
+        assert!(error.to_string().contains("no-such-setting"), "{error}");
+    }
+
+    #[test]
+    fn dropped_server_is_gone() {
+        let server = RedisServer::start().expect("redis-server is installed");
+        let (port, dir) = (server.port(), server.dir.path().to_owned());
+        drop(server);
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+        assert!(!dir.exists());
+    }
+}

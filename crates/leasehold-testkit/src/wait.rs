@@ -1,0 +1,44 @@
+//! Waiting for a condition instead of for "long enough".
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Polls `condition` every 5 ms until it holds.
+///
+/// # Panics
+///
+/// When it does not hold after `limit`; the message is `what` was waited for.
+pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        // Looked at after the condition: it gets its last chance at the limit, even if this
+        // thread was not scheduled for a while.
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
+        thread::sleep(POLL);
+    }
+}
+
+const POLL: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_ends_when_the_condition_holds() {
+        let mut polls = 0;
+        eventually("third poll", Duration::from_secs(5), || {
+            polls += 1;
+            polls == 3
+        });
+        assert_eq!(polls, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "not within 20ms: the sky to fall")]
+    fn waiting_in_vain_says_what_for() {
+        eventually("the sky to fall", Duration::from_millis(20), || false);
+    }
+}

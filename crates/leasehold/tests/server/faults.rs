@@ -1,0 +1,327 @@
+//! Lost requests, lost replies, lost connections, a server that stops or comes back
+//! empty.
+
+use std::time::Duration;
+
+use leasehold::history::Recorder;
+use leasehold::{Client, ClientBuilder, ErrorKind, LossReason};
+use leasehold_testkit::{Proxy, RedisServer};
+
+use crate::support::{HOUR, eventually};
+
+const LEASE: Duration = Duration::from_millis(600);
+
+fn builder() -> ClientBuilder {
+    Client::builder().reply_limit(Duration::from_millis(400))
+}
+
+/// A server, a proxy before it, a client through the proxy and one beside it.
+async fn through_proxy() -> (RedisServer, Proxy, Client, Client) {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let ours = builder().connect(&proxy.url()).await.unwrap();
+    let beside = builder().connect(&server.url()).await.unwrap();
+    (server, proxy, ours, beside)
+}
+
+#[tokio::test]
+async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
+    let (server, proxy, ours, _) = through_proxy().await;
+    let fault = proxy.cut_after_next(b"lock.acquire");
+    let error = ours.lock("x").try_acquire().await.unwrap_err();
+    assert!(fault.fired());
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(error.to_string().contains("`x`"), "{error}");
+    // Long before its lease of 30 s.
+    eventually("it is undone", async || server.keys().is_empty()).await;
+    // A wait rides over it.
+    let fault = proxy.cut_after_next(b"lock.acquire");
+    let guard = ours.lock("x").acquire().await.unwrap();
+    assert!(fault.fired());
+    guard.release().await.unwrap();
+    eventually("nothing is left", async || server.keys().is_empty()).await;
+}
+
+#[tokio::test]
+async fn an_acquire_whose_request_is_lost_is_asked_again() {
+    let (server, proxy, ours, _) = through_proxy().await;
+    let fault = proxy.cut_before_next(b"lock.acquire");
+    let guard = ours.lock("x").acquire().await.unwrap();
+    assert!(fault.fired());
+    guard.release().await.unwrap();
+    assert!(server.keys().is_empty());
+}
+
+#[tokio::test]
+async fn a_release_whose_reply_is_lost_succeeds_once() {
+    let (server, proxy, ours, beside) = through_proxy().await;
+    let guard = ours.lock("x").acquire().await.unwrap();
+    let fault = proxy.cut_after_next(b"lock.release");
+    let successor = tokio::spawn(async move { beside.lock("x").acquire().await.unwrap() });
+    guard
+        .release()
+        .await
+        .expect("released, by the request whose reply was lost");
+    assert!(fault.fired());
+    let successor = successor.await.unwrap();
+    assert_eq!(server.keys(), ["x"]);
+    successor
+        .release()
+        .await
+        .expect("nobody took it from the successor");
+}
+
+#[tokio::test]
+async fn a_renewal_whose_reply_is_lost_loses_nothing() {
+    let (_server, proxy, _, _) = through_proxy().await;
+    let ours = builder().lease(LEASE).connect(&proxy.url()).await.unwrap();
+    let guard = ours.lock("x").acquire().await.unwrap();
+    let fault = proxy.cut_after_next(b"lock.renew");
+    eventually("the fault", async || fault.fired()).await;
+    let lost = tokio::time::timeout(LEASE * 3, guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_acquire_that_the_network_held_back_takes_nothing() {
+    let (server, proxy, ours, _) = through_proxy().await;
+    proxy.hold(true);
+    let lock = ours.lock("x");
+    let dropped = tokio::time::timeout(Duration::from_millis(50), lock.acquire()).await;
+    assert!(dropped.is_err());
+    // Longer than the reply limit: the server must see that it comes too late.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    proxy.hold(false);
+    eventually("the held requests have run", async || {
+        server
+            .command(&["INFO", "commandstats"])
+            .unwrap()
+            .as_text()
+            .unwrap()
+            .contains("cmdstat_hdel")
+    })
+    .await;
+    let stats = server.command(&["INFO", "commandstats"]).unwrap();
+    assert!(
+        !stats.as_text().unwrap().contains("cmdstat_hset"),
+        "it granted a lock for nobody"
+    );
+    assert!(server.keys().is_empty());
+}
+
+#[tokio::test]
+async fn a_server_clock_that_jumped_ahead_costs_one_more_ask() {
+    // As seen from the client it is the same as our own clock being behind: the
+    // first request says "too late", the next one knows the time.
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let ours = Client::builder()
+        .reply_limit(Duration::from_millis(150))
+        .connect(&proxy.url())
+        .await
+        .unwrap();
+    proxy.hold(true);
+    let lock = ours.lock("x");
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    proxy.hold(false);
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_whose_connections_are_cut_is_served() {
+    let (_server, proxy, ours, beside) = through_proxy().await;
+    let guard = beside.lock("x").acquire().await.unwrap();
+    let lock = ours.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || ours.activity().channels == 1).await;
+    let before = proxy.connections();
+    proxy.refuse(true);
+    proxy.cut();
+    // The message goes nowhere.
+    guard.release().await.unwrap();
+    proxy.refuse(false);
+    waiter.await.unwrap().release().await.unwrap();
+    assert!(proxy.connections() > before);
+}
+
+#[tokio::test]
+async fn a_waiter_whose_message_was_lost_is_served_by_its_poll() {
+    let (server, _proxy, ours, _) = through_proxy().await;
+    let lock = ours.lock("x").poll_cap(Duration::from_millis(100));
+    let guard = lock.acquire().await.unwrap();
+    let holder = guard.holder_id().to_owned();
+    let waiter = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    eventually("it listens", async || ours.activity().channels == 1).await;
+    // Gone without a word.
+    server.command(&["HDEL", "x", &holder]).unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    assert!(guard.release().await.is_err());
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_empty_tells_holders_and_serves_waiters() {
+    let (server, _proxy, ours, beside) = through_proxy().await;
+    let _ = ours;
+    let ours = builder()
+        .lease(LEASE * 4)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let guard = ours.lock("x").acquire().await.unwrap();
+    let lock = beside.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || beside.activity().channels == 1).await;
+    server.restart().unwrap();
+    let next = waiter.await.unwrap();
+    let reason = guard.lost().await;
+    assert!(
+        matches!(&reason, LossReason::Taken { by } if by == next.holder_id()),
+        "{reason:?}"
+    );
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_deleted_under_its_holder_is_told_as_deleted() {
+    let server = RedisServer::start().unwrap();
+    let client = builder().lease(LEASE).connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    server.command(&["FLUSHALL"]).unwrap();
+    assert_eq!(guard.lost().await, LossReason::Deleted);
+    drop(guard);
+    // The next hold is renewed again as if nothing had been.
+    let guard = client.lock("x").acquire().await.unwrap();
+    let lost = tokio::time::timeout(LEASE * 3, guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_frozen_server_costs_the_lock_before_anyone_else_can_have_it() {
+    let (server, _proxy, _, beside) = through_proxy().await;
+    let ours = builder().lease(LEASE).connect(&server.url()).await.unwrap();
+    let recorder = Recorder::new();
+    recorder.expect_fault("frozen");
+    let asked = recorder.ask("x", "ours");
+    let guard = ours.lock("x").acquire().await.unwrap();
+    let inside = asked.acquired(&guard);
+    let waiter = tokio::spawn({
+        let recorder = recorder.clone();
+        async move {
+            let asked = recorder.ask("x", "theirs");
+            let guard = beside.lock("x").acquire().await.unwrap();
+            asked.acquired(&guard).releasing(&guard);
+            guard.release().await.unwrap();
+        }
+    });
+    eventually("a renewal", async || {
+        guard.valid_until() > tokio::time::Instant::now() + LEASE / 2
+    })
+    .await;
+    server.pause().unwrap();
+    recorder.fault_happened("frozen");
+    let reason = guard.lost().await;
+    assert!(
+        matches!(reason, LossReason::RenewalFailed { .. }),
+        "{reason:?}"
+    );
+    inside.releasing(&guard);
+    assert!(guard.release().await.is_err());
+    server.resume().unwrap();
+    waiter.await.unwrap();
+    recorder.report().judge().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_an_error_and_never_a_none() {
+    let (server, _proxy, _, beside) = through_proxy().await;
+    let (other, lock) = (beside.lock("y").acquire().await.unwrap(), beside.lock("x"));
+    server.kill().unwrap();
+    let error = lock.try_acquire().await.unwrap_err();
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+        ),
+        "{error}"
+    );
+    let wait = Duration::from_millis(300);
+    let error = lock.try_acquire_for(wait).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = lock.outage_limit(wait).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("`x`"), "{error}");
+    let error = other.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn a_wait_rides_over_a_restart_with_its_scripts_gone() {
+    let (server, _proxy, _, beside) = through_proxy().await;
+    beside
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    server.command(&["SCRIPT", "FLUSH"]).unwrap();
+    beside
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    server.kill().unwrap();
+    let lock = beside.lock("x");
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    tokio::task::yield_now().await;
+    server.restart().unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn two_processes_worth_of_clients_stay_exclusive_while_connections_are_cut() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let recorder = Recorder::new();
+    recorder.expect_fault("cut");
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..3 {
+        let client = builder().lease(LEASE).connect(&proxy.url()).await.unwrap();
+        for task in 0..3 {
+            let (client, recorder) = (client.clone(), recorder.clone());
+            tasks.spawn(async move {
+                let lock = client.lock("hot").poll_cap(LEASE);
+                for _ in 0..15 {
+                    let asked = recorder.ask("hot", &format!("client {number} task {task}"));
+                    let guard = lock.acquire().await.unwrap();
+                    let inside = asked.acquired(&guard);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    inside.releasing(&guard);
+                    let _ = guard.release().await;
+                }
+            });
+        }
+    }
+    let cuts = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            proxy.cut();
+            recorder.fault_happened("cut");
+        }
+    };
+    let work = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
+    tokio::select! { () = work => {}, () = cuts => {} }
+    let report = recorder.report();
+    assert_eq!(report.holds, 3 * 3 * 15);
+    report.judge().unwrap();
+}

@@ -1,0 +1,76 @@
+package org.leasehold.interop;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.util.Optional;
+
+/** One request, and when its call into Redisson began and ended. */
+final class Call {
+    private final JsonObject request;
+    private long fromNanos;
+    private long untilNanos;
+
+    Call(JsonObject request) {
+        this.request = request;
+        // A request that is refused before it runs has an answer with times, too.
+        begin();
+        end();
+    }
+
+    void begin() {
+        fromNanos = System.nanoTime();
+    }
+
+    void end() {
+        untilNanos = System.nanoTime();
+    }
+
+    long fromNanos() {
+        return fromNanos;
+    }
+
+    long untilNanos() {
+        return untilNanos;
+    }
+
+    JsonElement id() {
+        return request.get("id");
+    }
+
+    String op() {
+        return text("op");
+    }
+
+    String client() {
+        return text("client");
+    }
+
+    String thread() {
+        return text("thread");
+    }
+
+    String name() {
+        return text("name");
+    }
+
+    String text(String field) {
+        return field(field).getAsString();
+    }
+
+    long number(String field) {
+        return field(field).getAsLong();
+    }
+
+    /** A field that may be missing. */
+    Optional<JsonElement> optional(String field) {
+        return Optional.ofNullable(request.get(field)).filter(value -> !value.isJsonNull());
+    }
+
+    private JsonElement field(String field) {
+        return optional(field)
+                .orElseThrow(
+                        () ->
+                                new IllegalArgumentException(
+                                        "request without `" + field + "`: " + request));
+    }
+}

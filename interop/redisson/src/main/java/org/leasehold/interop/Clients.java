@@ -1,0 +1,124 @@
+package org.leasehold.interop;
+
+import com.google.gson.JsonElement;
+import java.net.URI;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executor;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import org.redisson.Redisson;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
+
+/** The Redisson clients of this process by name, each with its named threads. */
+final class Clients {
+    private final String defaultAddress;
+    private final Map<String, Client> clients = new ConcurrentHashMap<>();
+
+    Clients(String defaultAddress) {
+        this.defaultAddress = defaultAddress;
+    }
+
+    /** Connects a client and returns its id, the first half of the holder id of its threads. */
+    String open(Call call) {
+        Client client = new Client(call.client(), Redisson.create(config(call)));
+        Client before = clients.put(call.client(), client);
+        if (before != null) {
+            before.close();
+        }
+        return client.redisson().getId();
+    }
+
+    /** Shuts a client down; the locks its threads hold stay until they expire. */
+    Void close(String name) {
+        Client client = named(name);
+        clients.remove(name, client);
+        client.close();
+        return null;
+    }
+
+    Client named(String name) {
+        Client client = clients.get(name);
+        if (client == null) {
+            throw new IllegalArgumentException("no client `" + name + "`; send op `client` first");
+        }
+        return client;
+    }
+
+    private Config config(Call call) {
+        URI server =
+                URI.create(
+                        call.optional("address")
+                                .map(JsonElement::getAsString)
+                                .orElse(defaultAddress));
+        Config config = new Config();
+        config.setCodec(StringCodec.INSTANCE);
+        config.setNettyThreads(4);
+        call.optional("watchdog_ms")
+                .map(JsonElement::getAsLong)
+                .ifPresent(config::setLockWatchdogTimeout);
+        SingleServerConfig single = config.useSingleServer();
+        single.setAddress(server.getScheme() + "://" + server.getHost() + ":" + server.getPort())
+                .setConnectionPoolSize(16)
+                .setConnectionMinimumIdleSize(1)
+                .setSubscriptionConnectionPoolSize(8)
+                .setSubscriptionConnectionMinimumIdleSize(1)
+                // A fair lock listens on a channel for each waiting thread.
+                .setSubscriptionsPerConnection(50)
+                // The address is a number; there is nothing to look up again.
+                .setDnsMonitoringInterval(-1);
+        authenticate(single, server);
+        return config;
+    }
+
+    /** Redisson 3.16.8 ignores the user and password of an address. */
+    @SuppressWarnings("deprecation")
+    private static void authenticate(SingleServerConfig single, URI server) {
+        if (server.getUserInfo() == null) {
+            return;
+        }
+        String[] parts = server.getUserInfo().split(":", 2);
+        if (!parts[0].isEmpty()) {
+            single.setUsername(parts[0]);
+        }
+        if (parts.length == 2) {
+            single.setPassword(parts[1]);
+        }
+    }
+
+    /** One Redisson client and the threads that make calls on it. */
+    static final class Client {
+        private final String name;
+        private final RedissonClient redisson;
+        private final Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
+
+        private Client(String name, RedissonClient redisson) {
+            this.name = name;
+            this.redisson = redisson;
+        }
+
+        RedissonClient redisson() {
+            return redisson;
+        }
+
+        Executor thread(String thread) {
+            return threads.computeIfAbsent(
+                    thread,
+                    absent ->
+                            Executors.newSingleThreadExecutor(
+                                    task -> {
+                                        Thread java = new Thread(task, name + "/" + thread);
+                                        java.setDaemon(true);
+                                        return java;
+                                    }));
+        }
+
+        private void close() {
+            redisson.shutdown();
+            threads.values().forEach(ExecutorService::shutdown);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+package org.leasehold.interop;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.redisson.api.RedissonClient;
+
+/**
+ * What a request can ask of a thread, by name. A primitive adds its operations in a class of its
+ * own and registers them here.
+ */
+final class Operations {
+    private final Map<String, Operation> operations = new HashMap<>();
+
+    Operations() {
+        operations.put("thread_id", (redisson, call) -> Thread.currentThread().getId());
+        Locks.register(operations);
+        Hammer.register(operations);
+    }
+
+    Operation named(String name) {
+        Operation operation = operations.get(name);
+        if (operation == null) {
+            throw new IllegalArgumentException("no operation `" + name + "`");
+        }
+        return operation;
+    }
+
+    /** One operation; what it returns becomes the value of the answer. */
+    interface Operation {
+        Object run(RedissonClient redisson, Call call) throws Exception;
+    }
+}
