@@ -1,0 +1,295 @@
+//! The lock's rows: each side excludes the other, wakes it, and sees what happens to
+//! it. Calls to Java block their thread, so our side has others to run on.
+
+use std::time::Duration;
+
+use leasehold::{BackOff, Client, LossReason, Ttl, WaitStrategy};
+use leasehold_testkit::redisson::{LockKind, RedissonThread};
+use leasehold_testkit::{RedisServer, Redisson};
+
+use super::VERSION;
+use crate::child::Child;
+use crate::support::{HOUR, eventually};
+
+/// Long before any lease of 30 s ends.
+const SOON: Duration = Duration::from_secs(10);
+const WATCHDOG: Duration = Duration::from_millis(1000);
+
+struct Place {
+    server: RedisServer,
+    redisson: Redisson,
+    java: RedissonThread,
+    rust: Client,
+}
+
+/// A server, a Redisson client and one of ours.
+async fn place() -> Place {
+    place_with(None, Client::builder()).await
+}
+
+async fn place_with(watchdog: Option<Duration>, builder: leasehold::ClientBuilder) -> Place {
+    let server = RedisServer::start().unwrap();
+    let redisson = Redisson::start(VERSION, &server.url());
+    redisson.client("c", watchdog).unwrap();
+    Place {
+        java: redisson.thread("c", "t"),
+        rust: builder.connect(&server.url()).await.unwrap(),
+        server,
+        redisson,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_java_holds_is_refused_to_us() {
+    let Place { java, rust, .. } = &place().await;
+    for kind in [LockKind::Plain, LockKind::Spin] {
+        let java = java.kind(kind);
+        java.lock("x").unwrap();
+        let lock = rust.lock("x");
+        assert!(lock.try_acquire().await.unwrap().is_none());
+        assert!(
+            lock.try_acquire_for(Duration::from_millis(150))
+                .await
+                .unwrap()
+                .is_none()
+        );
+        let info = lock.inspect().await.unwrap();
+        assert_eq!((info.holders.len(), info.holders[0].count), (1, 1));
+        java.lock("x").unwrap();
+        assert_eq!(lock.inspect().await.unwrap().holders[0].count, 2);
+        java.unlock("x").unwrap();
+        assert!(lock.try_acquire().await.unwrap().is_none());
+        java.unlock("x").unwrap();
+        lock.try_acquire()
+            .await
+            .unwrap()
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_we_hold_is_refused_to_java() {
+    let Place {
+        server, java, rust, ..
+    } = &place().await;
+    for kind in [LockKind::Plain, LockKind::Spin] {
+        let java = java.kind(kind);
+        let owner = rust.owner();
+        let lock = rust.lock("x").owned_by(&owner);
+        let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+        assert!(!java.try_lock("x").unwrap().value);
+        assert!(
+            !java
+                .try_lock_wait("x", Duration::from_millis(150), None)
+                .unwrap()
+                .value
+        );
+        assert!(java.is_locked("x").unwrap().value);
+        assert!(!java.is_held_by_current_thread("x").unwrap().value);
+        assert_eq!(java.hold_count("x").unwrap().value, 0);
+        let ttl = java.ttl("x").unwrap().value;
+        assert!((25_000..=30_000).contains(&ttl), "{ttl}");
+        let error = java.unlock("x").unwrap_err();
+        assert!(error.class.contains("IllegalMonitorState"), "{error:?}");
+        outer.release().await.unwrap();
+        assert!(!java.try_lock("x").unwrap().value, "held once more");
+        inner.release().await.unwrap();
+        assert!(java.try_lock("x").unwrap().value);
+        java.unlock("x").unwrap();
+        assert!(server.keys().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_waiter_is_woken_by_javas_release() {
+    let Place { java, rust, .. } = &place().await;
+    java.lock("x").unwrap();
+    let lock = rust.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || rust.activity().channels == 1).await;
+    // Confirmed, and asked once more.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    java.unlock("x").unwrap();
+    let guard = tokio::time::timeout(SOON, waiter)
+        .await
+        .expect("woken")
+        .unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn javas_waiter_is_woken_by_our_release() {
+    let Place {
+        server, java, rust, ..
+    } = &place().await;
+    for drop_it in [false, true] {
+        let guard = rust.lock("x").acquire().await.unwrap();
+        let waiting = java.start_lock("x");
+        eventually("it listens", async || !server.channels().is_empty()).await;
+        assert!(!waiting.is_done());
+        if drop_it {
+            drop(guard);
+        } else {
+            guard.release().await.unwrap();
+        }
+        waiting.wait(SOON).expect("woken");
+        java.unlock("x").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spin_waiter_of_either_side_gets_the_lock() {
+    let Place { java, rust, .. } = &place().await;
+    let spin = java.kind(LockKind::Spin);
+    let guard = rust.lock("x").acquire().await.unwrap();
+    let waiting = spin.start_lock("x");
+    assert!(!waiting.is_done());
+    guard.release().await.unwrap();
+    waiting.wait(SOON).unwrap();
+    // A spin unlock of Redisson publishes nothing.
+    let back_off = WaitStrategy::BackOff(BackOff::exponential());
+    let lock = rust.lock("x").wait_strategy(back_off);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it waits", async || rust.activity().lines == 1).await;
+    spin.unlock("x").unwrap();
+    let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_unlock_of_java_is_seen_by_us() {
+    let Place {
+        java, rust, server, ..
+    } = &place_with(None, Client::builder().lease(WATCHDOG)).await;
+    let guard = rust.lock("x").acquire().await.unwrap();
+    let lock = rust.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || !server.channels().is_empty()).await;
+    assert!(java.force_unlock("x").unwrap().value);
+    let next = tokio::time::timeout(SOON, waiter)
+        .await
+        .expect("woken")
+        .unwrap();
+    let reason = guard.lost().await;
+    assert!(
+        matches!(&reason, LossReason::Taken { by } if by == next.holder_id())
+            || reason == LossReason::Deleted,
+        "{reason:?}"
+    );
+    assert!(guard.release().await.is_err());
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_unlock_of_ours_is_seen_by_java() {
+    let Place {
+        server,
+        redisson,
+        java,
+        rust,
+    } = &place().await;
+    java.lock("x").unwrap();
+    let other = redisson.thread("c", "other");
+    let waiting = other.start_lock("x");
+    eventually("it listens", async || !server.channels().is_empty()).await;
+    assert!(rust.lock("x").force_unlock().await.unwrap());
+    waiting.wait(SOON).expect("woken");
+    assert!(!java.is_held_by_current_thread("x").unwrap().value);
+    let error = java.unlock("x").unwrap_err();
+    assert!(error.class.contains("IllegalMonitorState"), "{error:?}");
+    other.unlock("x").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_lease_of_one_side_lets_the_other_in() {
+    let Place { java, rust, .. } = &place().await;
+    java.lock_lease("x", Duration::from_millis(400)).unwrap();
+    let lock = rust
+        .lock("x")
+        .poll_cap(HOUR)
+        .lease(Duration::from_millis(400));
+    let guard = lock.try_acquire_for(SOON).await.unwrap().unwrap();
+    assert!(
+        java.unlock("x").is_err(),
+        "its late unlock takes nothing from us"
+    );
+    assert!(guard.is_held());
+    let got = java.try_lock_wait("x", SOON, None).unwrap();
+    assert!(got.value);
+    assert_eq!(guard.loss(), Some(LossReason::Expired));
+    assert!(guard.release().await.is_err());
+    assert!(java.is_held_by_current_thread("x").unwrap().value);
+    java.unlock("x").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_process_of_one_side_lets_the_other_in() {
+    let Place {
+        server,
+        redisson,
+        java,
+        rust,
+    } = &place_with(Some(WATCHDOG), Client::builder()).await;
+    java.lock("x").unwrap();
+    redisson.kill();
+    let guard = rust.lock("x").poll_cap(HOUR).acquire().await.unwrap();
+    guard.release().await.unwrap();
+
+    let other = Redisson::start(VERSION, &server.url());
+    other.client("c", None).unwrap();
+    let mut child = Child::hold(&server.url(), "x", WATCHDOG);
+    let thread = other.thread("c", "t");
+    assert!(!thread.try_lock("x").unwrap().value);
+    child.kill();
+    let waiting = thread.start_lock("x");
+    waiting
+        .wait(SOON)
+        .expect("free after one lease of the killed process");
+    thread.unlock("x").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_watchdog_keeps_its_own_hold_and_never_the_others() {
+    let Place {
+        redisson,
+        java,
+        rust,
+        ..
+    } = &place_with(Some(WATCHDOG), Client::builder().lease(WATCHDOG)).await;
+    // Both watchdogs are at work, on a name each.
+    java.lock("java").unwrap();
+    let ours = rust.lock("rust").acquire().await.unwrap();
+    // And beside them holds that nobody renews.
+    redisson
+        .thread("c", "other")
+        .lock_lease("java leased", WATCHDOG)
+        .unwrap();
+    rust.lock("rust left")
+        .lease(WATCHDOG)
+        .acquire()
+        .await
+        .unwrap()
+        .forget();
+    for name in ["java leased", "rust left"] {
+        let lock = rust.lock(name);
+        eventually("it ends although both watchdogs run", async || {
+            !lock.is_locked().await.unwrap()
+        })
+        .await;
+    }
+    let lost = tokio::time::timeout(WATCHDOG * 3, ours.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    assert!(java.is_held_by_current_thread("java").unwrap().value);
+    assert!(matches!(
+        rust.lock("java").remaining_ttl().await.unwrap(),
+        Ttl::Left(_)
+    ));
+    // What one side no longer has, the other keeps on denying it.
+    assert!(!java.try_lock("rust").unwrap().value);
+    assert!(rust.lock("java").try_acquire().await.unwrap().is_none());
+    java.unlock("java").unwrap();
+    ours.release().await.unwrap();
+}
