@@ -86,7 +86,7 @@ impl Clock {
             .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
     }
 
-    pub(crate) fn from_instant(self, instant: Instant) -> Moment {
+    pub(crate) fn moment_of(self, instant: Instant) -> Moment {
         self.now() + instant.saturating_duration_since(Instant::now())
     }
 }

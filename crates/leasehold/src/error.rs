@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::key::Key;
-use crate::lease::LossReason;
+use crate::loss::LossReason;
 
 /// The result of everything here that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

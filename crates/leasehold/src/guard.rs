@@ -11,7 +11,8 @@ use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::lease::{Hold, Leaving, LossReason};
+use crate::lease::{Hold, Leaving};
+use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::renewal::{Renewed, try_renew, why_lost};
 

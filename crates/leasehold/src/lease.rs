@@ -13,52 +13,7 @@ use crate::clock::{Clock, Moment};
 use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
-
-/// Why a lock was lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// Its lease ran out: a fixed lease that was not extended, or a process that
-    /// was stopped for too long to renew it.
-    Expired,
-    /// Somebody else holds it now.
-    Taken {
-        /// The new holder's id on the wire.
-        by: String,
-    },
-    /// Its key was removed on the server before its lease was over: a restart
-    /// without data, a flush, a deletion, a forced unlock by another kind of client.
-    Deleted,
-    /// It was broken by [`force_unlock`](crate::Lock::force_unlock).
-    Forced,
-    /// It could not be renewed before its lease ran out.
-    RenewalFailed {
-        /// How long renewing had failed when the lock was given up.
-        since: Duration,
-        /// What stood in the way at last.
-        cause: String,
-    },
-    /// Its maximum hold time is over; it has been released.
-    MaxHold {
-        /// The maximum hold time that was set.
-        limit: Duration,
-    },
-}
-
-impl fmt::Display for LossReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired => f.write_str("its lease ran out"),
-            Self::Taken { by } => write!(f, "it is held by {} now", crate::key::Shown(by)),
-            Self::Deleted => f.write_str("its key was removed on the server"),
-            Self::Forced => f.write_str("it was unlocked by force"),
-            Self::RenewalFailed { since, cause } => {
-                write!(f, "renewing it has failed for {since:.1?} ({cause})")
-            }
-            Self::MaxHold { limit } => write!(f, "its maximum hold time of {limit:?} is over"),
-        }
-    }
-}
+use crate::loss::LossReason;
 
 /// How the holder's deadline is drawn back from the server's: clocks drift, and
 /// servers count in whole milliseconds.

@@ -18,7 +18,8 @@ use crate::backend::Backend;
 use crate::backend::step::Failure;
 use crate::cleanup::was_ours;
 use crate::clock::{Clock, Moment};
-use crate::lease::{Hold, LossReason};
+use crate::lease::Hold;
+use crate::loss::LossReason;
 
 /// The watchdog's own side: what holds there are, and when each is due.
 pub(crate) struct Renewal {

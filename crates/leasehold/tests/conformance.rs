@@ -1,7 +1,12 @@
 //! What every backend has to do: each module below is mounted once per backend, so
 //! a new test runs on all of them, and a failing name says where.
 #![allow(clippy::duplicate_mod, reason = "mounted once per backend on purpose")]
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
 
 mod support;
 

@@ -1,6 +1,11 @@
 //! Beside a live Redisson, in both versions that the wire format is promised for.
 #![allow(clippy::duplicate_mod, reason = "mounted once per version on purpose")]
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
 
 mod support;
 

@@ -1,7 +1,12 @@
 //! What only a server can do to us: refuse, vanish, come back empty, lose a reply,
 //! run out of memory. Every test waits for what it expects; a fault that did not
 //! happen fails its test.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
 
 mod support;
 

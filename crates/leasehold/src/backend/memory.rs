@@ -128,9 +128,14 @@ struct Stored {
     expires_at_ms: Option<u64>,
 }
 
+/// A hash.
+type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+/// A field with its value.
+type Field = (Vec<u8>, Vec<u8>);
+
 #[derive(Debug)]
 enum Content {
-    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
+    Hash(Fields),
     Text(Vec<u8>),
 }
 
@@ -145,7 +150,7 @@ impl Keyspace {
         self.entries.get_mut(key)
     }
 
-    fn hash(&mut self, key: &[u8]) -> Result<Option<&mut BTreeMap<Vec<u8>, Vec<u8>>>, Refusal> {
+    fn hash(&mut self, key: &[u8]) -> Result<Option<&mut Fields>, Refusal> {
         match self.live(key) {
             None => Ok(None),
             Some(Stored {
@@ -166,7 +171,7 @@ impl Keyspace {
             .is_some_and(|fields| fields.contains_key(field)))
     }
 
-    pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Refusal> {
+    pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<Field>, Refusal> {
         Ok(self.hash(key)?.map_or_else(Vec::new, |fields| {
             fields
                 .iter()

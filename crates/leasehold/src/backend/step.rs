@@ -21,7 +21,6 @@ pub(crate) struct Step {
     /// How many of the function's parameters are keys; they come first.
     pub(crate) keys: usize,
     /// How many follow them.
-    #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) args: usize,
     /// Whether it gives the caller something. Such a step is not run when its
     /// call reaches the server too late, and is taken out of the queue when

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::runtime::Runtime;
 use crate::config::WaitStrategy;
 use crate::error::Result;
-use crate::lease::LossReason;
+use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::primitives::lock::{LockInfo, Ttl};
 
@@ -343,7 +343,6 @@ impl<O: Ownership> LockGuard<O> {
     }
 
     /// The async guard, for what reads it only.
-    #[must_use]
     pub fn as_async(&self) -> &crate::LockGuard {
         self.inner()
     }

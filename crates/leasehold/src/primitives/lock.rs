@@ -15,7 +15,8 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::guard::{Held, Share};
 use crate::key::Key;
-use crate::lease::{Hold, LossReason};
+use crate::lease::Hold;
+use crate::loss::LossReason;
 use crate::owner::{Entry, Owner};
 use crate::wait::{Answer, Ask, Deadline, Wait};
 use steps::LockHold;
@@ -236,7 +237,7 @@ impl Lock {
         &self,
         deadline: impl Into<Instant>,
     ) -> Result<Option<LockGuard>> {
-        let deadline = self.context.clock.from_instant(deadline.into());
+        let deadline = self.context.clock.moment_of(deadline.into());
         let deadline = if deadline <= self.context.clock.now() {
             Deadline::Now
         } else {
@@ -589,6 +590,16 @@ fn failure(context: &Context, cause: Cause, outcome: Outcome) -> Failure {
 /// report nothing.
 ///
 /// A guard that has been lost is never valid again.
+///
+/// One that is not bound to a name would be dropped, and the lock released, at once:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn f(lock: leasehold::Lock) -> leasehold::Result<()> {
+/// lock.acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {

@@ -8,7 +8,8 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
 use crate::config::wire_ms;
 use crate::key::Key;
-use crate::lease::{HoldSteps, LossReason};
+use crate::lease::HoldSteps;
+use crate::loss::LossReason;
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "lock.acquire",

@@ -1,0 +1,52 @@
+//! Which types and futures may cross threads, and what the compiler must refuse.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
+
+use leasehold::{
+    Client, ClientBuilder, Embedded, Error, Lock, LockGuard, LockInfo, LossReason, Owner,
+};
+
+const fn is_send_sync<T: Send + Sync>() {}
+const fn is_unpin<T: Unpin>() {}
+fn future_is_send<T: Send>(_: &T) {}
+
+#[test]
+fn types_cross_threads() {
+    is_send_sync::<(Client, ClientBuilder, Embedded, Error)>();
+    is_send_sync::<(Lock, LockGuard, LockInfo, LossReason, Owner)>();
+    is_unpin::<(Client, Lock, LockGuard, Error)>();
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn blocking_types_cross_threads_but_for_the_per_thread_guard() {
+    use leasehold::blocking;
+    is_send_sync::<(blocking::Client, blocking::Lock)>();
+    is_send_sync::<blocking::Lock<blocking::Explicit>>();
+    is_send_sync::<blocking::LockGuard<blocking::Explicit>>();
+    // `PerThread` refuses it: the compile-fail example of its docs.
+}
+
+#[tokio::test]
+async fn futures_are_send() {
+    let client = Client::embedded();
+    let lock = client.lock("x");
+    let owner = client.owner();
+    let wait = std::time::Duration::from_secs(1);
+    future_is_send(&lock.acquire());
+    future_is_send(&lock.try_acquire());
+    future_is_send(&lock.try_acquire_for(wait));
+    future_is_send(&lock.try_acquire_until(std::time::Instant::now() + wait));
+    future_is_send(&lock.run(async |_| ()));
+    future_is_send(&lock.inspect());
+    future_is_send(&lock.is_locked());
+    future_is_send(&lock.is_held_by(&owner));
+    future_is_send(&lock.remaining_ttl());
+    future_is_send(&lock.force_unlock());
+    future_is_send(&client.close());
+    future_is_send(&Client::connect("redis://127.0.0.1"));
+    let guard = lock.acquire().await.unwrap();
+    future_is_send(&guard.lost());
+    future_is_send(&guard.extend(wait));
+    future_is_send(&guard.protect(async {}));
+    future_is_send(&guard.release());
+}

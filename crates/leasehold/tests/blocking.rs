@@ -1,0 +1,211 @@
+//! The blocking facade: renewal while the caller computes, re-entrance per thread,
+//! and a clear word where it must not be called.
+#![cfg(feature = "blocking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::blocking::Client;
+use leasehold::history::Recorder;
+use leasehold::{ErrorKind, LossReason};
+use leasehold_testkit::{RedisServer, eventually};
+
+const LEASE: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_lock_is_renewed_while_its_thread_computes() {
+    let server = RedisServer::start().unwrap();
+    let builder = leasehold::Client::builder().lease(LEASE);
+    let client = Client::connect_with(&builder, &server.url()).unwrap();
+    let guard = client.lock("x").acquire().unwrap();
+    let started = Instant::now();
+    // Never yields, for many leases.
+    let mut sum = 0u64;
+    while started.elapsed() < LEASE * 4 {
+        sum = sum.wrapping_mul(31).wrapping_add(7);
+    }
+    assert!(guard.is_held(), "{sum}: {:?}", guard.loss());
+    guard.release().unwrap();
+    assert!(server.keys().is_empty());
+}
+
+#[test]
+fn a_thread_enters_again_and_another_does_not() {
+    let client = Client::embedded();
+    let lock = client.lock("x");
+    let outer = lock.acquire().unwrap();
+    let inner = lock.try_acquire().unwrap().unwrap();
+    assert_eq!(inner.hold_count(), 2);
+    assert!(lock.is_held_by_current_thread().unwrap());
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert!(!lock.is_held_by_current_thread().unwrap());
+            assert!(lock.try_acquire().unwrap().is_none());
+            let wait = Duration::from_millis(50);
+            assert!(lock.try_acquire_for(wait).unwrap().is_none());
+            let deadline = Instant::now() + wait;
+            assert!(lock.try_acquire_until(deadline).unwrap().is_none());
+        });
+        other.join().unwrap();
+    });
+    outer.release().unwrap();
+    assert!(lock.is_locked().unwrap());
+    inner.release().unwrap();
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn a_waiting_thread_gets_the_lock_at_the_release() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    let guard = client.lock("x").acquire().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let lock = client.lock("x").poll_cap(Duration::from_secs(3600));
+            lock.acquire().unwrap().release().unwrap();
+        });
+        eventually("it listens", SOON, || !server.channels().is_empty());
+        guard.release().unwrap();
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn an_owners_guard_may_be_sent_to_another_thread() {
+    let client = Client::embedded();
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let guard = lock.acquire().unwrap();
+    thread::spawn(move || guard.release().unwrap())
+        .join()
+        .unwrap();
+    assert!(!lock.is_locked().unwrap());
+}
+
+#[test]
+fn threads_under_one_lock_never_overlap() {
+    let server = RedisServer::start().unwrap();
+    let recorder = Recorder::new();
+    let inside = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for number in 0..6 {
+            let (recorder, server, inside) = (&recorder, &server, &inside);
+            scope.spawn(move || {
+                let client = Client::connect(&server.url()).unwrap();
+                let lock = client.lock("hot");
+                for _ in 0..20 {
+                    let asked = recorder.ask("hot", &format!("thread {number}"));
+                    let guard = lock.acquire().unwrap();
+                    let hold = asked.acquired(guard.as_async());
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    hold.releasing(guard.as_async());
+                    guard.release().unwrap();
+                }
+            });
+        }
+    });
+    recorder.report().judge().unwrap();
+}
+
+#[test]
+fn a_dropped_guard_has_released_when_the_drop_returns() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    drop(client.lock("x").acquire().unwrap());
+    assert!(server.keys().is_empty());
+    let panicked = thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let _guard = client.lock("x").acquire().unwrap();
+            panic!("the work fails");
+        });
+        worker.join()
+    });
+    assert!(panicked.is_err());
+    assert!(server.keys().is_empty());
+    // Also if the client goes first.
+    let guard = client.lock("x").acquire().unwrap();
+    drop(client);
+    drop(guard);
+    assert!(server.keys().is_empty());
+}
+
+#[test]
+fn the_reason_of_a_loss_can_be_waited_for() {
+    let client = Client::embedded();
+    let guard = client.lock("x").lease(LEASE).acquire().unwrap();
+    assert_eq!(guard.lost_within(Duration::from_millis(1)), None);
+    assert_eq!(guard.lost_within(SOON), Some(LossReason::Expired));
+    assert_eq!(guard.extend(LEASE).unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.release().unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[test]
+fn the_rest_of_the_methods_forward() {
+    let client = Client::embedded();
+    let lock = client.lock("x");
+    assert_eq!(lock.run(|guard| guard.is_held()).unwrap(), true);
+    let guard = lock.acquire().unwrap();
+    guard.extend(Duration::from_secs(100)).unwrap();
+    assert!(guard.valid_until() > Instant::now() + Duration::from_secs(90));
+    assert_eq!(lock.inspect().unwrap().holders.len(), 1);
+    assert!(lock.force_unlock().unwrap());
+    drop(guard);
+    lock.clone().lease(LEASE).acquire().unwrap().forget();
+    assert!(lock.is_locked().unwrap());
+    client.close();
+    assert_eq!(lock.acquire().unwrap_err().kind(), ErrorKind::Misuse);
+}
+
+#[test]
+fn inside_an_async_task_it_panics_and_names_the_async_method() {
+    let client = Client::embedded();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let task = {
+        let lock = client.lock("x");
+        runtime.spawn(async move { lock.acquire().map(drop) })
+    };
+    let panic = runtime.block_on(task).unwrap_err().into_panic();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.contains("`leasehold::Lock::acquire`"), "{text}");
+    assert!(text.contains("spawn_blocking"), "{text}");
+    assert!(!client.lock("x").is_locked().unwrap());
+}
+
+#[test]
+fn inside_spawn_blocking_it_works() {
+    let client = Client::embedded();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let lock = client.lock("x");
+    let work = runtime.spawn(async move {
+        tokio::task::spawn_blocking(move || lock.acquire().unwrap().release().unwrap()).await
+    });
+    runtime.block_on(work).unwrap().unwrap();
+}
+
+#[test]
+fn a_guard_may_be_dropped_inside_a_runtime() {
+    let client = Client::embedded();
+    let owner = client.owner();
+    let guard = client.lock("x").owned_by(&owner).acquire().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.spawn(async move {
+        drop(guard);
+        sender.send(()).unwrap();
+    });
+    receiver.recv_timeout(SOON).unwrap();
+    eventually("it is released", SOON, || {
+        !client.lock("x").is_locked().unwrap()
+    });
+}

@@ -1,0 +1,103 @@
+//! Imports point down only. The layers are those of ARCHITECTURE.md.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// From the top. A module may import from its own layer and from those below.
+const LAYERS: [&[&str]; 6] = [
+    &["lib", "blocking"],
+    &["client", "history"],
+    &["primitives"],
+    &[
+        "wait", "renewal", "cleanup", "context", "lease", "guard", "owner",
+    ],
+    &["backend"],
+    &["config", "error", "key", "loss", "clock"],
+];
+
+fn layer(module: &str) -> usize {
+    LAYERS
+        .iter()
+        .position(|layer| layer.contains(&module))
+        .unwrap_or_else(|| {
+            panic!("`{module}` has no layer; give it one here and in ARCHITECTURE.md")
+        })
+}
+
+/// The modules of this crate that a file imports, but for its tests.
+fn imports(text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    code.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| line.split("crate::").skip(1))
+        .map(|rest| {
+            rest.chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect::<String>()
+        })
+        .filter(|module| module.starts_with(char::is_lowercase))
+        .collect()
+}
+
+fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn imports_point_down() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    files(&source, &mut paths);
+    assert!(paths.len() > 20);
+    let mut upward = Vec::new();
+    for path in paths {
+        let inside = path.strip_prefix(&source).unwrap();
+        let module = inside.iter().next().unwrap().to_str().unwrap();
+        let module = module.trim_end_matches(".rs");
+        // Compiled for tests only.
+        if module == "differential" {
+            continue;
+        }
+        let own = layer(module);
+        for import in imports(&std::fs::read_to_string(&path).unwrap()) {
+            if layer(&import) < own {
+                upward.push(format!("{} imports {import}", inside.display()));
+            }
+        }
+    }
+    assert!(upward.is_empty(), "{upward:#?}");
+}
+
+#[test]
+fn an_upward_import_is_seen() {
+    let seen = imports("use crate::client::Client;\n// crate::wait\n#[cfg(test)]\nmod tests {}");
+    assert_eq!(seen, BTreeSet::from(["client".to_owned()]));
+    assert!(layer("client") < layer("backend"));
+}
+
+#[test]
+fn only_the_redis_folder_names_the_driver() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    files(&source, &mut paths);
+    for path in paths {
+        let inside = path.strip_prefix(&source).unwrap().to_str().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let names = text.lines().any(|line| {
+            let line = line.trim_start();
+            line.starts_with("use redis::") || line.starts_with("use ::redis::")
+        });
+        assert!(
+            !names || inside.starts_with("backend/redis"),
+            "{inside} names the driver"
+        );
+    }
+}
