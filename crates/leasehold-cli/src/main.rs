@@ -1,1 +1,30 @@
-fn main() {}
+//! `leasehold`: runs commands under a distributed lock, and shows who holds it.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod cmd;
+mod duration;
+mod exit_code;
+mod failure;
+mod logging;
+mod output;
+mod server;
+mod signals;
+mod usage;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match usage::parse() {
+        Ok(cli) => cli,
+        Err(exit) => return exit.into(),
+    };
+    logging::start(cli.verbose);
+    match cmd::run(cli) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            output::tell(&failure);
+            failure.exit().into()
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The command line: every flag, with its help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::duration;
+use crate::exit_code::Exit;
+
+/// Distributed locks on Redis and Valkey, shared with Java's Redisson
+// No `Debug`: the URL may hold a password.
+#[derive(Parser)]
+#[command(name = "leasehold", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1:6379]
+    ///
+    /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// for TLS, redis+unix:///PATH for a socket,
+    /// memory:// for a keyspace in this process. Without it, the URL comes from $LEASEHOLD_URL,
+    /// else from $REDIS_URL, else it is redis://127.0.0.1:6379. Put a URL with a password in the
+    /// environment: every user of the machine can read a command line.
+    #[arg(long, global = true, value_name = "URL", display_order = 100)]
+    pub(crate) redis: Option<OsString>,
+
+    /// Logs warnings to stderr, more with -vv and -vvv; or as $RUST_LOG says
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
+    pub(crate) verbose: u8,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Waits for a lock, runs a command under it, and gives back its exit code
+    Run(Run),
+    /// Shows who holds a lock, and for how long
+    Show(Show),
+    /// Lets workers sell a stock under one lock, and shows that none got in another's way
+    Demo(Demo),
+    #[command(hide = true)]
+    DemoWorker(DemoWorker),
+}
+
+const RUN_HELP: &str = "\
+Exit codes:
+  the command's own; 128+n when signal n ended it, or ended the wait for the lock
+  2    wrong usage
+  69   no server answered
+  70   the lock was lost while the command ran; the command has been ended
+  75   the lock was not free in time (--conflict-exit-code sets another number)
+  77   the server refused the credentials or lacks a permission
+  126  the command can't be executed; 127: it was not found
+
+The command finds the lock's name in $LEASEHOLD_NAME. INT, TERM, HUP, QUIT, USR1 and USR2 are
+passed on to it and its process group. If leasehold itself is killed with KILL, nobody is left to
+end the command when its lease is over.
+
+Examples:
+  leasehold run nightly -- ./backup.sh
+  leasehold run --no-wait nightly -- ./backup.sh     # exits with 75 if it runs already
+  leasehold run --wait 5s migrate -- psql -f up.sql";
+
+#[derive(Args)]
+#[command(
+    override_usage = "leasehold run [OPTIONS] NAME -- CMD...",
+    after_help = RUN_HELP
+)]
+pub(crate) struct Run {
+    /// Lock to hold while the command runs
+    pub(crate) name: Option<OsString>,
+
+    /// Takes what was written without `--`, so that the message can show the right command.
+    #[arg(hide = true)]
+    pub(crate) misplaced: Vec<OsString>,
+
+    /// Command to run, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+
+    /// Does not wait: the lock is free now, or the command is not run
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+
+    /// Waits this long at most [default: without a limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) wait: Option<Duration>,
+
+    /// How long the lock outlives a killed leasehold; it is renewed until then
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+    pub(crate) lease: Duration,
+
+    /// Time between TERM and KILL for the command when the lock is lost
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "10s", allow_hyphen_values = true)]
+    pub(crate) grace: Duration,
+
+    /// Exit code when the lock was not free in time
+    #[arg(long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
+    pub(crate) conflict_exit_code: u8,
+
+    /// How often a waiter asks although nothing woke it.
+    #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) poll_cap: Option<Duration>,
+}
+
+#[derive(Args)]
+pub(crate) struct Show {
+    /// Lock to look at
+    pub(crate) name: OsString,
+
+    /// Prints JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const DEMO_HELP: &str = "\
+The stock is a file outside the lock: a worker reads it, works for --pause, and writes it back. With
+the lock every item is sold once. Without it (--no-lock) sales get lost and items are sold twice.
+
+Without --redis the workers are tasks of this process and need no server (the environment is not
+looked at). With --redis they are processes, whose ids are printed: kill one.
+
+Exit codes: 0 when it went as announced; 1 when an item was sold twice or two workers held the lock
+at once; 69 when no server answered.";
+
+#[derive(Args)]
+#[command(after_help = DEMO_HELP)]
+pub(crate) struct Demo {
+    /// How many workers there are, 2 to 64 [default: 5, with --redis 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) workers: Option<u8>,
+
+    /// How many items they sell, 2 to 10000
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..=10_000))]
+    pub(crate) stock: u64,
+
+    /// How long a sale takes, at most 10s [default: 5ms, with --redis 25ms]
+    #[arg(long, value_name = "DURATION", value_parser = pause, allow_hyphen_values = true)]
+    pub(crate) pause: Option<Duration>,
+
+    /// Kills the worker that holds the lock when half of the stock is sold
+    #[arg(long)]
+    pub(crate) kill: bool,
+
+    /// Sells without the lock, to see what happens
+    #[arg(long, conflicts_with = "kill")]
+    pub(crate) no_lock: bool,
+
+    /// Draws with plain ASCII, as when the locale is not UTF-8
+    #[arg(long)]
+    pub(crate) ascii: bool,
+}
+
+/// One worker of the demo, as a process. Its parent reads what it prints.
+#[derive(Args)]
+pub(crate) struct DemoWorker {
+    /// Folder of the stock.
+    #[arg(long)]
+    pub(crate) stock: PathBuf,
+
+    /// Its number, from 1.
+    #[arg(long)]
+    pub(crate) number: usize,
+
+    /// Lock to sell under; none with --no-lock.
+    #[arg(long)]
+    pub(crate) lock: Option<String>,
+
+    /// How long a sale takes.
+    #[arg(long, value_parser = duration::parse)]
+    pub(crate) pause: Duration,
+
+    /// How much is left when a worker waits to be killed.
+    #[arg(long)]
+    pub(crate) victim_at: Option<u64>,
+
+    /// How much a worker without a lock sells at most.
+    #[arg(long)]
+    pub(crate) limit: u64,
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        pause if pause > Duration::from_secs(10) => Err("a sale takes at most 10s".into()),
+        pause => Ok(pause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,69 @@
+//! The sub-commands.
+
+mod demo;
+mod run;
+mod show;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::cli::{Cli, Command};
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::server::Server;
+
+/// Runs the sub-command that was asked for.
+pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
+    match cli.command {
+        Command::Run(args) => run::run(args, &Server::find(cli.redis)?),
+        Command::Show(args) => {
+            let server = Server::find(cli.redis)?;
+            finish(show::show(&args, &server))
+        }
+        Command::Demo(args) => {
+            // Only a server that was named: the demo is for the first minute, and
+            // must not write to whatever the environment points at.
+            let server = cli.redis.map(|url| Server::find(Some(url))).transpose()?;
+            finish(demo::demo(args, server))
+        }
+        Command::DemoWorker(args) => {
+            let server = Server::find(cli.redis)?;
+            finish(demo::process::main(args, &server))
+        }
+    }
+}
+
+/// A runtime with threads of its own, so that leases are renewed whatever the
+/// calling thread does.
+fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::io("can't start a runtime", error))
+}
+
+fn finish(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    let runtime = runtime()?;
+    let result = runtime.block_on(work);
+    shut_down(runtime);
+    result
+}
+
+/// Not by dropping it: that would wait for a slow look-up of a host name.
+fn shut_down(runtime: Runtime) {
+    runtime.shutdown_timeout(Duration::from_millis(50));
+}
+
+/// A lock's name from the command line. What else can be wrong with it the library
+/// says when the lock is used.
+fn name_of_lock(name: OsString) -> Result<String, Failure> {
+    name.into_string().map_err(|name| {
+        Failure::usage(format!(
+            "the lock's name `{}` is not UTF-8; choose another name",
+            crate::output::Shown(&name.to_string_lossy())
+        ))
+    })
+}

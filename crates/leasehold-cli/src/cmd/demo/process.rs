@@ -1,0 +1,66 @@
+//! `leasehold demo-worker`: one worker as a process.
+
+use std::io;
+
+use super::event::Event;
+use super::stock::Stock;
+use super::worker::Worker;
+use super::{LEASE, OUTAGE_LIMIT};
+use crate::cli::DemoWorker;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output;
+use crate::server::Server;
+
+/// Says that it is ready, waits for a line on stdin, and sells. Its events go to
+/// stdout, its failure too: the parent tells it.
+pub(crate) async fn main(args: DemoWorker, server: &Server) -> Result<Exit, Failure> {
+    match work(args, server).await {
+        Ok(()) => Ok(Exit::Success),
+        Err(failure) => {
+            report(Event::Failed {
+                exit: failure.exit(),
+                message: failure.to_string(),
+            })?;
+            Ok(failure.exit())
+        }
+    }
+}
+
+async fn work(args: DemoWorker, server: &Server) -> Result<(), Failure> {
+    let lock = match &args.lock {
+        Some(name) => {
+            let client = server.connect(Some(LEASE)).await?;
+            Some(client.lock(name).outage_limit(OUTAGE_LIMIT))
+        }
+        None => None,
+    };
+    report(Event::Ready)?;
+    let mut line = String::new();
+    // Blocking: there is nothing else to do before the start.
+    let read = io::stdin()
+        .read_line(&mut line)
+        .map_err(|error| Failure::io("can't read the start from stdin", error))?;
+    if read == 0 {
+        return Err(Failure::new(
+            Exit::Failed,
+            "the demo has ended before its start",
+        ));
+    }
+    let worker = Worker {
+        number: args.number,
+        stock: Stock::at(&args.stock),
+        lock,
+        pause: args.pause,
+        victim_at: args.victim_at,
+        limit: args.limit,
+        killed: None,
+    };
+    worker.sell(report).await?;
+    Ok(())
+}
+
+/// A parent that is gone ends the worker: nobody would read what it sells.
+fn report(event: Event) -> Result<(), Failure> {
+    output::line(&event).map_err(|error| Failure::io("nobody listens", error))
+}

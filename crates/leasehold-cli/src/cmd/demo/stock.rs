@@ -1,0 +1,112 @@
+//! What is sold: a file that the lock protects and knows nothing of.
+//!
+//! It holds how much is left and a line for each sale. It is replaced as a whole, so
+//! that a worker killed at any point has made its sale or has not. Access is
+//! blocking: a few hundred bytes in a temporary folder.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// Where the stock is.
+#[derive(Clone, Debug)]
+pub(crate) struct Stock {
+    dir: PathBuf,
+}
+
+/// What the stock says at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shelf {
+    /// How much is left.
+    pub(crate) left: u64,
+    /// Who has sold: the worker's number, and the number of its sale.
+    pub(crate) ledger: Vec<(usize, u64)>,
+}
+
+impl Stock {
+    /// A new stock in `dir`.
+    pub(crate) fn create(dir: &Path, items: u64) -> Result<Self, Failure> {
+        let stock = Self::at(dir);
+        stock.write(
+            0,
+            &Shelf {
+                left: items,
+                ledger: Vec::new(),
+            },
+        )?;
+        Ok(stock)
+    }
+
+    /// The stock that is in `dir`.
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn read(&self) -> Result<Shelf, Failure> {
+        let text = fs::read_to_string(self.file())
+            .map_err(|error| Failure::io("can't read the stock", error))?;
+        parse(&text).ok_or_else(|| {
+            let error = io::Error::from(io::ErrorKind::InvalidData);
+            Failure::io("can't read the stock", error)
+        })
+    }
+
+    /// Replaces it. `worker` keeps two writers at once, which there are without a
+    /// lock, out of each other's half-written files.
+    pub(crate) fn write(&self, worker: usize, shelf: &Shelf) -> Result<(), Failure> {
+        let mut text = format!("{}\n", shelf.left);
+        for (worker, serial) in &shelf.ledger {
+            text.push_str(&format!("{worker} {serial}\n"));
+        }
+        let new = self.dir.join(format!("stock.{worker}.new"));
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, self.file()))
+            .map_err(|error| Failure::io("can't write the stock", error))
+    }
+
+    /// `true` for the first that asks: the worker that is to be killed.
+    pub(crate) fn become_victim(&self) -> bool {
+        fs::File::create_new(self.dir.join("victim")).is_ok()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.join("stock")
+    }
+}
+
+fn parse(text: &str) -> Option<Shelf> {
+    let mut lines = text.lines();
+    let left = lines.next()?.parse().ok()?;
+    let ledger = lines
+        .map(|line| {
+            let (worker, serial) = line.split_once(' ')?;
+            Some((worker.parse().ok()?, serial.parse().ok()?))
+        })
+        .collect::<Option<_>>()?;
+    Some(Shelf { left, ledger })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let stock = Stock::create(dir.path(), 3).expect("the stock is there");
+        let mut shelf = stock.read().expect("the stock is there");
+        assert_eq!((shelf.left, shelf.ledger.len()), (3, 0));
+        shelf.left -= 1;
+        shelf.ledger.push((2, 1));
+        stock.write(2, &shelf).expect("the stock is there");
+        assert_eq!(stock.read().expect("the stock is there"), shelf);
+        assert!(stock.become_victim());
+        assert!(!stock.become_victim());
+    }
+}

@@ -1,0 +1,158 @@
+//! `leasehold run`: a command under a lock.
+
+mod child;
+mod terminal;
+mod wait;
+mod watch;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, LockGuard};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{name_of_lock, runtime, shut_down};
+use crate::cli::Run;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::tell;
+use crate::server::Server;
+use crate::signals::Signals;
+use crate::usage::command_line;
+use child::Group;
+use terminal::{StopRequests, Terminal};
+use wait::{Waited, Waiting};
+
+/// How long the program stays after a signal, or after a release that failed, to
+/// leave nothing behind.
+const TIDY_LIMIT: Duration = Duration::from_secs(3);
+
+/// Not a future: the part that stops this process on Ctrl-Z has to run on the main
+/// thread (see [`Terminal::stop_us`]).
+pub(crate) fn run(args: Run, server: &Server) -> Result<Exit, Failure> {
+    let (name, command) = what_to_run(&args)?;
+    // The runtime's threads must not take the stop signal of the terminal.
+    terminal::hold_back_stops(true);
+    let runtime = runtime()?;
+    terminal::hold_back_stops(false);
+    let result = under_lock(&runtime, &args, &name, &command, server);
+    shut_down(runtime);
+    result
+}
+
+fn what_to_run(args: &Run) -> Result<(String, Vec<OsString>), Failure> {
+    let right = |name: OsString, command: &[OsString]| {
+        let mut words = vec!["leasehold".into(), "run".into(), name, "--".into()];
+        words.extend_from_slice(command);
+        command_line(&words)
+    };
+    let Some(name) = args.name.clone() else {
+        let placeholder = [OsString::from("CMD")];
+        let command = match args.command.as_slice() {
+            [] => &placeholder,
+            command => command,
+        };
+        return Err(Failure::usage(format!(
+            "the name of the lock is missing; write: {}",
+            right("NAME".into(), command)
+        )));
+    };
+    if args.command.is_empty() {
+        return Err(Failure::usage(format!(
+            "there is no command to run under the lock; write: {}",
+            right(name, &["CMD".into()])
+        )));
+    }
+    Ok((name_of_lock(name)?, args.command.clone()))
+}
+
+fn under_lock(
+    runtime: &Runtime,
+    args: &Run,
+    name: &str,
+    command: &[OsString],
+    server: &Server,
+) -> Result<Exit, Failure> {
+    // Before the first request leaves: a signal from now on leaves nothing behind.
+    let mut signals = {
+        let _context = runtime.enter();
+        Signals::listen()?
+    };
+    let waiting = Waiting::new(args, name, server);
+    let (client, guard) = match runtime.block_on(waiting.until_held(&mut signals))? {
+        Waited::Held(client, guard) => (client, guard),
+        Waited::Busy => return Ok(Exit::Busy(args.conflict_exit_code)),
+        Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
+    };
+    terminal::hold_back_stops(true);
+    let end = runtime.block_on(supervise(args, name, command, &guard, signals));
+    terminal::hold_back_stops(false);
+    runtime.block_on(give_back(client, guard, end))
+}
+
+/// Runs the command until it has ended, or until the lock is lost and it has been
+/// ended.
+async fn supervise(
+    args: &Run,
+    name: &str,
+    command: &[OsString],
+    guard: &LockGuard,
+    signals: Signals,
+) -> Result<Exit, Failure> {
+    let stops = StopRequests::listen()?;
+    // Before the command starts: where our parent has its children's ends ignored,
+    // a command that is quick would otherwise leave no exit code.
+    let children = signal(SignalKind::child())
+        .map_err(|error| Failure::io("can't listen for the command's end", error))?;
+    let mut terminal = Terminal::open();
+    // The command inherits what is held back, and must stop on Ctrl-Z.
+    terminal::hold_back_stops(false);
+    let group = Group::spawn(name, command);
+    terminal::hold_back_stops(true);
+    let group = group?;
+    terminal.hand_over_at_start(&group);
+    let watch = watch::Watch {
+        grace: args.grace,
+        group,
+        guard,
+        terminal,
+        signals,
+        stops,
+        children,
+    };
+    watch.until_ended().await
+}
+
+/// Releases the lock, however the command ended.
+async fn give_back(
+    client: Client,
+    guard: LockGuard,
+    end: Result<Exit, Failure>,
+) -> Result<Exit, Failure> {
+    if matches!(end, Ok(Exit::Lost)) {
+        // Told already, and nothing is held that could be given back.
+        drop(guard);
+        return end;
+    }
+    match guard.release().await {
+        Ok(()) => end,
+        Err(error) if error.kind() == ErrorKind::Lost => Err(match end {
+            // The command never ran, so nothing was unprotected.
+            Err(failure) => failure,
+            Ok(_) => error.into(),
+        }),
+        Err(error) => {
+            // The command was protected to its end; its exit code stands.
+            tell(Failure::from(error));
+            tidy(&client).await;
+            end
+        }
+    }
+}
+
+/// Waits until nothing is left to release, within reason.
+async fn tidy(client: &Client) {
+    // Over time: the lease does what is left.
+    let _ = tokio::time::timeout(TIDY_LIMIT, client.close()).await;
+}

@@ -1,0 +1,181 @@
+//! The wait for the lock.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use leasehold::{Client, Lock, LockGuard};
+use nix::sys::signal::Signal;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::tidy;
+use crate::cli::Run;
+use crate::cmd::show::holder_of;
+use crate::duration;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::{Shown, tell};
+use crate::server::Server;
+use crate::signals::Signals;
+
+/// How a wait ended.
+pub(super) enum Waited {
+    Held(Client, LockGuard),
+    /// Not free in time; this has been told.
+    Busy,
+    /// A signal has ended it, and nothing is left behind.
+    Ended(Signal),
+}
+
+/// How long somebody waits.
+#[derive(Clone, Copy)]
+enum Limit {
+    Now,
+    Until(Instant),
+    Never,
+}
+
+/// Somebody at a terminal is told whom they wait for after this long.
+const SILENT_FOR: Duration = Duration::from_millis(200);
+
+/// A wait that has not begun.
+pub(super) struct Waiting<'a> {
+    args: &'a Run,
+    name: &'a str,
+    server: &'a Server,
+    limit: Limit,
+}
+
+impl<'a> Waiting<'a> {
+    /// The time counts from here, connecting included.
+    pub(super) fn new(args: &'a Run, name: &'a str, server: &'a Server) -> Self {
+        let limit = match args.wait {
+            _ if args.no_wait => Limit::Now,
+            Some(wait) => Limit::Until(Instant::now() + wait),
+            None => Limit::Never,
+        };
+        Self {
+            args,
+            name,
+            server,
+            limit,
+        }
+    }
+
+    /// Waits until the lock is held, the time is over, or a signal comes.
+    pub(super) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
+        let client = tokio::select! {
+            client = self.server.connect(Some(self.args.lease)) => client?,
+            signal = signals.next() => return Ok(Waited::Ended(signal)),
+        };
+        let lock = self.lock(&client);
+        let guard = tokio::select! {
+            guard = self.acquire(&lock) => guard?,
+            signal = signals.next() => {
+                // The wait was dropped: if it had just been granted, the lock goes
+                // back in the background. A second signal ends that too.
+                tokio::select! {
+                    () = tidy(&client) => {}
+                    _ = signals.next() => {}
+                }
+                return Ok(Waited::Ended(signal));
+            }
+        };
+        match guard {
+            Some(guard) => Ok(Waited::Held(client, guard)),
+            None => {
+                self.tell_busy(&lock).await;
+                Ok(Waited::Busy)
+            }
+        }
+    }
+
+    fn lock(&self, client: &Client) -> Lock {
+        let lock = client.lock(self.name);
+        match self.args.poll_cap {
+            Some(cap) => lock.poll_cap(cap),
+            None => lock,
+        }
+    }
+
+    async fn acquire(&self, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
+        let mut acquire = Aborted::on_drop({
+            let (lock, limit) = (lock.clone(), self.limit);
+            async move {
+                match limit {
+                    Limit::Now => lock.try_acquire().await,
+                    Limit::Until(deadline) => lock.try_acquire_until(deadline).await,
+                    Limit::Never => lock.acquire().await.map(Some),
+                }
+            }
+        });
+        if std::io::stderr().is_terminal() {
+            tokio::select! {
+                biased;
+                result = acquire.result() => return result,
+                () = tokio::time::sleep(SILENT_FOR) => {}
+            }
+            // An answer that does not come must not hold up the lock.
+            tokio::select! {
+                biased;
+                result = acquire.result() => return result,
+                () = self.tell_waiting(lock) => {}
+            }
+        }
+        acquire.result().await
+    }
+
+    async fn tell_waiting(&self, lock: &Lock) {
+        let name = Shown(self.name);
+        if let Some(holder) = lock.inspect().await.ok().as_ref().and_then(holder_of) {
+            tell(format_args!("waiting for `{name}`, {holder}"));
+        }
+    }
+
+    async fn tell_busy(&self, lock: &Lock) {
+        let holder = lock.inspect().await.ok().as_ref().and_then(holder_of);
+        let holder = holder.unwrap_or_else(|| "held by another".to_owned());
+        let name = Shown(self.name);
+        match self.args.wait {
+            Some(wait) => tell(format_args!(
+                "`{name}` was not free within {}: {holder}; wait longer with --wait",
+                duration::shown(wait)
+            )),
+            None => tell(format_args!(
+                "`{name}` is not free: {holder}; leave out --no-wait to wait for it"
+            )),
+        }
+    }
+}
+
+/// Work on the runtime's own threads, which ends when this is dropped. Those threads
+/// have the terminal's stop signal held back, and so have the ones that they start
+/// to look up host names; the main thread has not while it waits.
+struct Aborted<T>(JoinHandle<T>);
+
+impl<T: Send + 'static> Aborted<T> {
+    fn on_drop(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+}
+
+impl<T, E> Aborted<Result<T, E>>
+where
+    Failure: From<E>,
+{
+    async fn result(&mut self) -> Result<T, Failure> {
+        match (&mut self.0).await {
+            Ok(result) => Ok(result?),
+            Err(error) => Err(Failure::new(
+                Exit::Failed,
+                format!("waiting for the lock has broken off: {error}"),
+            )),
+        }
+    }
+}
+
+impl<T> Drop for Aborted<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

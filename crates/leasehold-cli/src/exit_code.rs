@@ -1,0 +1,114 @@
+//! What the exit code says.
+
+use std::process::ExitCode;
+
+use leasehold::ErrorKind;
+
+/// How a run of `leasehold` ends. The numbers are those of `sysexits.h`, and those a
+/// shell gives a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Success,
+    /// Anything that has no number of its own.
+    Failed,
+    /// Wrong usage.
+    Usage,
+    /// No server answered.
+    Unavailable,
+    /// The lock was lost while the command ran.
+    Lost,
+    /// The lock was not free in time; the number can be chosen.
+    Busy(u8),
+    /// The server refused.
+    Denied,
+    /// The command is there and can't be executed.
+    NotExecutable,
+    /// The command is not there.
+    NotFound,
+    /// What the command gave back.
+    Command(u8),
+    /// Ended by this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    pub(crate) const DEFAULT_BUSY: u8 = 75;
+
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unavailable => 69,
+            Self::Lost => 70,
+            Self::Denied => 77,
+            Self::NotExecutable => 126,
+            Self::NotFound => 127,
+            Self::Busy(code) | Self::Command(code) => code,
+            Self::Signal(number) => u8::try_from(number.saturating_add(128)).unwrap_or(u8::MAX),
+        }
+    }
+}
+
+impl From<ErrorKind> for Exit {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => Self::Unavailable,
+            ErrorKind::Lost | ErrorKind::NotHeld => Self::Lost,
+            ErrorKind::Denied => Self::Denied,
+            ErrorKind::Misuse => Self::Usage,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_has_its_documented_number() {
+        let numbers = [
+            (Exit::Success, 0),
+            (Exit::Failed, 1),
+            (Exit::Usage, 2),
+            (Exit::Unavailable, 69),
+            (Exit::Lost, 70),
+            (Exit::Busy(Exit::DEFAULT_BUSY), 75),
+            (Exit::Busy(3), 3),
+            (Exit::Denied, 77),
+            (Exit::NotExecutable, 126),
+            (Exit::NotFound, 127),
+            (Exit::Command(42), 42),
+            (Exit::Signal(15), 143),
+            // The last real-time signal, and one there is not.
+            (Exit::Signal(64), 192),
+            (Exit::Signal(i32::MAX), 255),
+        ];
+        for (exit, number) in numbers {
+            assert_eq!(exit.code(), number, "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_library_keep_apart_what_a_script_can_do_about_them() {
+        let ends = [
+            (ErrorKind::Unavailable, Exit::Unavailable),
+            (ErrorKind::OutcomeUnknown, Exit::Unavailable),
+            (ErrorKind::Lost, Exit::Lost),
+            (ErrorKind::Denied, Exit::Denied),
+            (ErrorKind::Misuse, Exit::Usage),
+            (ErrorKind::WrongKind, Exit::Failed),
+            (ErrorKind::Unsupported, Exit::Failed),
+        ];
+        for (kind, exit) in ends {
+            assert_eq!(Exit::from(kind), exit, "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Which server is meant, and connecting to it.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use leasehold::{Client, ClientBuilder};
+
+use crate::failure::Failure;
+
+/// Child processes are told their server here: arguments can be read by every user
+/// of the machine, and a URL may hold a password.
+pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
+const VARIABLES: [&str; 2] = [URL_VARIABLE, "REDIS_URL"];
+const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+
+/// A server's URL. It may hold a password, so it has no `Debug` and no `Display`.
+pub(crate) struct Server {
+    url: String,
+}
+
+impl Server {
+    /// The URL of the flag, else of the environment, else the default.
+    pub(crate) fn find(flag: Option<OsString>) -> Result<Self, Failure> {
+        let (source, url) = match flag {
+            Some(url) => ("--redis", url),
+            None => VARIABLES
+                .into_iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?)))
+                .find(|(_, url)| !url.is_empty())
+                .unwrap_or(("", DEFAULT_URL.into())),
+        };
+        match url.into_string() {
+            Ok(url) if !url.is_empty() => Ok(Self { url }),
+            Ok(_) => Err(Failure::usage(format!(
+                "the URL of {source} is empty; write it as redis://HOST:PORT"
+            ))),
+            Err(_) => Err(Failure::usage(format!(
+                "the URL of {source} is not UTF-8; write it as redis://HOST:PORT"
+            ))),
+        }
+    }
+
+    /// Whether it is a keyspace in this process, which no other process can reach.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.url.trim() == "memory://"
+    }
+
+    /// For the environment of a child process, and nowhere else.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Connects, with `lease` for renewed holds where one is given.
+    pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Failure> {
+        let builder = lease
+            .into_iter()
+            .fold(Client::builder(), ClientBuilder::lease);
+        Ok(builder.connect(&self.url).await?)
+    }
+}

@@ -1,0 +1,68 @@
+//! Signals that ask the program to end.
+
+use std::fs;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+use crate::failure::Failure;
+
+/// Those that would end a program that does not listen, and that people send.
+const ENDING: [Signal; 6] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// The ending signals that reach this process from now on.
+pub(crate) struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+}
+
+impl Signals {
+    /// Starts to listen. Needs a runtime.
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        let ignored = ignored();
+        let streams = ENDING
+            .into_iter()
+            // `nohup` and a shell's `&` have switched it off for us and for the
+            // command, and a listener would switch it on again.
+            .filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0)
+            .map(|signal| {
+                let stream = unix::signal(SignalKind::from_raw(signal as i32))?;
+                Ok((signal, stream))
+            })
+            .collect::<io::Result<_>>()
+            .map_err(|error| Failure::io("can't listen for signals", error))?;
+        Ok(Self { streams })
+    }
+
+    /// The next one. Nothing is lost by dropping the future.
+    pub(crate) async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|context| {
+            for (signal, stream) in &mut self.streams {
+                if let Poll::Ready(Some(())) = Pin::new(stream).poll_recv(context) {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The mask of the signals that are ignored, where the system tells.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}

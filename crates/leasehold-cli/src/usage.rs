@@ -1,0 +1,176 @@
+//! Reading the command line, and what is said when it can't be read.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::cli::{Cli, Command};
+use crate::exit_code::Exit;
+use crate::output::{Shown, tell};
+
+/// The command line. What is wrong with it has been told when this fails.
+pub(crate) fn parse() -> Result<Cli, Exit> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = Cli::try_parse_from(&words);
+    let misplaced = match &cli {
+        Ok(Cli {
+            command: Command::Run(args),
+            ..
+        }) => !args.misplaced.is_empty(),
+        Ok(_) => return cli.map_err(|_| Exit::Usage),
+        Err(error) if !error.use_stderr() => {
+            // Help and version. A closed stdout is the reader's wish.
+            let _ = error.print();
+            return Err(Exit::Success);
+        }
+        Err(_) => true,
+    };
+    if let Some(right) = misplaced.then(|| with_dashes(&words)).flatten() {
+        tell(format_args!(
+            "the command to run comes after --: {}",
+            command_line(&right)
+        ));
+        return Err(Exit::Usage);
+    }
+    match cli {
+        Ok(cli) if !misplaced => Ok(cli),
+        Ok(_) => {
+            tell("the command to run comes after --: leasehold run NAME -- CMD");
+            Err(Exit::Usage)
+        }
+        Err(error) => {
+            tell(without_secrets(error.to_string().trim_end(), &words));
+            Err(Exit::Usage)
+        }
+    }
+}
+
+/// The same words with the `--` that is missing between name and command. `None`
+/// when that is not what is wrong.
+fn with_dashes(words: &[OsString]) -> Option<Vec<OsString>> {
+    if words.iter().any(|word| word == "--") {
+        return None;
+    }
+    let root = Cli::command();
+    let run = root.find_subcommand("run")?;
+    let takes_value = |word: &str| {
+        root.get_arguments()
+            .chain(run.get_arguments())
+            .filter(|arg| arg.get_action().takes_values())
+            .any(|arg| {
+                word.strip_prefix("--")
+                    .is_some_and(|long| arg.get_long() == Some(long))
+            })
+    };
+    let mut places = Vec::new();
+    let mut words_left = words.iter().enumerate().skip(1);
+    while let Some((place, word)) = words_left.next() {
+        let word = word.to_string_lossy();
+        if takes_value(&word) {
+            words_left.next();
+        } else if !word.starts_with('-') {
+            places.push(place);
+        }
+    }
+    let [sub_command, _name, command, ..] = places[..] else {
+        return None;
+    };
+    if words[sub_command] != "run" {
+        return None;
+    }
+    let mut right = words.to_vec();
+    right.insert(command, "--".into());
+    right[0] = "leasehold".into();
+    Some(right)
+}
+
+/// Words as they would be typed, without what may be a password.
+pub(crate) fn command_line(words: &[OsString]) -> String {
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    words.join(" ")
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let word = match secret_of(&word) {
+        Some((secret, shown)) => word.replace(secret, shown),
+        None => word.into_owned(),
+    };
+    let plain = |letter: char| letter.is_alphanumeric() || "-_./=:,+%@…".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word
+    } else {
+        Shown(&format!("'{}'", word.replace('\'', "'\\''"))).to_string()
+    }
+}
+
+/// What is wrong, in the words of the parser, which repeats what was typed: a URL
+/// with a password in the wrong place, maybe.
+fn without_secrets(text: &str, words: &[OsString]) -> String {
+    let mut text = text.strip_prefix("error: ").unwrap_or(text).to_owned();
+    for word in words {
+        let word = word.to_string_lossy();
+        if let Some((secret, shown)) = secret_of(&word) {
+            text = text.replace(secret, shown);
+        }
+    }
+    text.chars()
+        .map(|letter| match letter {
+            '\n' => letter.to_string(),
+            _ if letter.is_control() => letter.escape_debug().to_string(),
+            _ => letter.to_string(),
+        })
+        .collect()
+}
+
+/// What is not shown of a word that looks like a URL or like credentials, and what
+/// is shown for it. With its delimiter, so that it is not found in other words.
+fn secret_of(word: &str) -> Option<(&str, &'static str)> {
+    if let Some(place) = word.find("://") {
+        return Some((&word[place..], "://…"));
+    }
+    let place = word.rfind('@')?;
+    Some((&word[..=place], "…@"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn missing_dashes_are_put_between_name_and_command() {
+        let right = |line| with_dashes(&words(line)).map(|words| command_line(&words));
+        assert_eq!(
+            right("x run nightly ls -la").as_deref(),
+            Some("leasehold run nightly -- ls -la")
+        );
+        assert_eq!(
+            right("x -v run --wait 5s --no-wait nightly ls").as_deref(),
+            Some("leasehold -v run --wait 5s --no-wait nightly -- ls")
+        );
+        assert_eq!(right("x run nightly"), None);
+        assert_eq!(right("x run nightly -- ls"), None);
+        assert_eq!(right("x show run nightly"), None);
+    }
+
+    #[test]
+    fn words_that_may_hold_a_password_are_not_repeated() {
+        let line = words("x run nightly redis://:s3cret@h u:s3cret@host");
+        let text = without_secrets("unexpected 'redis://:s3cret@h' and 'u:s3cret@host'", &line);
+        assert_eq!(text, "unexpected 'redis://…' and '…@host'");
+        let right = command_line(&with_dashes(&line).expect("they are missing"));
+        assert!(!right.contains("s3cret"), "{right}");
+    }
+
+    #[test]
+    fn words_are_quoted_as_a_shell_needs_it() {
+        assert_eq!(
+            command_line(&["a b".into(), "it's".into(), "x\u{1b}".into()]),
+            r"'a b' 'it'\''s' 'x\u{1b}'"
+        );
+    }
+}

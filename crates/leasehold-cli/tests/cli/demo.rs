@@ -1,0 +1,228 @@
+//! `leasehold demo`.
+
+use std::collections::BTreeSet;
+
+use leasehold_testkit::eventually;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::{Done, LIMIT, Running, done, is_alive, leasehold, server, start};
+
+#[track_caller]
+fn assert_exact(done: &Done, items: u64) {
+    let sold = format!("sold {items} of {items}: 0 left, {items} sales in the ledger");
+    for says in [
+        sold.as_str(),
+        "every item was sold once",
+        "no two of",
+        "overlapped",
+    ] {
+        assert!(done.stdout.contains(says), "no `{says}` in {done}");
+    }
+    assert!(!done.stdout.contains("WRONG"), "{done}");
+}
+
+#[test]
+fn workers_in_one_process_sell_every_item_once() {
+    // A server in the environment is not for the demo.
+    let demo = done(
+        leasehold()
+            .env("LEASEHOLD_URL", "redis://127.0.0.1:1")
+            .arg("demo"),
+    );
+    let demo = demo.expect_code(0);
+    assert_exact(&demo, 40);
+    for row in 1..=5 {
+        assert!(demo.stdout.contains(&format!("worker {row}  ")), "{demo}");
+    }
+    assert!(
+        demo.stdout.contains('█') && demo.stdout.contains('·'),
+        "{demo}"
+    );
+}
+
+#[test]
+fn killed_worker_in_one_process_spoils_nothing() {
+    let demo = done(leasehold().args(["demo", "--kill", "--stock", "10"])).expect_code(0);
+    assert_exact(&demo, 10);
+    assert!(demo.stdout.contains('✗'), "{demo}");
+}
+
+#[test]
+fn picture_is_plain_where_the_locale_is() {
+    for (language, words) in [("C", &["demo"][..]), ("C.UTF-8", &["demo", "--ascii"])] {
+        let demo = done(leasehold().env("LANG", language).args(words)).expect_code(0);
+        assert!(demo.stdout.is_ascii(), "{demo}");
+        assert!(demo.stdout.contains('#'), "{demo}");
+    }
+}
+
+#[test]
+fn without_the_lock_items_are_sold_twice_and_it_says_so() {
+    let demo = done(leasehold().args(["demo", "--no-lock"])).expect_code(0);
+    assert!(demo.stdout.contains("OVERSOLD"), "{demo}");
+    assert!(
+        demo.stdout.contains("this is what happens without a lock"),
+        "{demo}"
+    );
+}
+
+#[test]
+fn eight_processes_and_a_killed_holder_sell_every_item_once() {
+    let server = server();
+    let demo = done(leasehold().args(["--redis", &server.url(), "demo", "--kill"]));
+    let demo = demo.expect_code(0);
+    assert_exact(&demo, 40);
+    assert!(demo.stdout.contains("worker 8 ("), "{demo}");
+    assert!(demo.stdout.contains('✗'), "{demo}");
+    assert!(demo.stdout.contains("was killed"), "{demo}");
+    eventually("nothing is left on the server", LIMIT, || {
+        server.keys().is_empty()
+    });
+}
+
+#[test]
+fn processes_without_the_lock_sell_items_twice() {
+    let server = server();
+    let demo = done(leasehold().args(["--redis", &server.url(), "demo", "--no-lock"]));
+    let demo = demo.expect_code(0);
+    assert!(demo.stdout.contains("OVERSOLD"), "{demo}");
+}
+
+/// The processes of a demo that has begun: its name for its lock is on the server.
+fn workers_of(demo: &Running) -> BTreeSet<i32> {
+    let path = format!("/proc/{0}/task/{0}/children", demo.pid());
+    let children = std::fs::read_to_string(path).expect("the demo runs");
+    let pids = children.split_whitespace();
+    pids.map(|pid| pid.parse().expect("a process id")).collect()
+}
+
+#[test]
+fn worker_killed_by_hand_spoils_nothing() {
+    let server = server();
+    let words = ["--redis", &server.url(), "demo", "--workers", "3"];
+    let demo = start(leasehold().args(words));
+    eventually("it sells", LIMIT, || !server.keys().is_empty());
+    let worker = workers_of(&demo).into_iter().next().expect("a worker");
+    kill(Pid::from_raw(worker), Signal::SIGKILL).expect("it is there");
+    let demo = demo.done().expect_code(0);
+    assert_exact(&demo, 40);
+    assert!(demo.stdout.contains('✗'), "{demo}");
+}
+
+#[test]
+fn worker_that_stood_still_past_its_lease_sells_nothing_then() {
+    let server = server();
+    // A sale takes long, so that one is under way when they are stopped.
+    let words = [
+        "--redis",
+        &server.url(),
+        "demo",
+        "--stock",
+        "20",
+        "--pause",
+        "300ms",
+    ];
+    let demo = start(leasehold().args(words).args(["--workers", "3"]));
+    eventually("it sells", LIMIT, || !server.keys().is_empty());
+    let workers = workers_of(&demo);
+    let signal = |signal| {
+        for worker in &workers {
+            kill(Pid::from_raw(*worker), signal).expect("it is there");
+        }
+    };
+    signal(Signal::SIGSTOP);
+    eventually("the lease is over", LIMIT, || server.keys().is_empty());
+    signal(Signal::SIGCONT);
+    let demo = demo.done().expect_code(0);
+    assert_exact(&demo, 20);
+    assert!(demo.stdout.contains("found its lock lost"), "{demo}");
+}
+
+#[test]
+fn demo_whose_workers_are_all_killed_is_not_a_success() {
+    let server = server();
+    let words = [
+        "--redis",
+        &server.url(),
+        "demo",
+        "--workers",
+        "2",
+        "--stock",
+        "1000",
+    ];
+    let demo = start(leasehold().args(words));
+    eventually("it sells", LIMIT, || !server.keys().is_empty());
+    for worker in workers_of(&demo) {
+        kill(Pid::from_raw(worker), Signal::SIGKILL).expect("it is there");
+    }
+    let demo = demo.done().expect_code(1);
+    assert!(demo.stdout.contains("NOT DONE"), "{demo}");
+    assert!(!demo.stdout.contains("WRONG"), "{demo}");
+}
+
+#[test]
+fn signal_ends_the_demo_and_its_workers() {
+    let server = server();
+    let words = ["--redis", &server.url(), "demo", "--stock", "10000"];
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let demo = start(leasehold().args(words));
+        eventually("it sells", LIMIT, || !server.keys().is_empty());
+        let workers = workers_of(&demo);
+        assert_eq!(workers.len(), 8);
+        demo.signal(signal);
+        demo.done().expect_code(code);
+        assert!(!workers.into_iter().any(is_alive));
+        eventually("the lease is over", LIMIT, || server.keys().is_empty());
+    }
+}
+
+#[test]
+fn killed_demo_leaves_no_workers() {
+    let server = server();
+    let words = ["--redis", &server.url(), "demo", "--stock", "10000"];
+    let demo = start(leasehold().args(words));
+    eventually("it sells", LIMIT, || !server.keys().is_empty());
+    let workers = workers_of(&demo);
+    demo.signal(Signal::SIGKILL);
+    eventually("the workers have ended", LIMIT, || {
+        !workers.iter().any(|worker| is_alive(*worker))
+    });
+}
+
+#[test]
+fn no_password_is_in_the_arguments_of_a_worker() {
+    let server = leasehold_testkit::RedisServer::builder()
+        .password("s3cret")
+        .start()
+        .expect("redis-server starts");
+    let mut command = leasehold();
+    command.env("LEASEHOLD_URL", "redis://127.0.0.1:1");
+    let demo = start(command.args(["--redis", &server.url(), "demo", "--stock", "10000"]));
+    eventually("it sells", LIMIT, || !server.keys().is_empty());
+    for worker in workers_of(&demo) {
+        let arguments = std::fs::read_to_string(format!("/proc/{worker}/cmdline"));
+        let arguments = arguments.expect("it is there");
+        assert!(arguments.contains("demo-worker"));
+        assert!(!arguments.contains("s3cret"));
+    }
+    demo.signal(Signal::SIGTERM);
+    let demo = demo.done().expect_code(143);
+    assert!(!format!("{demo}").contains("s3cret"), "{demo}");
+}
+
+#[test]
+fn server_that_goes_away_ends_the_demo_with_69() {
+    let server = server();
+    let words = ["--redis", &server.url(), "demo", "--stock", "10000"];
+    let demo = start(leasehold().args(words));
+    eventually("it sells", LIMIT, || !server.keys().is_empty());
+    server.kill().expect("the server can be killed");
+    demo.done().expect_code(69).expect_on_stderr("no server");
+}
+
+#[test]
+fn no_server_ends_the_demo_with_69_at_once() {
+    let demo = done(leasehold().args(["--redis", "redis://127.0.0.1:1", "demo"]));
+    demo.expect_code(69).expect_on_stderr("no server");
+}

@@ -1,0 +1,116 @@
+//! `leasehold run` when the lock is lost.
+
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::eventually;
+use nix::sys::signal::Signal;
+
+use crate::support::{LIMIT, is_alive, is_free, run_script, server, start};
+
+/// Renewed so often that a loss is seen soon.
+const SHORT: [&str; 2] = ["--lease", "600ms"];
+
+#[test]
+fn command_is_ended_when_the_key_is_deleted() {
+    let server = server();
+    let script = "trap 'echo told; exit 0' TERM; echo held; sleep 300 & wait";
+    let mut run = start(&mut run_script(&server, &SHORT, script));
+    run.until("held");
+    server.command(&["DEL", "job"]).expect("the server runs");
+    run.until("told");
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("the lock `job` is lost: its key was removed on the server");
+    assert!(is_free(&server));
+}
+
+#[test]
+fn command_that_ignores_term_is_killed_after_the_grace_time() {
+    let server = server();
+    let options = ["--lease", "600ms", "--grace", "300ms"];
+    let script = "trap '' TERM; echo held; sleep 300 & echo $!; while :; do sleep 300; done";
+    let mut run = start(&mut run_script(&server, &options, script));
+    run.until("held");
+    let grandchild = run.line().parse().expect("a process id");
+    server.command(&["DEL", "job"]).expect("the server runs");
+    let deleted = Instant::now();
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("by force in 300ms");
+    assert!(deleted.elapsed() >= Duration::from_millis(300));
+    eventually("the grandchild is gone", LIMIT, || !is_alive(grandchild));
+}
+
+#[test]
+fn what_the_command_leaves_behind_is_ended_with_it() {
+    let server = server();
+    let options = ["--lease", "600ms", "--grace", "300ms"];
+    // The command itself ends at once; what it has started does not want to.
+    let script = "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
+    let mut run = start(&mut run_script(&server, &options, script));
+    let grandchild = run.line().parse().expect("a process id");
+    server.command(&["DEL", "job"]).expect("the server runs");
+    run.done().expect_code(70);
+    eventually("the grandchild is gone", LIMIT, || !is_alive(grandchild));
+}
+
+#[test]
+fn command_is_ended_when_another_holds_the_lock() {
+    let server = server();
+    let mut run = start(&mut run_script(&server, &SHORT, "echo held; sleep 300"));
+    run.until("held");
+    server.command(&["DEL", "job"]).expect("the server runs");
+    let theirs = ["HSET", "job", "another:1", "1"];
+    server.command(&theirs).expect("the server runs");
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("it is held by another:1 now");
+    let kept = server.command(&["HEXISTS", "job", "another:1"]);
+    assert_eq!(kept.expect("the server runs").as_int(), Some(1));
+}
+
+#[test]
+fn command_is_ended_when_the_server_is_gone() {
+    let server = server();
+    let mut run = start(&mut run_script(&server, &SHORT, "echo held; sleep 300"));
+    run.until("held");
+    server.kill().expect("the server can be killed");
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("renewing it has failed");
+}
+
+#[test]
+fn loss_while_leasehold_stood_still_ends_the_command() {
+    let server = server();
+    let mut run = start(&mut run_script(&server, &SHORT, "echo held; sleep 300"));
+    run.until("held");
+    run.signal(Signal::SIGSTOP);
+    eventually("the lease is over", LIMIT, || is_free(&server));
+    run.signal(Signal::SIGCONT);
+    run.done().expect_code(70).expect_on_stderr("is lost");
+}
+
+#[test]
+fn loss_that_is_noticed_at_the_release_gives_70() {
+    let server = server();
+    let mut run = start(&mut run_script(&server, &[], "echo held; read end"));
+    run.until("held");
+    // Long before the next renewal.
+    server.command(&["DEL", "job"]).expect("the server runs");
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("the lock `job` is lost");
+}
+
+#[test]
+fn stopped_command_is_ended_too() {
+    let server = server();
+    let script = "echo $$; kill -STOP $$; echo never";
+    let mut run = start(&mut run_script(&server, &SHORT, script));
+    let pid = run.line().parse().expect("a process id");
+    server.command(&["DEL", "job"]).expect("the server runs");
+    let done = run.done().expect_code(70);
+    assert_eq!(done.stdout, "");
+    assert!(!is_alive(pid));
+}

@@ -1,0 +1,211 @@
+//! Starting the binary, and reading what it leaves behind.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use leasehold_testkit::{RedisServer, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Longer than anything here takes, on a machine that is busy.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_leasehold");
+
+/// The binary with nothing from the environment but what a test sets.
+pub(crate) fn leasehold() -> Command {
+    let mut command = Command::new(BINARY);
+    for name in [
+        "LEASEHOLD_URL",
+        "REDIS_URL",
+        "RUST_LOG",
+        "LC_ALL",
+        "LC_CTYPE",
+    ] {
+        command.env_remove(name);
+    }
+    command.env("LANG", "C.UTF-8");
+    command
+}
+
+/// The binary, for this server.
+pub(crate) fn leasehold_at(server: &RedisServer) -> Command {
+    let mut command = leasehold();
+    command.env("LEASEHOLD_URL", server.url());
+    command
+}
+
+/// `leasehold run` with these options and the name `job`, for a shell script.
+pub(crate) fn run_script(server: &RedisServer, options: &[&str], script: &str) -> Command {
+    let mut command = leasehold_at(server);
+    command
+        .arg("run")
+        .args(options)
+        .args(["job", "--", "sh", "-c", script]);
+    command
+}
+
+/// What a run has left.
+pub(crate) struct Done {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Done {
+    /// The exit code; the test fails if a signal has ended it.
+    #[track_caller]
+    pub(crate) fn code(&self) -> i32 {
+        match self.status.code() {
+            Some(code) => code,
+            None => panic!("{}: {self}", self.status),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.status.code(), Some(code), "{self}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_on_stderr(self, text: &str) -> Self {
+        assert!(self.stderr.contains(text), "no `{text}` in {self}");
+        self
+    }
+}
+
+impl std::fmt::Display for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} (signal {:?})\nstdout: {}\nstderr: {}",
+            self.status,
+            self.status.signal(),
+            self.stdout,
+            self.stderr
+        )
+    }
+}
+
+/// A run under way. Killed when it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    stdout: Option<BufReader<std::process::ChildStdout>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+/// Starts it, with pipes all around.
+pub(crate) fn start(command: &mut Command) -> Running {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let stdout = child.stdout.take().map(BufReader::new);
+    let stderr = child.stderr.take().map(|mut pipe| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.read_to_end(&mut bytes).expect("stderr can be read");
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    });
+    Running {
+        child,
+        stdout,
+        stderr,
+    }
+}
+
+/// Runs it to its end.
+pub(crate) fn done(command: &mut Command) -> Done {
+    start(command).done()
+}
+
+impl Running {
+    /// The next line of its stdout; empty at its end.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        let stdout = self.stdout.as_mut().expect("stdout is still here");
+        stdout.read_line(&mut line).expect("stdout can be read");
+        line.trim_end().to_owned()
+    }
+
+    /// Waits until it says `text` on a line of its own.
+    #[track_caller]
+    pub(crate) fn until(&mut self, text: &str) {
+        loop {
+            match self.line().as_str() {
+                line if line == text => return,
+                "" => panic!("it ended without `{text}`"),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().try_into().expect("a process id")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("it is still there");
+    }
+
+    /// Ends its stdin.
+    pub(crate) fn close_stdin(&mut self) {
+        self.child.stdin = None;
+    }
+
+    pub(crate) fn done(mut self) -> Done {
+        self.close_stdin();
+        let mut status = None;
+        // First the output: a full pipe would keep it from ending.
+        let mut text = Vec::new();
+        if let Some(mut stdout) = self.stdout.take() {
+            stdout.read_to_end(&mut text).expect("stdout can be read");
+        }
+        eventually("the run has ended", LIMIT, || {
+            status = self.child.try_wait().expect("it can be waited for");
+            status.is_some()
+        });
+        Done {
+            status: status.expect("it has just been set"),
+            stdout: String::from_utf8_lossy(&text).into_owned(),
+            stderr: self
+                .stderr
+                .take()
+                .map(|reader| reader.join().expect("stderr was read"))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended by itself in a test that went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether nobody holds `job`.
+pub(crate) fn is_free(server: &RedisServer) -> bool {
+    let exists = server.command(&["EXISTS", "job"]).expect("the server runs");
+    exists.as_int() == Some(0)
+}
+
+/// Whether a process runs, a zombie not counted.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat.rsplit(')').next().unwrap_or_default();
+        !state.trim_start().starts_with(['Z', 'X'])
+    })
+}
+
+pub(crate) fn server() -> RedisServer {
+    RedisServer::start().expect("redis-server starts")
+}

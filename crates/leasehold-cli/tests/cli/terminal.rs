@@ -1,0 +1,105 @@
+//! `leasehold run` at a terminal, which Python's `pty` module plays.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use leasehold_testkit::RedisServer;
+
+use crate::support::{BINARY, is_free, run_script, server, start};
+
+/// Runs a command on a terminal; types each second text once the first was seen.
+fn on_terminal(server: &RedisServer, command: &[&str], steps: &[(&str, &str)]) -> (String, i32) {
+    let mut python = Command::new("python3")
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/cli/on_terminal.py"
+        ))
+        .args(command)
+        .env("LEASEHOLD_URL", server.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 is there");
+    let mut stdin = python.stdin.take().expect("a pipe");
+    let steps = serde_json::to_string(steps).expect("JSON");
+    stdin.write_all(steps.as_bytes()).expect("python3 reads it");
+    drop(stdin);
+    let output = python.wait_with_output().expect("python3 ends");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    (shown, output.status.code().expect("no signal"))
+}
+
+#[test]
+fn command_can_read_from_the_terminal() {
+    let server = server();
+    let script = "echo ready; read answer; echo \"got $answer\"; exit 4";
+    let command = [BINARY, "run", "job", "--", "sh", "-c", script];
+    let (shown, code) = on_terminal(&server, &command, &[("ready", "hello\n")]);
+    assert!(shown.contains("got hello"), "{shown}");
+    assert_eq!(code, 4, "{shown}");
+    assert!(is_free(&server));
+}
+
+#[test]
+fn interrupt_key_ends_the_command() {
+    let server = server();
+    let command = [
+        BINARY,
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; sleep 300",
+    ];
+    let (shown, code) = on_terminal(&server, &command, &[("ready", "\u{3}")]);
+    assert_eq!(code, 130, "{shown}");
+    assert!(is_free(&server));
+}
+
+#[test]
+fn stopped_job_goes_on_in_the_foreground_and_reads() {
+    let server = server();
+    let run =
+        format!("{BINARY} run job -- sh -c 'echo re\"\"ady; read answer; echo got $answer'\n");
+    // Quotes in what is typed, so that its echo is not taken for the answer to it.
+    let steps = [
+        ("", "PS1='prompt'\"> \"\n"),
+        ("prompt> ", &run),
+        ("ready", "\u{1a}"),
+        ("Stopped", "fg\n"),
+        ("run job", "hello\n"),
+        ("got hello", "exit 5\n"),
+    ];
+    let shell = ["bash", "--norc", "--noprofile", "-i"];
+    let (shown, code) = on_terminal(&server, &shell, &steps);
+    assert!(shown.contains("stopped; `job` is not renewed"), "{shown}");
+    assert_eq!(code, 5, "{shown}");
+    assert!(is_free(&server));
+}
+
+#[test]
+fn reader_at_the_end_of_a_pipe_keeps_the_terminal() {
+    let server = server();
+    let pipe = format!(
+        "{BINARY} run job -- sh -c 'echo ready; sleep 1' | (cat; read x </dev/tty; echo got $x)"
+    );
+    // Interactive, so that the shell gives each job a group of its own.
+    let shell = ["bash", "--norc", "--noprofile", "-ic", &pipe];
+    let (shown, code) = on_terminal(&server, &shell, &[("ready", "hello\n")]);
+    assert!(shown.contains("got hello"), "{shown}");
+    assert_eq!(code, 0, "{shown}");
+}
+
+#[test]
+fn whoever_waits_at_a_terminal_is_told_for_whom() {
+    let server = server();
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let command = [BINARY, "run", "job", "--", "true"];
+    let steps = [("waiting for `job`, held by ", "\u{3}")];
+    let (shown, code) = on_terminal(&server, &command, &steps);
+    assert_eq!(code, 130, "{shown}");
+    holder.done();
+    assert!(is_free(&server));
+}

@@ -1,0 +1,153 @@
+//! Wrong usage, and passwords.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use leasehold_testkit::RedisServer;
+
+use crate::support::{done, leasehold, leasehold_at, server};
+
+#[test]
+fn wrong_usage_gives_2_and_the_right_command() {
+    for (words, says) in [
+        (
+            &["run", "job", "ls", "-la"][..],
+            "leasehold run job -- ls -la",
+        ),
+        (&["run", "job", "ls"], "leasehold run job -- ls"),
+        (
+            &["run", "--wait", "5s", "job", "ls"],
+            "leasehold run --wait 5s job -- ls",
+        ),
+        (&["run", "job"], "leasehold run job -- CMD"),
+        (&["run", "job", "--"], "leasehold run job -- CMD"),
+        (&["run", "--", "ls", "-l"], "leasehold run NAME -- ls -l"),
+        (&["run", "", "--", "true"], "name is empty"),
+        (&["run", "--wait", "0s", "job", "--", "true"], "zero"),
+        (&["run", "--wait", "-1s", "job", "--", "true"], "negative"),
+        (&["run", "--wait", "5", "job", "--", "true"], "5s or 5ms"),
+        (&["run", "--wait", "9999y", "job", "--", "true"], "a year"),
+        (&["run", "--lease", "1ms", "job", "--", "true"], "100 ms"),
+        (&["run", "--grace", "0s", "job", "--", "true"], "zero"),
+        (
+            &["run", "--no-wait", "--wait", "1s", "job", "--", "true"],
+            "--no-wait",
+        ),
+        (
+            &["run", "--conflict-exit-code", "256", "job", "--", "true"],
+            "256",
+        ),
+        (&["show"], "NAME"),
+        (&["demo", "--workers", "1"], "--workers"),
+        (&["demo", "--stock", "0"], "--stock"),
+        (&["demo", "--pause", "1h"], "10s"),
+        (&["demo", "--kill", "--no-lock"], "--no-lock"),
+    ] {
+        let done = done(leasehold().env("LEASEHOLD_URL", "memory://").args(words));
+        assert_eq!(done.code(), 2, "{words:?}: {done}");
+        assert!(done.stderr.contains(says), "{words:?}: {done}");
+        assert!(done.stderr.starts_with("leasehold: "), "{words:?}: {done}");
+        assert_eq!(done.stdout, "", "{words:?}");
+    }
+}
+
+#[test]
+fn name_that_is_not_utf_8_or_too_long_gives_2() {
+    let mut run = leasehold();
+    run.args(["--redis", "memory://", "run"])
+        .arg(OsStr::from_bytes(b"a\xffb"))
+        .args(["--", "true"]);
+    done(&mut run).expect_code(2).expect_on_stderr("not UTF-8");
+    let mut run = leasehold();
+    run.args([
+        "--redis",
+        "memory://",
+        "run",
+        &"x".repeat(65 * 1024),
+        "--",
+        "true",
+    ]);
+    let done = done(&mut run)
+        .expect_code(2)
+        .expect_on_stderr("the limit is 65536");
+    assert!(done.stderr.len() < 1000);
+}
+
+#[test]
+fn no_password_is_printed_in_any_case() {
+    let password = "s3cret-of-ours";
+    let server = RedisServer::builder()
+        .password(password)
+        .start()
+        .expect("redis-server starts");
+    let right = server.url();
+    let wrong = right.replace(password, "s3cret-but-wrong");
+    let gone = format!("redis://:{password}@127.0.0.1:1");
+    let odd = format!("nonsense://:{password}@127.0.0.1:1");
+    let bad_port = format!("redis://:{password}@127.0.0.1:99999");
+    for (url, code) in [
+        (&right, 0),
+        (&wrong, 77),
+        (&gone, 69),
+        (&odd, 2),
+        (&bad_port, 2),
+    ] {
+        let with_flag = ["--redis", url, "-vvv", "run", "job", "--", "true"];
+        let by_flag = done(leasehold().args(with_flag)).expect_code(code);
+        let mut run = leasehold();
+        run.env("LEASEHOLD_URL", url).env("RUST_LOG", "trace");
+        let by_environment = done(run.args(["run", "job", "--", "true"])).expect_code(code);
+        let mut run = leasehold();
+        run.env("REDIS_URL", url);
+        let help = done(run.args(["run", "--help"])).expect_code(0);
+        for done in [by_flag, by_environment, help] {
+            assert!(!done.stdout.contains("s3cret"), "{done}");
+            assert!(!done.stderr.contains("s3cret"), "{done}");
+        }
+    }
+}
+
+#[test]
+fn url_in_the_wrong_place_is_not_repeated() {
+    for words in [
+        &["show", "job", "redis://:s3cret@h"][..],
+        &["run", "job", "redis://:s3cret@h"],
+        &["run", "--redis=redis://:s3cret@h", "job", "ls"],
+        &["run", "--wait=redis://:s3cret@h", "job", "--", "ls"],
+        &["run", "--redis-url=redis://:s3cret@h", "job", "--", "ls"],
+        &["redis://:s3cret@h"],
+        &["show", "job", "user:s3cret@h"],
+    ] {
+        let done = done(leasehold().args(words));
+        assert_eq!(done.code(), 2, "{words:?}: {done}");
+        assert!(!done.stderr.contains("s3cret"), "{words:?}: {done}");
+    }
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    for words in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["demo", "-h"],
+        &["--version"],
+    ] {
+        let done = done(leasehold().args(words)).expect_code(0);
+        assert_ne!(done.stdout, "", "{words:?}");
+        assert!(!done.stdout.contains("demo-worker"), "{done}");
+        assert!(!done.stdout.contains("misplaced"), "{done}");
+    }
+}
+
+#[test]
+fn bad_url_gives_2_and_an_unsupported_one_1() {
+    for (url, code) in [
+        ("nonsense", 2),
+        ("redis://h/x", 2),
+        ("redis-cluster://h", 1),
+    ] {
+        done(leasehold().args(["--redis", url, "show", "job"])).expect_code(code);
+    }
+    let server = server();
+    done(leasehold_at(&server).args(["--redis", "", "show", "job"])).expect_code(2);
+}
