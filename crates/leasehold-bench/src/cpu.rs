@@ -6,7 +6,10 @@ use std::time::Duration;
 pub(crate) fn used(pid: u32) -> std::io::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
     // The main thread's only; the server works in that one.
-    let ns = stat.split_whitespace().next().and_then(|ns| ns.parse().ok());
+    let ns = stat
+        .split_whitespace()
+        .next()
+        .and_then(|ns| ns.parse().ok());
     Ok(Duration::from_nanos(ns.unwrap_or(0)))
 }
 
@@ -15,7 +18,10 @@ pub(crate) fn used_here() -> std::io::Result<Duration> {
     let mut total = Duration::ZERO;
     for thread in std::fs::read_dir("/proc/self/task")? {
         let stat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        let ns = stat.split_whitespace().next().and_then(|ns| ns.parse().ok());
+        let ns = stat
+            .split_whitespace()
+            .next()
+            .and_then(|ns| ns.parse().ok());
         total += Duration::from_nanos(ns.unwrap_or(0));
     }
     Ok(total)

@@ -28,8 +28,16 @@ async fn main() -> Result<()> {
     let ours = Ours::new(&client);
     let mut table = Table::new();
     table.set_header([
-        "tasks", "who", "pairs/s", "ratio", "p50 us", "p99 us", "server us", "client us",
-        "calls/pair", "where the time goes",
+        "tasks",
+        "who",
+        "pairs/s",
+        "ratio",
+        "p50 us",
+        "p99 us",
+        "server us",
+        "client us",
+        "calls/pair",
+        "where the time goes",
     ]);
     let only: Option<usize> = std::env::args().nth(2).and_then(|n| n.parse().ok());
     for tasks in only.map_or(vec![1, 64, 1024], |n| vec![n]) {
@@ -43,7 +51,13 @@ async fn main() -> Result<()> {
         }
         let (theirs, mine) = (Measured::median(theirs), Measured::median(mine));
         row(&mut table, tasks, "bare EVALSHA", &theirs, 1.0);
-        row(&mut table, tasks, "leasehold", &mine, mine.pairs_per_s / theirs.pairs_per_s);
+        row(
+            &mut table,
+            tasks,
+            "leasehold",
+            &mine,
+            mine.pairs_per_s / theirs.pairs_per_s,
+        );
     }
     println!("{table}");
     in_process(&client, &server, slice).await

@@ -72,7 +72,7 @@ impl Cleanup {
                 Ok(_) => return,
                 Err(failure) if !failure.may_heal() => {
                     tracing::warn!(
-                        key = %hold.key, cause = ?failure.cause,
+                        key = %hold.key, cause = %failure.cause,
                         "can't release; the lock stays until its lease ends"
                     );
                     return;

@@ -80,9 +80,12 @@ impl Clock {
 
     /// The same point in time on the runtime's clock, for `timeout_at` and the like.
     pub(crate) fn to_instant(self, moment: Moment) -> Instant {
-        let left = moment.saturating_sub(self.now());
-        let now = Instant::now();
-        now.checked_add(left)
+        let (here, now) = (self.now(), Instant::now());
+        if moment < here {
+            // What is over must not look as if it ended just now.
+            return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);
+        }
+        now.checked_add(moment.saturating_sub(here))
             .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
     }
 

@@ -146,23 +146,20 @@ impl Hold {
         self.changed.notify_waiters();
     }
 
-    /// A renewal leaves. Until it is confirmed, it counts as failing.
-    pub(crate) fn asked_to_renew(&self, sent: Moment) {
-        self.state()
+    /// A renewal leaves. Until it is confirmed, it counts as failing. `true` for the
+    /// first one after a confirmation.
+    pub(crate) fn asked_to_renew(&self, sent: Moment) -> bool {
+        let mut state = self.state();
+        let first = state.failing.is_none();
+        state
             .failing
             .get_or_insert_with(|| (sent, "no reply yet".to_owned()));
+        first
     }
 
     /// A renewal that left at `sent` has failed.
     pub(crate) fn failed_to_renew(&self, sent: Moment, failure: &Failure) {
-        let cause = match &failure.cause {
-            crate::backend::step::Cause::Late => "too late".to_owned(),
-            crate::backend::step::Cause::NoAnswer(what)
-            | crate::backend::step::Cause::NotNow(what)
-            | crate::backend::step::Cause::Denied(what)
-            | crate::backend::step::Cause::WrongKind(what)
-            | crate::backend::step::Cause::Other(what) => what.clone(),
-        };
+        let cause = failure.cause.to_string();
         let mut state = self.state();
         let since = state.failing.take().map_or(sent, |(since, _)| since);
         state.failing = Some((since, cause));

@@ -239,7 +239,7 @@ pub(crate) async fn try_renew(
 ) -> Result<Renewed, Failure> {
     let lease = hold.terms().lease;
     let sent = clock.now();
-    hold.asked_to_renew(sent);
+    let first = hold.asked_to_renew(sent);
     match backend.submit(hold.steps.renew(lease)).await {
         Ok(reply) if was_ours(&reply) => {
             hold.confirmed(sent, lease);
@@ -254,7 +254,10 @@ pub(crate) async fn try_renew(
             Ok(Renewed::Lost)
         }
         Err(failure) => {
-            tracing::warn!(key = %hold.key, cause = ?failure.cause, "renewal failed");
+            // Once per trouble: it is tried again many times before the lease ends.
+            if first {
+                tracing::warn!(key = %hold.key, cause = %failure.cause, "renewal failed; trying again");
+            }
             hold.failed_to_renew(sent, &failure);
             Err(failure)
         }

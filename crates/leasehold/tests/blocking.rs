@@ -154,7 +154,7 @@ fn the_reason_of_a_loss_can_be_waited_for() {
 fn the_rest_of_the_methods_forward() {
     let client = Client::embedded();
     let lock = client.lock("x");
-    assert_eq!(lock.run(|guard| guard.is_held()).unwrap(), true);
+    assert!(lock.run(|guard| guard.is_held()).unwrap());
     let guard = lock.acquire().unwrap();
     guard.extend(Duration::from_secs(100)).unwrap();
     assert!(guard.valid_until() > Instant::now() + Duration::from_secs(90));

@@ -143,6 +143,7 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failu
 async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Connection) {
     let mut pause = Pause::new();
     let mut connection = Some(first);
+    let mut down = false;
     loop {
         let opened = match connection.take() {
             Some(connection) => Ok(connection),
@@ -151,6 +152,9 @@ async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Conne
         match opened {
             Ok((connection, mut driver)) => {
                 pause.reset();
+                if std::mem::take(&mut down) {
+                    tracing::info!(address = %lane.address, "connected again");
+                }
                 lane.up(connection);
                 tokio::select! {
                     () = &mut driver => {}
@@ -162,7 +166,10 @@ async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Conne
                 tracing::warn!(address = %lane.address, "the connection is lost; connecting again");
             }
             Err(failure) => {
-                tracing::warn!(address = %lane.address, cause = ?failure.cause, "no connection");
+                // Once per outage: it is tried again every second.
+                if !std::mem::replace(&mut down, true) {
+                    tracing::warn!(address = %lane.address, cause = %failure.cause, "no connection; trying again");
+                }
                 if matches!(failure.cause, Cause::Denied(_)) {
                     pause.longest();
                 }

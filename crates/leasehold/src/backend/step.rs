@@ -98,6 +98,19 @@ pub(crate) enum Cause {
     Other(String),
 }
 
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAnswer(what)
+            | Self::NotNow(what)
+            | Self::Denied(what)
+            | Self::WrongKind(what)
+            | Self::Other(what) => f.write_str(what),
+            Self::Late => f.write_str("the request came too late"),
+        }
+    }
+}
+
 impl Failure {
     /// Whether it is worth asking again.
     pub(crate) fn may_heal(&self) -> bool {

@@ -44,11 +44,11 @@ async fn our_state_is_redissons_after_every_step() {
         let mut compared = 0;
         for step in steps(text) {
             let what = format!("{version} {file}, step {}", step.call);
-            if stage.play(&step).await {
-                if let Some(state) = &step.state {
-                    assert_eq!(&stage.state(), state, "{what}");
-                    compared += 1;
-                }
+            if stage.play(&step).await
+                && let Some(state) = &step.state
+            {
+                assert_eq!(&stage.state(), state, "{what}");
+                compared += 1;
             }
         }
         assert!(

@@ -7,6 +7,7 @@ use leasehold::{Activity, Client, ClientBuilder, Embedded};
 use leasehold_testkit::{RedisServer, server::Builder};
 
 /// A backend of its own for one test.
+#[allow(clippy::large_enum_variant, reason = "there is one per test")]
 pub(crate) enum Place {
     Embedded(Embedded),
     Server {

@@ -26,9 +26,9 @@ use crate::clock::Clock;
 const MAX_OPERATIONS: usize = 256;
 /// Most bytes in one call. An operation over it travels alone.
 const MAX_BYTES: usize = 64 * 1024;
-/// Calls on their way at once: one being run, one behind it on the wire. More only
-/// makes the calls smaller.
-const MAX_CALLS: usize = 2;
+/// Calls on their way at once: one being run by the server, one on the wire before it,
+/// one behind it. With fewer the server idles between them; more make them smaller.
+const MAX_CALLS: usize = 3;
 /// Replies in a row that did not come before the connection is given up.
 const MAX_SILENCE: u32 = 2;
 

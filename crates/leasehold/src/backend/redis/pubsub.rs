@@ -40,13 +40,16 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
                     reply_limit: connector.reply_limit,
                 };
                 let end = session.run(&mut pause).await;
-                tracing::warn!(
-                    address = %connector.address.shown(), cause = %end,
-                    "the connection for wake-ups is lost; waiters poll until it is back"
-                );
+                // Nobody misses it while nobody listens.
+                if !channels.wanted().is_empty() {
+                    tracing::warn!(
+                        address = %connector.address.shown(), cause = %end,
+                        "the connection for wake-ups is lost; waiters poll until it is back"
+                    );
+                }
             }
             Err(failure) => tracing::debug!(
-                address = %connector.address.shown(), cause = ?failure.cause,
+                address = %connector.address.shown(), cause = %failure.cause,
                 "no connection for wake-ups"
             ),
         }
