@@ -33,3 +33,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use loss::LossReason;
 pub use owner::Owner;
 pub use primitives::lock::{Holder, Lock, LockGuard, LockInfo, Ttl};
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

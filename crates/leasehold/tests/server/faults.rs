@@ -84,6 +84,24 @@ async fn a_renewal_whose_reply_is_lost_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_hold_counts_from_before_its_request_left() {
+    let (_server, proxy, ours, _) = through_proxy().await;
+    proxy.hold(true);
+    let lock = ours.lock("x").lease(LEASE);
+    let before = tokio::time::Instant::now();
+    let acquire = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    // A slow network, not a slow server: the answer comes late.
+    tokio::time::sleep(LEASE / 3).await;
+    proxy.hold(false);
+    let guard = acquire.await.unwrap();
+    assert!(
+        guard.valid_until() < before + LEASE,
+        "it counts from the reply"
+    );
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_dropped_acquire_that_the_network_held_back_takes_nothing() {
     let (server, proxy, ours, _) = through_proxy().await;
     proxy.hold(true);
