@@ -13,8 +13,7 @@ use crate::backend::{Backend, Reply, Ticket};
 use crate::clock::{Clock, Moment};
 use crate::lease::Hold;
 
-/// Gives back in the background. Cheap to clone.
-#[derive(Clone)]
+/// Gives back in the background.
 pub(crate) struct Cleanup {
     backend: Backend,
     clock: Clock,
@@ -29,13 +28,13 @@ struct Pending {
 }
 
 impl Cleanup {
-    pub(crate) fn new(backend: Backend, clock: Clock, runtime: Handle) -> Self {
-        Self {
+    pub(crate) fn new(backend: Backend, clock: Clock, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self {
             backend,
             clock,
             runtime,
             pending: Arc::default(),
-        }
+        })
     }
 
     /// Gives `hold` back. The first request is queued when this returns, so that
@@ -44,13 +43,13 @@ impl Cleanup {
     /// `unanswered`: no reply has come to the request that may have been granted.
     /// Such a request can still be on the network, and is asked for once more when
     /// the server would refuse it as too late.
-    fn give_back(&self, hold: Arc<Hold>, unanswered: bool) {
+    fn give_back(self: &Arc<Self>, hold: Arc<Hold>, unanswered: bool) {
         let first = self.backend.submit(hold.steps.release());
         if matches!(first, Reply::Ready(Some(Ok(_)))) {
             return;
         }
         let pending = PendingOne::new(&self.pending);
-        let cleanup = self.clone();
+        let cleanup = Arc::clone(self);
         self.runtime.spawn(async move {
             let _pending = pending;
             // After one lease and the time a reply may take there is nothing left.
@@ -129,7 +128,7 @@ impl Drop for PendingOne {
 /// Armed later, a future dropped while the reply travels would leave the lock
 /// held for a whole lease.
 pub(crate) struct Undo {
-    cleanup: Cleanup,
+    cleanup: Arc<Cleanup>,
     hold: Arc<Hold>,
     state: Armed,
 }
@@ -142,9 +141,9 @@ enum Armed {
 }
 
 impl Undo {
-    pub(crate) fn arm(cleanup: &Cleanup, hold: Arc<Hold>) -> Self {
+    pub(crate) fn arm(cleanup: &Arc<Cleanup>, hold: Arc<Hold>) -> Self {
         Self {
-            cleanup: cleanup.clone(),
+            cleanup: Arc::clone(cleanup),
             hold,
             state: Armed::Asking(None),
         }

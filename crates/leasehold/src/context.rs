@@ -23,7 +23,7 @@ pub(crate) struct Context {
     pub(crate) backend: Backend,
     pub(crate) clock: Clock,
     pub(crate) margin: SafetyMargin,
-    pub(crate) cleanup: Cleanup,
+    pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) renewal: Renewal,
     pub(crate) turns: Arc<Turns>,
     pub(crate) owners: Arc<Owners>,

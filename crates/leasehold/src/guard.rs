@@ -104,9 +104,9 @@ impl Share {
     async fn give_back(&self) -> Result<()> {
         let (backend, clock) = (&self.context.backend, self.context.clock);
         let hold = self.hold();
-        let limit = clock.now() + backend.reply_limit();
         let mut reply = backend.submit(hold.steps.release());
         self.clear_owner();
+        let mut limit = None;
         let mut asked_before = false;
         let mut pause = Duration::from_millis(10);
         loop {
@@ -121,7 +121,11 @@ impl Share {
                     let reason = why_lost(backend, hold, clock).await;
                     return Err(Error::lost(&hold.key, reason));
                 }
-                Err(failure) if failure.may_heal() && clock.now() < limit => {
+                Err(failure)
+                    if failure.may_heal()
+                        && clock.now()
+                            < *limit.get_or_insert(clock.now() + backend.reply_limit()) =>
+                {
                     asked_before |= failure.outcome == crate::backend::step::Outcome::MayHaveRun;
                     tokio::time::sleep(pause).await;
                     pause *= 2;
@@ -180,8 +184,8 @@ impl Share {
     async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
         match try_renew(&self.context.backend, self.context.clock, hold).await {
-            Ok(Renewed::Yes { .. }) => {
-                self.context.renewal.keep(hold);
+            Ok(Renewed::Yes { sent }) => {
+                self.context.renewal.reschedule(hold, sent);
                 Ok(())
             }
             Ok(Renewed::Lost | Renewed::Failed) => Err(Error::lost(

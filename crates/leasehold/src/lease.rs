@@ -62,7 +62,7 @@ pub(crate) struct Hold {
 struct State {
     terms: Terms,
     valid_until: Moment,
-    granted_at: Moment,
+    asked_at: Moment,
     guards: usize,
     /// Released, or left to its lease: nothing is reported any more.
     over: bool,
@@ -92,9 +92,9 @@ impl Hold {
         terms: Terms,
         clock: Clock,
         margin: SafetyMargin,
+        asked_at: Moment,
     ) -> Arc<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let now = clock.now();
         Arc::new(Self {
             key,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -103,8 +103,8 @@ impl Hold {
             margin,
             state: Mutex::new(State {
                 terms,
-                valid_until: now,
-                granted_at: now,
+                valid_until: asked_at,
+                asked_at,
                 guards: 1,
                 over: false,
                 forgotten: false,
@@ -125,11 +125,19 @@ impl Hold {
         self.state().terms
     }
 
-    /// The server has answered "yours" to a request that left at `sent`.
-    pub(crate) fn granted(&self, sent: Moment) {
+    /// The server has answered "yours" to the request for it. `false` if the answer
+    /// took longer than the lease.
+    pub(crate) fn granted(&self) -> bool {
+        let now = self.clock.now();
         let mut state = self.state();
-        state.granted_at = sent;
-        state.valid_until = self.margin.end(sent, state.terms.lease);
+        // From before the request left, whenever the answer comes.
+        state.valid_until = self.margin.end(state.asked_at, state.terms.lease);
+        state.check(now).is_none()
+    }
+
+    /// The time from which its first lease counts.
+    pub(crate) fn asked_at(&self) -> Moment {
+        self.state().asked_at
     }
 
     /// The server has confirmed `lease` from a request that left at `sent`. A hold
@@ -277,7 +285,7 @@ impl Hold {
     pub(crate) fn must_end_at(&self) -> Option<(Moment, Duration)> {
         let state = self.state();
         let limit = state.terms.max_hold?;
-        Some((state.granted_at + limit, limit))
+        Some((state.asked_at + limit, limit))
     }
 
     /// Notes when the watchdog looks at it next, and returns what was noted.

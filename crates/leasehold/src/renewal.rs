@@ -50,9 +50,14 @@ impl Renewal {
         Self { shared, task }
     }
 
-    /// Looks after a hold from now on, if its terms ask for it.
+    /// Looks after a new hold from now on, if its terms ask for it.
     pub(crate) fn keep(&self, hold: &Arc<Hold>) {
-        self.shared.schedule(hold, self.shared.clock.now());
+        self.shared.schedule(hold, hold.asked_at());
+    }
+
+    /// Goes by the new terms of a hold that was confirmed at `sent`.
+    pub(crate) fn reschedule(&self, hold: &Arc<Hold>, sent: Moment) {
+        self.shared.schedule(hold, sent);
     }
 
     /// Forgets a hold: it is released, or left to its lease.

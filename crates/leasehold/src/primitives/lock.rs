@@ -357,22 +357,21 @@ impl Lock {
             terms,
             context.clock,
             context.margin,
+            context.clock.now(),
         );
         // Armed before the request leaves: a future dropped while the answer is on
         // its way must not leave the lock held for a whole lease.
         let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
-        // The lease counts from before the request left, whenever the answer comes.
-        let sent = context.clock.now();
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
         match reply.await {
             Ok(Value::Nil) => {
                 undo.granted();
-                hold.granted(sent);
-                if hold.loss().is_some() {
-                    return Err(came_too_late(context));
+                if hold.granted() {
+                    Ok(Answer::Granted(undo))
+                } else {
+                    Err(came_too_late(context))
                 }
-                Ok(Answer::Granted(undo))
             }
             Ok(Value::Int(ttl_ms)) => {
                 undo.disarm();
