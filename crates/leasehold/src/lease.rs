@@ -212,6 +212,10 @@ impl Hold {
             if let Some(reason) = self.loss() {
                 return reason;
             }
+            if self.is_over() {
+                // Given back in time: it can't be lost any more.
+                return std::future::pending().await;
+            }
             tokio::select! {
                 () = changed => {}
                 () = self.clock.sleep_until(self.valid_until()) => {}

@@ -133,10 +133,9 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failu
         }
     };
     tokio::select! {
-        () = questions => {}
-        () = &mut driver => {}
+        () = questions => Ok((connection, driver)),
+        () = &mut driver => Err(connector.lost_at_once()),
     }
-    Ok((connection, driver))
 }
 
 /// Keeps a connection under the lane for as long as the client lives.

@@ -628,7 +628,8 @@ impl LockGuard {
     /// server says so, and at [`valid_until`](Self::valid_until) at the latest,
     /// without any word from the server.
     ///
-    /// The future is its own and can be moved into another task.
+    /// The future is its own and can be moved into another task. It never resolves
+    /// once the lock has been given back in time.
     ///
     /// # Cancel safety
     ///

@@ -203,6 +203,16 @@ async fn calls_on_a_guard() {
 }
 
 #[tokio::test]
+async fn connecting() {
+    let place = place();
+    let client = place.client().await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, place.client()).await
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn questions_and_force() {
     let place = place();
     let client = place.client().await;

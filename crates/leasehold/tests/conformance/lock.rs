@@ -126,6 +126,17 @@ async fn protect_drops_the_work_when_the_lock_is_lost() {
 }
 
 #[tokio::test]
+async fn a_lock_given_back_in_time_is_never_lost() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").lease(LEASE / 2).acquire().await.unwrap();
+    let lost = guard.lost();
+    guard.release().await.unwrap();
+    let lost = tokio::time::timeout(LEASE, lost).await;
+    assert!(lost.is_err(), "{lost:?}");
+}
+
+#[tokio::test]
 async fn run_holds_the_lock_for_the_closure_only() {
     let place = place();
     let client = place.client().await;

@@ -165,6 +165,19 @@ async fn a_waiter_whose_connections_are_cut_is_served() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_lost_right_after_its_handshake_is_opened_again() {
+    let (_server, proxy, ours, _) = through_proxy().await;
+    for _ in 0..3 {
+        // The script is loaded first thing on every connection.
+        let fault = proxy.cut_before_next(b"LOAD");
+        proxy.cut();
+        eventually("the fault", async || fault.fired()).await;
+    }
+    let guard = ours.lock("x").acquire().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_waiter_whose_message_was_lost_is_served_by_its_poll() {
     let (server, _proxy, ours, _) = through_proxy().await;
     let lock = ours.lock("x").poll_cap(Duration::from_millis(100));

@@ -72,6 +72,11 @@ impl Connector {
         .await
     }
 
+    /// The connection did not outlive its first questions.
+    pub(crate) fn lost_at_once(&self) -> Failure {
+        self.no_connection("the server closed the connection".into(), None)
+    }
+
     async fn within_limit<T>(
         &self,
         open: impl Future<Output = Result<T, Failure>>,
