@@ -154,12 +154,16 @@ impl Embedded {
 
     /// A client of this keyspace, with the builder's settings.
     ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] for a setting out of its range.
+    ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    #[must_use]
-    pub fn client_with(&self, builder: &ClientBuilder) -> Client {
-        Client::over(Backend::Memory(self.memory()), builder)
+    pub fn client_with(&self, builder: &ClientBuilder) -> Result<Client> {
+        builder.check()?;
+        Ok(Client::over(Backend::Memory(self.memory()), builder))
     }
 
     /// The keys that are there now: for tests that nothing is left behind.
@@ -204,7 +208,7 @@ impl ClientBuilder {
     }
 
     /// Sets by which part of a lease the clocks of this machine and the server may
-    /// drift apart during it: 0.01 by default, 0 to 0.5. Holders stop that much
+    /// drift apart during it: 0.01 by default, 0 to 0.25. Holders stop that much
     /// earlier.
     #[must_use]
     pub fn drift(mut self, part: f64) -> Self {
@@ -247,7 +251,7 @@ impl ClientBuilder {
     pub async fn connect(&self, url: &str) -> Result<Client> {
         self.check()?;
         if url.trim() == "memory://" {
-            return Ok(Embedded::new().client_with(self));
+            return Embedded::new().client_with(self);
         }
         self.connect_to_server(url).await
     }
@@ -286,16 +290,16 @@ impl ClientBuilder {
                 return Err(Error::new(
                     ErrorKind::Misuse,
                     format!(
-                        "a client's {what} of {span:?} is not between {least_ms} ms and 2^53 ms"
+                        "a client's {what} of {span:?} is not between {least_ms} ms and 2^53 ms; set one that is"
                     ),
                 ));
             }
         }
-        if !(0.0..=0.5).contains(&self.drift) {
+        if !(0.0..=0.25).contains(&self.drift) {
             return Err(Error::new(
                 ErrorKind::Misuse,
                 format!(
-                    "a client's drift of {} is not between 0 and 0.5",
+                    "a client's drift of {} is not between 0 and 0.25; 0.01 is a good one",
                     self.drift
                 ),
             ));

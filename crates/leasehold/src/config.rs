@@ -27,7 +27,9 @@ pub enum WaitStrategy {
     /// [`poll_cap`](crate::Lock::poll_cap) are the safety net.
     PubSub,
     /// Asks again after growing pauses and subscribes to nothing: Redisson's spin
-    /// lock. For very short holds, or where the server denies channels.
+    /// lock. For very short holds, or where the server denies channels. In one process
+    /// one waiter a name asks for all behind it, so its pace is theirs: don't mix it
+    /// with the other strategy on one name.
     BackOff(BackOff),
 }
 
@@ -41,6 +43,8 @@ pub struct BackOff {
 }
 
 impl BackOff {
+    const LONGEST: Duration = Duration::from_secs(3600);
+
     /// Redisson's exponential back-off: 1 ms, doubled, at most 128 ms.
     #[must_use]
     pub fn exponential() -> Self {
@@ -52,10 +56,10 @@ impl BackOff {
     }
 
     /// The same pause each time (Redisson's constant back-off; its default is 64 ms).
-    /// At least 1 ms.
+    /// At least 1 ms, at most an hour.
     #[must_use]
     pub fn constant(pause: Duration) -> Self {
-        let pause = pause.max(Duration::from_millis(1));
+        let pause = pause.clamp(Duration::from_millis(1), Self::LONGEST);
         Self {
             first: pause,
             factor: 1,
@@ -63,17 +67,18 @@ impl BackOff {
         }
     }
 
-    /// Sets the first pause. At least 1 ms.
+    /// Sets the first pause. At least 1 ms, at most an hour.
     #[must_use]
     pub fn first(mut self, pause: Duration) -> Self {
-        self.first = pause.max(Duration::from_millis(1));
+        self.first = pause.clamp(Duration::from_millis(1), Self::LONGEST);
+        self.cap = self.cap.max(self.first);
         self
     }
 
-    /// Sets the longest pause. At least the first one.
+    /// Sets the longest pause. At least the first one, at most an hour.
     #[must_use]
     pub fn cap(mut self, pause: Duration) -> Self {
-        self.cap = pause.max(self.first);
+        self.cap = pause.min(Self::LONGEST).max(self.first);
         self
     }
 }

@@ -15,6 +15,7 @@ use crate::key::Key;
 use crate::lease::SafetyMargin;
 use crate::owner::Owners;
 use crate::renewal::Renewal;
+use crate::wait::Trouble;
 use crate::wait::turns::Turns;
 
 /// Shared by a client, its primitives and its guards. The connection and the
@@ -25,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) margin: SafetyMargin,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) renewal: Renewal,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) turns: Arc<Turns<Trouble>>,
     pub(crate) owners: Arc<Owners>,
     pub(crate) client_id: String,
     default_lease: Duration,

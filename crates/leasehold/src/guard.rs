@@ -164,7 +164,10 @@ impl Share {
         let hold = self.hold();
         check_lease(lease, &hold.key)?;
         hold.check()?;
-        let mut terms = hold.terms();
+        let mut terms = Terms {
+            max_hold: None,
+            ..hold.terms()
+        };
         // A renewed hold is renewed often enough for the lease it has already.
         terms.lease = lease.max(terms.lease);
         hold.raise_terms(terms);
@@ -175,17 +178,19 @@ impl Share {
     /// than the hold has, or its deadline is near.
     pub(crate) async fn join_on(&self, terms: Terms) -> Result<()> {
         if self.hold().raise_terms(terms) {
-            self.confirm().await
-        } else {
-            Ok(())
+            return self.confirm().await;
         }
+        if terms.max_hold.is_some() {
+            self.context.renewal.keep(self.hold());
+        }
+        Ok(())
     }
 
     async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
         match try_renew(&self.context.backend, self.context.clock, hold).await {
-            Ok(Renewed::Yes { sent }) => {
-                self.context.renewal.reschedule(hold, sent);
+            Ok(Renewed::Yes) => {
+                self.context.renewal.keep(hold);
                 Ok(())
             }
             Ok(Renewed::Lost | Renewed::Failed) => Err(Error::lost(

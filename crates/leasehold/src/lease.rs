@@ -57,12 +57,17 @@ pub(crate) struct Hold {
     state: Mutex<State>,
     /// Told when the hold is lost or its deadline has moved.
     changed: Notify,
+    /// Held while a renewal is on its way.
+    pub(crate) renewing: tokio::sync::Mutex<()>,
 }
 
 struct State {
     terms: Terms,
     valid_until: Moment,
-    asked_at: Moment,
+    /// When the last confirmed request left; before the first, when that did.
+    confirmed_at: Moment,
+    /// When its maximum hold time is over, and what that was.
+    ends_at: Option<(Moment, Duration)>,
     guards: usize,
     /// Released, or left to its lease: nothing is reported any more.
     over: bool,
@@ -104,7 +109,8 @@ impl Hold {
             state: Mutex::new(State {
                 terms,
                 valid_until: asked_at,
-                asked_at,
+                confirmed_at: asked_at,
+                ends_at: terms.max_hold.map(|limit| (asked_at + limit, limit)),
                 guards: 1,
                 over: false,
                 forgotten: false,
@@ -113,6 +119,7 @@ impl Hold {
                 due: None,
             }),
             changed: Notify::new(),
+            renewing: tokio::sync::Mutex::default(),
         })
     }
 
@@ -131,13 +138,13 @@ impl Hold {
         let now = self.clock.now();
         let mut state = self.state();
         // From before the request left, whenever the answer comes.
-        state.valid_until = self.margin.end(state.asked_at, state.terms.lease);
+        state.valid_until = self.margin.end(state.confirmed_at, state.terms.lease);
         state.check(now).is_none()
     }
 
-    /// The time from which its first lease counts.
-    pub(crate) fn asked_at(&self) -> Moment {
-        self.state().asked_at
+    /// The time from which its present lease counts.
+    pub(crate) fn confirmed_at(&self) -> Moment {
+        self.state().confirmed_at
     }
 
     /// The server has confirmed `lease` from a request that left at `sent`. A hold
@@ -149,6 +156,7 @@ impl Hold {
         }
         let end = self.margin.end(sent, lease);
         state.valid_until = state.valid_until.max(end);
+        state.confirmed_at = state.confirmed_at.max(sent);
         state.failing = None;
         drop(state);
         self.changed.notify_waiters();
@@ -227,8 +235,7 @@ impl Hold {
     pub(crate) fn join(&self) -> bool {
         let now = self.clock.now();
         let mut state = self.state();
-        let usable =
-            state.guards > 0 && !state.over && !state.forgotten && state.check(now).is_none();
+        let usable = state.guards > 0 && !state.over && state.check(now).is_none();
         if usable {
             state.guards += 1;
         }
@@ -281,15 +288,16 @@ impl Hold {
         if renewal || (longer && wanted.renew_every.is_some()) {
             state.terms.renew_every = wanted.renew_every;
         }
+        // Of two maximum hold times the one that is over first counts.
+        let end = wanted.max_hold.map(|limit| (now + limit, limit));
+        state.ends_at = state.ends_at.into_iter().chain(end).min();
         let left = state.valid_until.saturating_sub(now);
         longer || renewal || left < state.terms.lease / 3
     }
 
     /// The point at which its maximum hold time is over.
     pub(crate) fn must_end_at(&self) -> Option<(Moment, Duration)> {
-        let state = self.state();
-        let limit = state.terms.max_hold?;
-        Some((state.asked_at + limit, limit))
+        self.state().ends_at
     }
 
     /// Notes when the watchdog looks at it next, and returns what was noted.

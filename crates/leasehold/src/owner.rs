@@ -94,6 +94,7 @@ impl Owners {
         Entry::Ask(Asking {
             owners: Arc::clone(self),
             id,
+            has_it: false,
         })
     }
 
@@ -139,10 +140,12 @@ impl Owners {
 pub(crate) struct Asking {
     owners: Arc<Owners>,
     id: (Key, Owner),
+    has_it: bool,
 }
 
 impl Asking {
-    pub(crate) fn holds(self, held: &Arc<Held>) {
+    pub(crate) fn holds(mut self, held: &Arc<Held>) {
+        self.has_it = true;
         self.owners
             .slots()
             .insert(self.id.clone(), Slot::Held(Arc::clone(held)));
@@ -151,11 +154,9 @@ impl Asking {
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        let mut slots = self.owners.slots();
-        if matches!(slots.get(&self.id), Some(Slot::Acquiring)) {
-            slots.remove(&self.id);
+        if !self.has_it {
+            self.owners.slots().remove(&self.id);
         }
-        drop(slots);
         self.owners.changed.notify_waiters();
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::backend::Backend;
-use crate::backend::step::Failure;
+use crate::backend::step::{Cause, Failure};
 use crate::cleanup::was_ours;
 use crate::clock::{Clock, Moment};
 use crate::lease::Hold;
@@ -50,14 +50,9 @@ impl Renewal {
         Self { shared, task }
     }
 
-    /// Looks after a new hold from now on, if its terms ask for it.
+    /// Looks after a hold from now on, as its present terms ask for.
     pub(crate) fn keep(&self, hold: &Arc<Hold>) {
-        self.shared.schedule(hold, hold.asked_at());
-    }
-
-    /// Goes by the new terms of a hold that was confirmed at `sent`.
-    pub(crate) fn reschedule(&self, hold: &Arc<Hold>, sent: Moment) {
-        self.shared.schedule(hold, sent);
+        self.shared.schedule(hold);
     }
 
     /// Forgets a hold: it is released, or left to its lease.
@@ -83,9 +78,11 @@ impl Shared {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Due one renewal period after `confirmed`, or when its maximum hold ends.
-    fn schedule(&self, hold: &Arc<Hold>, confirmed: Moment) {
-        let renewal = hold.terms().renew_every.map(|period| confirmed + period);
+    /// Due one renewal period after it was confirmed last, or when its maximum hold
+    /// ends.
+    fn schedule(&self, hold: &Arc<Hold>) {
+        let period = hold.terms().renew_every;
+        let renewal = period.map(|period| hold.confirmed_at() + period);
         let end = hold.must_end_at().map(|(end, _)| end);
         if let Some(due) = renewal.into_iter().chain(end).min() {
             self.schedule_at(hold, due);
@@ -188,11 +185,11 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
         return;
     }
     if hold.terms().renew_every.is_none() {
-        shared.schedule(&hold, now);
+        shared.schedule(&hold);
         return;
     }
     match renew(&shared.backend, shared.clock, &hold).await {
-        Renewed::Yes { sent } => shared.schedule(&hold, sent),
+        Renewed::Yes => shared.schedule(&hold),
         Renewed::Lost => {}
         Renewed::Failed => {
             let now = shared.clock.now();
@@ -220,8 +217,8 @@ async fn end_hold(shared: &Shared, hold: &Arc<Hold>, limit: Duration) {
 
 /// What came of one renewal.
 pub(crate) enum Renewed {
-    /// Confirmed, by a request that left at `sent`.
-    Yes { sent: Moment },
+    /// Confirmed.
+    Yes,
     /// The server does not have it any more; the hold knows why.
     Lost,
     /// Not known; the hold is good until its deadline.
@@ -242,13 +239,15 @@ pub(crate) async fn try_renew(
     clock: Clock,
     hold: &Hold,
 ) -> Result<Renewed, Failure> {
+    // One at a time: of two on their way the shorter one could arrive last.
+    let _turn = hold.renewing.lock().await;
     let lease = hold.terms().lease;
     let sent = clock.now();
     let first = hold.asked_to_renew(sent);
     match backend.submit(hold.steps.renew(lease)).await {
         Ok(reply) if was_ours(&reply) => {
             hold.confirmed(sent, lease);
-            Ok(Renewed::Yes { sent })
+            Ok(Renewed::Yes)
         }
         Ok(_) => {
             if !hold.is_over() {
@@ -256,6 +255,14 @@ pub(crate) async fn try_renew(
                 tracing::error!(key = %hold.key, %reason, "lock lost");
                 hold.lose(reason);
             }
+            Ok(Renewed::Lost)
+        }
+        // Something else stands there, so the hold does not.
+        Err(Failure {
+            cause: Cause::WrongKind(_),
+            ..
+        }) => {
+            hold.lose(LossReason::Deleted);
             Ok(Renewed::Lost)
         }
         Err(failure) => {

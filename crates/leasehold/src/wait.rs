@@ -10,7 +10,7 @@ pub(crate) mod turns;
 use std::time::Duration;
 
 use crate::backend::channels::{Listener, Signal};
-use crate::backend::step::Failure;
+use crate::backend::step::{Cause, Failure, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::config::{Settings, WaitStrategy};
 use crate::context::Context;
@@ -90,16 +90,21 @@ impl Wait<'_> {
             return self.once(asker).await;
         }
         let place = self.context.turns.line_up(self.key);
-        let _turn = tokio::select! {
+        let mut trouble = tokio::select! {
             biased;
             turn = place.turn() => turn,
             () = self.deadline.passed(clock) => return Ok(None),
         };
         let mut sleep = Sleep::new(&self);
-        let mut trouble = Trouble::default();
         loop {
             let mark = sleep.mark();
-            let pause = match asker.ask().await {
+            let answer = tokio::select! {
+                biased;
+                answer = asker.ask() => answer,
+                // What it may have been granted is undone.
+                () = self.deadline.passed(clock) => return trouble.at_the_end(&self),
+            };
+            let pause = match answer {
                 Ok(Answer::Granted(granted)) => return Ok(Some(granted)),
                 Ok(Answer::Busy { ttl }) => {
                     trouble.answered(clock, ttl);
@@ -122,7 +127,6 @@ impl Wait<'_> {
                 Err(failure) => return Err(failure.into_error(self.key)),
             };
             tokio::select! {
-                // A wake-up that comes together with the deadline is used.
                 biased;
                 () = sleep.until(mark, clock.now() + pause) => {}
                 () = self.deadline.passed(clock) => {}
@@ -237,15 +241,18 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// What has kept a wait from ending well.
+/// What has kept the waits for a name from ending well. It belongs to the line: those
+/// who stand behind need not find out again, one after the other.
 #[derive(Default)]
-struct Trouble {
+pub(crate) struct Trouble {
+    has_answered: bool,
     down: Option<(Moment, Failure)>,
     without_expiry: Option<Moment>,
 }
 
 impl Trouble {
     fn answered(&mut self, clock: Clock, ttl: Option<Duration>) {
+        self.has_answered = true;
         self.down = None;
         self.without_expiry = match ttl {
             Some(_) => None,
@@ -267,14 +274,27 @@ impl Trouble {
 
     /// The deadline has passed. "Still held" is only said of a lock that the
     /// server has said it of.
-    fn at_the_end<T>(self, wait: &Wait<'_>) -> Result<Option<T>> {
-        if let Some((since, failure)) = self.down {
-            let down_for = wait.context.clock.now().saturating_sub(since);
-            return Err(still_down(failure, down_for).into_error(wait.key));
+    fn at_the_end<T>(&self, wait: &Wait<'_>) -> Result<Option<T>> {
+        if let Some((since, failure)) = &self.down {
+            let down_for = wait.context.clock.now().saturating_sub(*since);
+            return Err(still_down(failure.clone(), down_for).into_error(wait.key));
+        }
+        if !self.has_answered {
+            return Err(no_answer_in_time(wait.context).into_error(wait.key));
         }
         if self.without_expiry.is_some() {
             return Err(wait.never_expires());
         }
         Ok(None)
+    }
+}
+
+/// The wait was shorter than what the server takes to answer.
+fn no_answer_in_time(context: &Context) -> Failure {
+    Failure {
+        outcome: Outcome::MayHaveRun,
+        cause: Cause::NoAnswer("no answer before the wait was over".into()),
+        address: context.backend.address().into(),
+        source: None,
     }
 }

@@ -76,7 +76,7 @@ pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Fai
     let stock = Stock::create(dir.path(), plan.items)?;
     output::result(headline(&plan, server.as_ref()))?;
     let mut crew = match &server {
-        None => Crew::of_tasks(&plan, &stock),
+        None => Crew::of_tasks(&plan, &stock)?,
         Some(server) => {
             if plan.lock.is_some() {
                 // Told once and at once, and not by each worker.

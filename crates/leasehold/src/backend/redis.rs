@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -112,6 +113,9 @@ impl Drop for Redis {
     }
 }
 
+/// A connection that has lasted this long was a good one.
+const LASTING: Duration = Duration::from_secs(1);
+
 type Connection = (MultiplexedConnection, Driver);
 
 /// Opens a connection, learns the server's clock and loads the script.
@@ -129,7 +133,7 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failu
             other.send_packed_command(&load)
         );
         if let Ok((seconds, micros)) = time {
-            lane.learn_time(seconds * 1000 + micros / 1000);
+            lane.learn_time(seconds.saturating_mul(1000).saturating_add(micros / 1000));
         }
     };
     tokio::select! {
@@ -150,7 +154,9 @@ async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Conne
         };
         match opened {
             Ok((connection, mut driver)) => {
-                pause.reset();
+                // Told about an earlier connection, if at all.
+                let _ = lane.given_up.notified().now_or_never();
+                let since = lane.clock.now();
                 if std::mem::take(&mut down) {
                     tracing::info!(address = %lane.address, "connected again");
                 }
@@ -163,6 +169,12 @@ async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Conne
                 // are healed by connecting again.
                 lane.opening();
                 tracing::warn!(address = %lane.address, "the connection is lost; connecting again");
+                // One that did not last is not followed by the next without a pause.
+                if lane.clock.now().saturating_sub(since) > LASTING {
+                    pause.reset();
+                } else {
+                    tokio::time::sleep(pause.next()).await;
+                }
             }
             Err(failure) => {
                 // Once per outage: it is tried again every second.

@@ -22,9 +22,10 @@ pub(crate) struct Step {
     pub(crate) keys: usize,
     /// How many follow them.
     pub(crate) args: usize,
-    /// Whether it gives the caller something. Such a step is not run when its
-    /// call reaches the server too late, and is taken out of the queue when
-    /// nobody waits for it any more.
+    /// Whether it gives the caller something: a grant, or more time. Such a step is
+    /// not run when its call reaches the server too late (a renewal that comes after
+    /// a later one would shorten it), and is taken out of the queue when nobody
+    /// waits for it any more.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) grants: bool,
     /// The same change on the embedded keyspace.

@@ -262,7 +262,7 @@ impl<O: Ownership> fmt::Debug for Lock<O> {
 /// Proof that the lock is held; see [`leasehold::LockGuard`](crate::LockGuard).
 ///
 /// Dropping it releases the lock before the drop returns, or after the client's
-/// reply limit in the background.
+/// reply limit in the background; inside a tokio runtime always in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard<O: Ownership = PerThread> {

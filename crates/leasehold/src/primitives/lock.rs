@@ -210,8 +210,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). A wait of zero or of more than 2^53 ms is
-    /// `Misuse`.
+    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered
+    /// at all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
     ///
@@ -698,7 +698,8 @@ impl LockGuard {
     }
 
     /// Leaves the lock to its lease: it is neither renewed nor released any more and
-    /// ends by itself. For a job that must not run again too soon.
+    /// ends by itself. For a job that must not run again too soon. Other guards of the
+    /// same [`Owner`] keep it, and then it is left to its lease with the last of them.
     pub fn forget(self) {
         self.share.forget();
     }

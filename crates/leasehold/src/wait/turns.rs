@@ -9,27 +9,23 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::key::Key;
 
-/// The lines of a client, one per name.
+/// The lines of a client, one per name. `T` is what whoever has the turn knows of the
+/// name; it goes on to the next with the turn, and is gone with the line.
 #[derive(Default)]
-pub(crate) struct Turns {
-    lines: Mutex<HashMap<Key, Line>>,
+pub(crate) struct Turns<T> {
+    lines: Mutex<HashMap<Key, Line<T>>>,
 }
 
 #[derive(Default)]
-struct Line {
+struct Line<T> {
     // First come, first served, and a waiter that is dropped leaves its place:
     // both are properties of tokio's mutex.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<tokio::sync::Mutex<T>>,
     places: usize,
 }
 
-impl Turns {
-    fn lines(&self) -> MutexGuard<'_, HashMap<Key, Line>> {
-        // No code that can panic runs under this lock.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn line_up(self: &Arc<Self>, key: &Key) -> Place {
+impl<T: Default> Turns<T> {
+    pub(crate) fn line_up(self: &Arc<Self>, key: &Key) -> Place<T> {
         let mut lines = self.lines();
         let line = lines.entry(key.clone()).or_default();
         line.places += 1;
@@ -38,6 +34,13 @@ impl Turns {
             turns: Arc::clone(self),
             key: key.clone(),
         }
+    }
+}
+
+impl<T> Turns<T> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<Key, Line<T>>> {
+        // No code that can panic runs under this lock.
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn anyone_waits(&self, key: &Key) -> bool {
@@ -50,21 +53,21 @@ impl Turns {
 }
 
 /// A place in a line; left when dropped.
-pub(crate) struct Place {
-    turns: Arc<Turns>,
+pub(crate) struct Place<T> {
+    turns: Arc<Turns<T>>,
     key: Key,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<tokio::sync::Mutex<T>>,
 }
 
-impl Place {
+impl<T> Place<T> {
     /// Resolves when it is this waiter's turn. The turn passes on when it is
     /// dropped, and a wake-up with it: whoever gets the turn asks first.
-    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<T> {
         Arc::clone(&self.turn).lock_owned().await
     }
 }
 
-impl Drop for Place {
+impl<T> Drop for Place<T> {
     fn drop(&mut self) {
         let mut lines = self.turns.lines();
         if let Some(line) = lines.get_mut(&self.key) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::ErrorKind;
+use leasehold::{BackOff, ErrorKind, WaitStrategy};
 
 use super::place;
 
@@ -98,6 +98,25 @@ async fn spans_out_of_range_are_refused_before_anything_is_sent() {
     assert_eq!(error.kind(), ErrorKind::Misuse);
     guard.release().await.unwrap();
     place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn back_offs_of_any_size_are_brought_into_range() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    for back_off in [
+        BackOff::exponential().first(Duration::MAX),
+        BackOff::exponential().cap(Duration::ZERO),
+        BackOff::constant(Duration::MAX),
+    ] {
+        let lock = client
+            .lock("x")
+            .wait_strategy(WaitStrategy::BackOff(back_off));
+        let wait = Duration::from_millis(50);
+        assert!(lock.try_acquire_for(wait).await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -371,3 +371,35 @@ async fn no_two_holds_overlap_under_contention() {
     report.judge().unwrap();
     place.is_clean(&clients.iter().collect::<Vec<_>>()).await;
 }
+
+#[tokio::test]
+async fn an_owner_can_enter_a_hold_of_which_one_guard_was_forgotten() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    second.forget();
+    let third = lock
+        .try_acquire()
+        .await
+        .unwrap()
+        .expect("it is the owner's own");
+    drop(third);
+    first.release().await.unwrap();
+    assert!(lock.is_locked().await.unwrap(), "left to its lease");
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn a_re_entry_with_a_maximum_hold_time_is_held_to_it() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let outer = lock.acquire().await.unwrap();
+    let limit = LEASE * 2;
+    let inner = lock.max_hold(limit).acquire().await.unwrap();
+    assert_eq!(inner.lost().await, LossReason::MaxHold { limit });
+    assert!(!outer.is_held(), "one hold, two guards");
+}

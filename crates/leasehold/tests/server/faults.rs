@@ -356,3 +356,184 @@ async fn two_processes_worth_of_clients_stay_exclusive_while_connections_are_cut
     assert_eq!(report.holds, 3 * 3 * 15);
     report.judge().unwrap();
 }
+
+#[tokio::test]
+async fn a_line_of_waiters_is_told_of_an_outage_together() {
+    let (server, _proxy, _, beside) = through_proxy().await;
+    let limit = Duration::from_millis(800);
+    server.kill().unwrap();
+    let started = tokio::time::Instant::now();
+    let mut waiters = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let lock = beside.lock("x").outage_limit(limit);
+        waiters.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    while let Some(ended) = waiters.join_next().await {
+        let error = ended.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    // One after the other they would take eight times the limit.
+    assert!(started.elapsed() < limit * 5, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_wait_on_a_silent_server_ends_with_its_time() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::builder()
+        .reply_limit(Duration::from_secs(1))
+        .connect(&server.url())
+        .await
+        .unwrap();
+    server.pause().unwrap();
+    let wait = Duration::from_millis(100);
+    let error = client.lock("x").try_acquire_for(wait).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    server.resume().unwrap();
+    eventually("what it left is undone", async || {
+        client.activity().releases == 0 && server.keys().is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_short_renewal_that_was_refused_with_others_does_not_cut_a_longer_one() {
+    let server = RedisServer::start().unwrap();
+    let rules = [
+        "ACL", "SETUSER", "app", "on", ">pw", "+@all", "~app:*", "&*",
+    ];
+    server.command(&rules).unwrap();
+    let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
+    let client = Client::connect(&url).await.unwrap();
+    for round in 0..20 {
+        let lock = client.lock("app:x").lease(LEASE);
+        let guard = lock.acquire().await.unwrap();
+        // Keys that are denied, so that the call they share is split; new ones each
+        // round, because those that were denied travel alone.
+        let denied = || async {
+            let mut tries = Vec::new();
+            for number in 0..30 {
+                let lock = client.lock(&format!("denied:{round}:{number}"));
+                tries.push(tokio::spawn(
+                    async move { lock.try_acquire().await.map(drop) },
+                ));
+            }
+            for attempt in tries {
+                assert!(attempt.await.unwrap().is_err());
+            }
+        };
+        let short = guard.extend(Duration::from_secs(2));
+        let long = async {
+            tokio::task::yield_now().await;
+            guard.extend(Duration::from_secs(60)).await
+        };
+        let ((), short, long) = tokio::join!(denied(), short, long);
+        short.unwrap();
+        long.unwrap();
+        let left = server
+            .command(&["PTTL", "app:x"])
+            .unwrap()
+            .as_int()
+            .unwrap();
+        assert!(left > 50_000, "round {round}: {left} ms left of a minute");
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_counts_from_before_its_request_left() {
+    let (_server, proxy, ours, _) = through_proxy().await;
+    let guard = ours.lock("x").lease(LEASE).acquire().await.unwrap();
+    proxy.hold(true);
+    let before = tokio::time::Instant::now();
+    let extend = guard.extend(LEASE);
+    let network = async {
+        tokio::time::sleep(LEASE / 3).await;
+        proxy.hold(false);
+    };
+    let (extended, ()) = tokio::join!(extend, network);
+    extended.unwrap();
+    assert!(
+        guard.valid_until() < before + LEASE,
+        "it counts from the reply"
+    );
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_confirmation_that_comes_after_the_deadline_revives_nothing() {
+    let (_server, proxy, ours, _) = through_proxy().await;
+    let lease = Duration::from_millis(200);
+    let guard = ours.lock("x").lease(lease).acquire().await.unwrap();
+    proxy.hold(true);
+    // Asks while it is good; the answer comes when it is not.
+    let extend = guard.extend(Duration::from_secs(60));
+    let network = async {
+        guard.lost().await;
+        proxy.hold(false);
+    };
+    let (extended, ()) = tokio::join!(extend, network);
+    assert!(extended.is_err() || !guard.is_held());
+    assert!(!guard.is_held(), "lost is final");
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test]
+async fn a_release_before_the_subscription_stands_wakes_the_waiter_at_its_confirmation() {
+    let (_server, proxy, ours, beside) = through_proxy().await;
+    let guard = beside.lock("x").acquire().await.unwrap();
+    // The connection for messages can't be made until the release is long over; the
+    // one for calls stands.
+    proxy.refuse(true);
+    let lock = ours.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it wants to listen", async || ours.activity().channels == 1).await;
+    let refused = proxy.connections();
+    eventually("it was refused", async || proxy.connections() > refused + 1).await;
+    guard.release().await.unwrap();
+    proxy.refuse(false);
+    let guard = tokio::time::timeout(Duration::from_secs(10), waiter).await;
+    guard
+        .expect("asked again when it could listen")
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+#[test]
+fn a_runtime_that_stops_with_guards_alive_stops() {
+    let server = RedisServer::start().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let url = server.url();
+    std::thread::spawn(move || {
+        for multi in [false, true] {
+            let runtime = if multi {
+                tokio::runtime::Builder::new_multi_thread()
+                    .enable_all()
+                    .build()
+            } else {
+                tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+            }
+            .unwrap();
+            let guards = runtime.block_on(async {
+                let client = Client::builder().lease(LEASE).connect(&url).await.unwrap();
+                let mut guards = Vec::new();
+                for number in 0..6 {
+                    let name = format!("{multi} {number}");
+                    guards.push(client.lock(&name).acquire().await.unwrap());
+                }
+                // Some go while it stops, some after it has stopped.
+                guards.truncate(3);
+                guards
+            });
+            drop(runtime);
+            drop(guards);
+        }
+        sender.send(()).unwrap();
+    });
+    receiver
+        .recv_timeout(Duration::from_secs(20))
+        .expect("no deadlock");
+}

@@ -68,7 +68,11 @@ async fn a_denied_command_in_the_script_is_named_and_leaves_no_lock() {
     let error = client.lock("x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(server.keys().is_empty(), "no lock without expiry");
-    let client = client_with(&server, &["+pexpire", "-hset"]).await;
+    let client = client_with(&server, &["-hdel"]).await;
+    let error = client.lock("x").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(server.keys().is_empty(), "taken away by the other command");
+    let client = client_with(&server, &["+pexpire", "+hdel", "-hset"]).await;
     let error = client.lock("x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(server.keys().is_empty());

@@ -69,7 +69,9 @@ impl Place {
         change: impl FnOnce(ClientBuilder) -> ClientBuilder,
     ) -> Client {
         match self {
-            Self::Embedded(embedded) => embedded.client_with(&change(Client::builder())),
+            Self::Embedded(embedded) => embedded
+                .client_with(&change(Client::builder()))
+                .expect("settings in range"),
             Self::Server {
                 server,
                 query,

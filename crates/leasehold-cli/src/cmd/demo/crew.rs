@@ -78,19 +78,17 @@ impl Line {
 impl Crew {
     /// Workers in this process, on an embedded keyspace; each has a client of its own,
     /// as processes have.
-    pub(super) fn of_tasks(plan: &Plan, stock: &Stock) -> Self {
+    pub(super) fn of_tasks(plan: &Plan, stock: &Stock) -> Result<Self, Failure> {
         let keyspace = Embedded::new();
         let builder = Client::builder().lease(LEASE);
         let mut crew = Self::new();
         for _ in 0..plan.workers {
             let (line, killed) = crew.join(None);
+            let client = keyspace.client_with(&builder)?;
             let worker = Worker {
                 number: line.worker + 1,
                 stock: stock.clone(),
-                lock: plan
-                    .lock
-                    .as_ref()
-                    .map(|name| keyspace.client_with(&builder).lock(name)),
+                lock: plan.lock.as_ref().map(|name| client.lock(name)),
                 pause: plan.pause,
                 victim_at: plan.victim_at,
                 limit: plan.items,
@@ -98,7 +96,7 @@ impl Crew {
             };
             crew.tasks.spawn(sell_in_task(worker, line));
         }
-        crew
+        Ok(crew)
     }
 
     /// A process for each worker.

@@ -114,7 +114,8 @@ fn build(lane: &Lane, batch: &[Waiting], by: By) -> Cmd {
         }
     }
     let not_after = if operations().any(|operation| operation.step.grants) {
-        lane.server_now_ms() + i64::try_from(lane.reply_limit.as_millis()).unwrap_or(i64::MAX / 2)
+        lane.server_now_ms()
+            .saturating_add(i64::try_from(lane.reply_limit.as_millis()).unwrap_or(i64::MAX))
     } else {
         0
     };

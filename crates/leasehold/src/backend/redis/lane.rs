@@ -141,7 +141,7 @@ impl Lane {
             return queued;
         }
         state.queue.push_back(waiting);
-        if state.calls == 0 && Handle::try_current().is_ok() {
+        if state.calls == 0 && self.is_here() {
             queued.carried = self.next_call(&mut state);
             drop(state);
             // Polled once here, or what is submitted next would overtake it.
@@ -152,35 +152,45 @@ impl Lane {
         queued
     }
 
+    /// Whether the calling thread is inside the client's own runtime, whose timers a
+    /// carried call needs.
+    fn is_here(&self) -> bool {
+        Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id())
+    }
+
     /// Sends calls as long as there is something to send and room on the way.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        while state.calls < MAX_CALLS && !state.queue.is_empty() {
-            if state.calls == 0 {
-                let Some(call) = self.next_call(&mut state) else {
-                    return;
-                };
-                self.runtime.spawn(call);
-                continue;
-            }
-            // One is on its way, so there is no hurry: whoever has just been
-            // answered by the last one may have something to add.
-            if !matches!(state.link, Link::Up(_)) || state.gathering {
-                return;
-            }
-            state.gathering = true;
-            let lane = Arc::clone(self);
-            self.runtime.spawn(async move {
-                tokio::task::yield_now().await;
-                let call = {
-                    let mut state = lane.state();
-                    state.gathering = false;
-                    lane.next_call(&mut state)
-                };
-                if let Some(call) = call {
-                    call.await;
-                }
-            });
-            return;
+        let mut call = None;
+        if state.calls == 0 {
+            call = self.next_call(&mut state);
+        }
+        // One is on its way, so there is no hurry: whoever has just been answered may
+        // have something to add.
+        let gather = !state.gathering
+            && !state.queue.is_empty()
+            && (1..MAX_CALLS).contains(&state.calls)
+            && matches!(state.link, Link::Up(_));
+        state.gathering |= gather;
+        // A runtime that has stopped drops what it is given at once, and a dropped
+        // call comes back here: not with the lock held.
+        drop(state);
+        if let Some(call) = call {
+            self.runtime.spawn(call);
+        }
+        if gather {
+            self.runtime.spawn(Arc::clone(self).gather());
+        }
+    }
+
+    async fn gather(self: Arc<Self>) {
+        tokio::task::yield_now().await;
+        let call = {
+            let mut state = self.state();
+            state.gathering = false;
+            self.next_call(&mut state)
+        };
+        if let Some(call) = call {
+            call.await;
         }
     }
 
@@ -238,13 +248,15 @@ impl Lane {
 
     /// Server time, in ms, as well as we know it.
     pub(crate) fn server_now_ms(&self) -> i64 {
-        self.offset_ms.load(Ordering::Relaxed) + self.now_ms()
+        self.offset_ms
+            .load(Ordering::Relaxed)
+            .saturating_add(self.now_ms())
     }
 
     /// The server has told its time.
     pub(crate) fn learn_time(&self, server_ms: i64) {
         self.offset_ms
-            .store(server_ms - self.now_ms(), Ordering::Relaxed);
+            .store(server_ms.saturating_sub(self.now_ms()), Ordering::Relaxed);
     }
 
     fn now_ms(&self) -> i64 {
@@ -259,7 +271,7 @@ impl Lane {
     /// No reply came in time. One may be a slow server; two in a row are a dead
     /// connection, and only a new one finds that out.
     pub(crate) fn unheard(&self) {
-        if self.silent_calls.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SILENCE {
+        if self.silent_calls.fetch_add(1, Ordering::Relaxed) + 1 == MAX_SILENCE {
             self.given_up.notify_one();
         }
     }

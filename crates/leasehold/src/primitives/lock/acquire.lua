@@ -12,12 +12,15 @@ local function acquire(lock, hold, lease_ms)
   if fields > 0 and redis.call('HEXISTS', lock, hold) == 0 then
     return foreign(lock, fields) or redis.call('PTTL', lock)
   end
-  -- Set, not counted up: a request that the network doubled counts once.
-  redis.call('HSET', lock, hold, '1')
+  if fields == 0 then
+    redis.call('HSET', lock, hold, '1')
+  end
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then
-    -- A lock without expiry would outlive its holder.
-    redis.call('HDEL', lock, hold)
+    -- A lock without expiry would outlive its holder. It was free and has one field,
+    -- so either command takes it away; an ACL may deny one of them.
+    local gone = redis.pcall('HDEL', lock, hold)
+    if type(gone) == 'table' then redis.call('DEL', lock) end
     return expiry.err
   end
   return false

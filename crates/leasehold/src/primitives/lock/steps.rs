@@ -21,11 +21,14 @@ pub(crate) static ACQUIRE: Step = Step {
         let [lock, hold, lease_ms] = parts else {
             return Err(arity());
         };
-        if keyspace.hlen(lock)? > 0 && !keyspace.hexists(lock, hold)? {
+        let fields = keyspace.hlen(lock)?;
+        if fields > 0 && !keyspace.hexists(lock, hold)? {
             plain(keyspace, lock)?;
             return Ok(Value::Int(keyspace.pttl(lock)));
         }
-        keyspace.hset(lock, hold, b"1")?;
+        if fields == 0 {
+            keyspace.hset(lock, hold, b"1")?;
+        }
         keyspace.pexpire(lock, number(lease_ms)?);
         Ok(Value::Nil)
     },
@@ -54,7 +57,7 @@ pub(crate) static RENEW: Step = Step {
     lua: include_str!("renew.lua"),
     keys: 1,
     args: 2,
-    grants: false,
+    grants: true,
     twin: |keyspace, parts| {
         let [lock, hold, lease_ms] = parts else {
             return Err(arity());
