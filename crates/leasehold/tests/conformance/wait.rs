@@ -115,6 +115,20 @@ async fn waiters_of_one_client_are_served_in_the_order_they_came() {
 }
 
 #[tokio::test]
+async fn a_try_does_not_overtake_a_waiter_of_its_client() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    let lock = client.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || client.activity().channels == 1).await;
+    guard.release().await.unwrap();
+    // Free on the server, perhaps; the waiter has not had the time to ask.
+    assert!(client.lock("x").try_acquire().await.unwrap().is_none());
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_waiter_that_gives_up_passes_its_turn_on() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);

@@ -1,6 +1,7 @@
 //! Lost requests, lost replies, lost connections, a server that stops or comes back
 //! empty.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::history::Recorder;
@@ -404,36 +405,44 @@ async fn a_short_renewal_that_was_refused_with_others_does_not_cut_a_longer_one(
     server.command(&rules).unwrap();
     let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
     let client = Client::connect(&url).await.unwrap();
-    for round in 0..20 {
-        let lock = client.lock("app:x").lease(LEASE);
-        let guard = lock.acquire().await.unwrap();
-        // Keys that are denied, so that the call they share is split; new ones each
-        // round, because those that were denied travel alone.
-        let denied = || async {
-            let mut tries = Vec::new();
-            for number in 0..30 {
-                let lock = client.lock(&format!("denied:{round}:{number}"));
-                tries.push(tokio::spawn(
-                    async move { lock.try_acquire().await.map(drop) },
-                ));
+    for round in 0..5 {
+        let guard = client.lock("app:x").lease(LEASE).acquire().await.unwrap();
+        // Keys that are denied, so that the call they share with the short one is split
+        // and goes again one by one; new ones each round, because those that were
+        // denied before travel alone.
+        let locks: Vec<_> = (0..200)
+            .map(|number| client.lock(&format!("denied:{round}:{number}")))
+            .collect();
+        let mut tries: Vec<_> = locks
+            .iter()
+            .map(|lock| Some(Box::pin(lock.try_acquire())))
+            .collect();
+        let denied = std::future::poll_fn(|context| {
+            for attempt in &mut tries {
+                if let Some(future) = attempt
+                    && let Poll::Ready(result) = future.as_mut().poll(context)
+                {
+                    assert_eq!(result.unwrap_err().kind(), ErrorKind::Denied);
+                    *attempt = None;
+                }
             }
-            for attempt in tries {
-                assert!(attempt.await.unwrap().is_err());
+            match tries.iter().all(Option::is_none) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
             }
-        };
-        let short = guard.extend(Duration::from_secs(2));
+        });
+        // The first one keeps the connection busy, so that the others gather.
+        let busy = client.lock("app:y");
         let long = async {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
             guard.extend(Duration::from_secs(60)).await
         };
-        let ((), short, long) = tokio::join!(denied(), short, long);
+        let short = guard.extend(Duration::from_secs(2));
+        let (_, (), short, long) = tokio::join!(busy.inspect(), denied, short, long);
         short.unwrap();
         long.unwrap();
-        let left = server
-            .command(&["PTTL", "app:x"])
-            .unwrap()
-            .as_int()
-            .unwrap();
+        let left = server.command(&["PTTL", "app:x"]).unwrap();
+        let left = left.as_int().unwrap();
         assert!(left > 50_000, "round {round}: {left} ms left of a minute");
         guard.release().await.unwrap();
     }
