@@ -3,7 +3,6 @@
 //! sequence that shows it.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use leasehold_testkit::{RedisServer, Reply};
@@ -201,16 +200,12 @@ fn server_state(server: &RedisServer) -> State {
         .collect()
 }
 
-fn server() -> &'static RedisServer {
-    static SERVER: OnceLock<RedisServer> = OnceLock::new();
-    SERVER.get_or_init(|| RedisServer::start().unwrap())
-}
-
 #[test]
 fn twins_and_scripts_agree() {
+    let server = RedisServer::start().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let reach = Reach {
-        url: server().url(),
+        url: server.url(),
         connect_limit: Duration::from_secs(5),
         reply_limit: Duration::from_secs(5),
         #[cfg(feature = "tls")]
@@ -227,16 +222,16 @@ fn twins_and_scripts_agree() {
     });
     let deeds = prop::collection::vec(deed(), 1..25);
     let result = runner.run(&deeds, |deeds| {
-        server().command(&["FLUSHALL"]).unwrap();
+        server.command(&["FLUSHALL"]).unwrap();
         let mut keyspace = Keyspace::default();
         keyspace.advance(1_000_000);
         for deed in &deeds {
             let ours = on_keyspace(&mut keyspace, deed);
-            let theirs = runtime.block_on(on_server(server(), &redis, deed));
+            let theirs = runtime.block_on(on_server(&server, &redis, deed));
             prop_assert_eq!(ours, theirs, "replies of {:?}", deed);
             prop_assert_eq!(
                 keyspace_state(&mut keyspace),
-                server_state(server()),
+                server_state(&server),
                 "state after {:?}",
                 deed
             );
