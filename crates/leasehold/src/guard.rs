@@ -4,13 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::backend::step::{Cause, Failure};
 use crate::cleanup::{Undo, was_ours};
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
-use crate::error::{Error, ErrorKind, Result};
-use crate::key::Key;
+use crate::error::{Error, Result};
 use crate::lease::{Hold, Leaving};
 use crate::loss::LossReason;
 use crate::owner::Owner;
@@ -247,28 +245,5 @@ impl fmt::Debug for Share {
             .field("hold", &hold.number)
             .field("loss", &hold.loss())
             .finish_non_exhaustive()
-    }
-}
-
-/// The error for a wait that met a lock without expiry.
-pub(crate) fn never_expires(hold_key: &Key, address: &str) -> Error {
-    Error::new(
-        ErrorKind::WrongKind,
-        format!(
-            "the lock `{hold_key}` at {address} has no expiry, so it never ends by itself; \
-             find out who made it, then unlock it by force or remove the key"
-        ),
-    )
-    .with_key(hold_key)
-}
-
-/// A failure of this client's own making: for a wait that gave up on the server.
-pub(crate) fn still_down(failure: Failure, waited: Duration) -> Failure {
-    match &failure.cause {
-        Cause::NoAnswer(what) => Failure {
-            cause: Cause::NoAnswer(format!("{what}; nothing answered for {waited:.1?}")),
-            ..failure
-        },
-        _ => failure,
     }
 }

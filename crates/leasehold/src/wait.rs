@@ -14,8 +14,7 @@ use crate::backend::step::{Cause, Failure, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::config::{Settings, WaitStrategy};
 use crate::context::Context;
-use crate::error::{Error, Result};
-use crate::guard::{never_expires, still_down};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use backoff::Pauses;
 
@@ -296,5 +295,28 @@ fn no_answer_in_time(context: &Context) -> Failure {
         cause: Cause::NoAnswer("no answer before the wait was over".into()),
         address: context.backend.address().into(),
         source: None,
+    }
+}
+
+/// The error for a wait that met a lock without expiry.
+fn never_expires(key: &Key, address: &str) -> Error {
+    Error::new(
+        ErrorKind::WrongKind,
+        format!(
+            "the lock `{key}` at {address} has no expiry, so it never ends by itself; \
+             find out who made it, then unlock it by force or remove the key"
+        ),
+    )
+    .with_key(key)
+}
+
+/// The last failure, with how long it has been so.
+fn still_down(failure: Failure, waited: Duration) -> Failure {
+    match &failure.cause {
+        Cause::NoAnswer(what) => Failure {
+            cause: Cause::NoAnswer(format!("{what}; nothing answered for {waited:.1?}")),
+            ..failure
+        },
+        _ => failure,
     }
 }
