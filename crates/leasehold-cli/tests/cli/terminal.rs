@@ -50,7 +50,7 @@ fn interrupt_key_ends_the_command() {
         "--",
         "sh",
         "-c",
-        "echo ready; sleep 300",
+        "echo ready; exec sleep 300",
     ];
     let (shown, code) = on_terminal(&server, &command, &[("ready", "\u{3}")]);
     assert_eq!(code, 130, "{shown}");
