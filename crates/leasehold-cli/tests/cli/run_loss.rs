@@ -57,7 +57,11 @@ fn what_the_command_leaves_behind_is_ended_with_it() {
 #[test]
 fn command_is_ended_when_another_holds_the_lock() {
     let server = server();
-    let mut run = start(&mut run_script(&server, &SHORT, "echo held; exec sleep 300"));
+    let mut run = start(&mut run_script(
+        &server,
+        &SHORT,
+        "echo held; exec sleep 300",
+    ));
     run.until("held");
     server.command(&["DEL", "job"]).expect("the server runs");
     let theirs = ["HSET", "job", "another:1", "1"];
@@ -72,7 +76,11 @@ fn command_is_ended_when_another_holds_the_lock() {
 #[test]
 fn command_is_ended_when_the_server_is_gone() {
     let server = server();
-    let mut run = start(&mut run_script(&server, &SHORT, "echo held; exec sleep 300"));
+    let mut run = start(&mut run_script(
+        &server,
+        &SHORT,
+        "echo held; exec sleep 300",
+    ));
     run.until("held");
     server.kill().expect("the server can be killed");
     run.done()
@@ -83,7 +91,11 @@ fn command_is_ended_when_the_server_is_gone() {
 #[test]
 fn loss_while_leasehold_stood_still_ends_the_command() {
     let server = server();
-    let mut run = start(&mut run_script(&server, &SHORT, "echo held; exec sleep 300"));
+    let mut run = start(&mut run_script(
+        &server,
+        &SHORT,
+        "echo held; exec sleep 300",
+    ));
     run.until("held");
     run.signal(Signal::SIGSTOP);
     eventually("the lease is over", LIMIT, || is_free(&server));
