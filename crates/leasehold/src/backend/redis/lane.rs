@@ -2,9 +2,9 @@
 //!
 //! While the connection is idle an operation leaves at once, alone, and carried by
 //! whoever waits for it: no other task is woken on its way. While calls are on
-//! their way, operations gather and leave together as soon as one of them has come
-//! back. Order of arrival is kept, so an operation that undoes another always runs
-//! behind it.
+//! their way, operations gather while tasks that were just answered have their turn,
+//! and leave together. Order of arrival is kept, so an operation that undoes another
+//! always runs behind it.
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
