@@ -3,6 +3,7 @@
 
 pub(crate) mod channels;
 pub(crate) mod memory;
+pub(crate) mod network;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod step;
@@ -11,13 +12,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tokio::sync::oneshot;
+
 use channels::Channels;
-use step::{Failure, Operation, Value};
+use step::{Cause, Failure, Operation, Outcome, Value};
 
 /// A backend. Cheap to clone; clones share the connection.
 #[derive(Clone)]
 pub(crate) enum Backend {
     Memory(memory::Memory),
+    /// The same keyspace, seen through a network that a test can disturb.
+    Network(Arc<network::Linked>),
     #[cfg(feature = "redis")]
     Redis(Arc<redis::Redis>),
 }
@@ -29,6 +34,7 @@ impl Backend {
     pub(crate) fn submit(&self, operation: Operation) -> Reply {
         match self {
             Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
+            Self::Network(linked) => Reply::Sent(linked.submit(operation)),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => Reply::Queued(redis.submit(operation)),
         }
@@ -37,6 +43,7 @@ impl Backend {
     pub(crate) fn channels(&self) -> &Arc<Channels> {
         match self {
             Self::Memory(memory) => memory.channels(),
+            Self::Network(linked) => linked.channels(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.channels(),
         }
@@ -46,15 +53,21 @@ impl Backend {
     pub(crate) fn reply_limit(&self) -> std::time::Duration {
         match self {
             Self::Memory(_) => std::time::Duration::from_secs(1),
+            Self::Network(linked) => linked.reply_limit(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.reply_limit(),
         }
     }
 
+    /// A failure at this backend.
+    pub(crate) fn failure(&self, outcome: Outcome, cause: Cause) -> Failure {
+        Failure::new(outcome, cause, self.address())
+    }
+
     /// The server's address without credentials, for messages.
     pub(crate) fn address(&self) -> &str {
         match self {
-            Self::Memory(_) => "memory://",
+            Self::Memory(_) | Self::Network(_) => memory::ADDRESS,
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.address(),
         }
@@ -67,6 +80,7 @@ impl Backend {
 /// out (one that grants something) out of the queue.
 pub(crate) enum Reply {
     Ready(Option<Result<Value, Failure>>),
+    Sent(oneshot::Receiver<Result<Value, Failure>>),
     #[cfg(feature = "redis")]
     Queued(redis::lane::Queued),
 }
@@ -76,7 +90,7 @@ impl Reply {
     /// once it has been taken out of the queue.
     pub(crate) fn ticket(&self) -> Ticket {
         match self {
-            Self::Ready(_) => Ticket::Ran,
+            Self::Ready(_) | Self::Sent(_) => Ticket::Ran,
             #[cfg(feature = "redis")]
             Self::Queued(queued) => Ticket::Queued(queued.ticket()),
         }
@@ -86,13 +100,26 @@ impl Reply {
 impl Future for Reply {
     type Output = Result<Value, Failure>;
 
-    fn poll(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
             Self::Ready(reply) => Poll::Ready(reply.take().expect("a reply is polled once")),
+            Self::Sent(receiver) => Pin::new(receiver).poll(context).map(|reply| {
+                reply.unwrap_or_else(|_| Err(network_gone()))
+            }),
             #[cfg(feature = "redis")]
-            Self::Queued(queued) => Pin::new(queued).poll(_context),
+            Self::Queued(queued) => Pin::new(queued).poll(context),
         }
     }
+}
+
+/// The task that carried it is gone, with its runtime or its client.
+fn network_gone() -> Failure {
+    let what = "the client's runtime has stopped";
+    Failure::new(
+        Outcome::MayHaveRun,
+        Cause::NoAnswer(what.into()),
+        memory::ADDRESS,
+    )
 }
 
 /// What became of a submitted operation, for the one who has to undo it.

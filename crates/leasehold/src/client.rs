@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::backend::memory::Embedded;
+use crate::backend::network::{Linked, Network};
 use crate::config;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -120,6 +121,7 @@ impl Client {
     fn over(backend: Backend, builder: &ClientBuilder) -> Self {
         let clock = match &backend {
             Backend::Memory(memory) => memory.clock(),
+            Backend::Network(linked) => linked.clock(),
             #[cfg(feature = "redis")]
             Backend::Redis(_) => crate::clock::Clock::Boot,
         };
@@ -164,6 +166,24 @@ impl Embedded {
     pub fn client_with(&self, builder: &ClientBuilder) -> Result<Client> {
         builder.check()?;
         Ok(Client::over(Backend::Memory(self.memory()), builder))
+    }
+
+    /// A client of this keyspace behind a network that the test can disturb: see
+    /// [`Network`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] for a setting out of its range.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn client_over_network(&self, builder: &ClientBuilder) -> Result<(Client, Network)> {
+        builder.check()?;
+        let linked = Linked::new(&self.memory(), builder.reply_limit);
+        let network = linked.network();
+        let client = Client::over(Backend::Network(Arc::new(linked)), builder);
+        Ok((client, network))
     }
 
     /// The keys that are there now: for tests that nothing is left behind.

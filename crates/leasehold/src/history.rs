@@ -222,8 +222,18 @@ struct Shared {
 struct History {
     ended: Vec<Interval>,
     /// Holds that have not ended, by an id of their own.
-    inside: BTreeMap<u64, Interval>,
+    inside: BTreeMap<u64, Open>,
     faults: BTreeMap<String, u64>,
+    /// When what the promise rests on was broken last.
+    broken: Option<Point>,
+}
+
+/// A hold that has not ended.
+#[derive(Debug)]
+struct Open {
+    hold: Interval,
+    /// The promise for it has ended; its interval has, too.
+    void: bool,
 }
 
 impl Recorder {
@@ -269,14 +279,27 @@ impl Recorder {
             .or_default() += 1;
     }
 
+    /// What the promise rests on is broken now: the server has lost data, its clock
+    /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed
+    /// before count up to here; those after it must exclude each other again.
+    pub fn promise_ends_here(&self) {
+        let now = self.shared.point();
+        let mut history = self.shared.history();
+        history.broken = Some(now);
+        for open in history.inside.values_mut() {
+            open.hold.until = open.hold.until.min(now);
+            open.void = true;
+        }
+    }
+
     /// The holds so far. One that has not ended yet counts up to now.
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.point();
         let history = self.shared.history();
-        let unfinished = history.inside.values().map(|hold| Interval {
-            until: hold.until.min(now),
-            ..hold.clone()
+        let unfinished = history.inside.values().map(|open| Interval {
+            until: open.hold.until.min(now),
+            ..open.hold.clone()
         });
         history.ended.iter().cloned().chain(unfinished).collect()
     }
@@ -329,17 +352,24 @@ impl Asked {
     pub fn acquired(self, guard: &LockGuard) -> Inside {
         let from = self.shared.point();
         let id = from.1;
-        self.shared.history().inside.insert(
-            id,
-            Interval {
-                name: self.name,
-                holder: format!("{} (hold {})", self.who, guard.number()),
-                asked: self.at,
-                from,
-                // Until it says more, it may believe in its deadline.
-                until: (self.shared.at(guard.valid_until()), 0),
+        let confirmed = (self.shared.at(guard.confirmed_at()), 0);
+        let mut history = self.shared.history();
+        // Granted before the promise ended, whenever the answer came.
+        let void = history.broken.is_some_and(|broken| confirmed < broken);
+        let hold = Interval {
+            name: self.name,
+            holder: format!("{} (hold {})", self.who, guard.number()),
+            asked: self.at,
+            from,
+            // Until it says more, it may believe in its deadline.
+            until: if void {
+                from
+            } else {
+                (self.shared.at(guard.valid_until()), 0)
             },
-        );
+        };
+        history.inside.insert(id, Open { hold, void });
+        drop(history);
         Inside {
             shared: self.shared,
             id,
@@ -361,8 +391,8 @@ impl Inside {
         let now = self.shared.point();
         let deadline = (self.shared.at(guard.valid_until()), 0);
         let mut history = self.shared.history();
-        if let Some(mut hold) = history.inside.remove(&self.id) {
-            hold.until = now.min(deadline);
+        if let Some(Open { mut hold, void }) = history.inside.remove(&self.id) {
+            hold.until = now.min(if void { hold.until } else { deadline });
             history.ended.push(hold);
         }
     }

@@ -225,6 +225,7 @@ impl Hold {
                 return std::future::pending().await;
             }
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = self.clock.sleep_until(self.valid_until()) => {}
             }

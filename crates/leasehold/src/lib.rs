@@ -24,6 +24,7 @@ mod loss;
 mod owner;
 mod primitives;
 mod renewal;
+pub mod testing;
 mod wait;
 
 pub use backend::memory::Embedded;

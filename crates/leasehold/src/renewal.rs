@@ -166,6 +166,7 @@ async fn run(shared: Arc<Shared>) {
             Some(due) => {
                 let sleep = pin!(shared.clock.sleep_until(due));
                 tokio::select! {
+                    biased;
                     () = sleep => {}
                     () = changed => {}
                 }

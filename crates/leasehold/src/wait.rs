@@ -104,7 +104,10 @@ impl Wait<'_> {
                 () = self.deadline.passed(clock) => return trouble.at_the_end(&self),
             };
             let pause = match answer {
-                Ok(Answer::Granted(granted)) => return Ok(Some(granted)),
+                Ok(Answer::Granted(granted)) => {
+                    trouble.over();
+                    return Ok(Some(granted));
+                }
                 Ok(Answer::Busy { ttl }) => {
                     trouble.answered(clock, ttl);
                     if trouble.without_expiry_for(clock) > PATIENCE_WITHOUT_EXPIRY {
@@ -259,6 +262,14 @@ impl Trouble {
         };
     }
 
+    /// Whoever is next in line knows that the server answers.
+    fn over(&mut self) {
+        *self = Self {
+            has_answered: true,
+            ..Self::default()
+        };
+    }
+
     /// How long nothing has answered.
     fn unanswered(&mut self, clock: Clock, failure: &Failure) -> Duration {
         let since = self.down.take().map_or(clock.now(), |(since, _)| since);
@@ -290,12 +301,10 @@ impl Trouble {
 
 /// The wait was shorter than what the server takes to answer.
 fn no_answer_in_time(context: &Context) -> Failure {
-    Failure {
-        outcome: Outcome::MayHaveRun,
-        cause: Cause::NoAnswer("no answer before the wait was over".into()),
-        address: context.backend.address().into(),
-        source: None,
-    }
+    let what = "no answer before the wait was over";
+    context
+        .backend
+        .failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
 }
 
 /// The error for a wait that met a lock without expiry.

@@ -111,7 +111,6 @@ impl Channels {
     }
 }
 
-#[cfg(feature = "redis")]
 impl Channels {
     /// The connection that carries the messages is gone: whatever came since is lost.
     pub(crate) fn all_down(&self) {

@@ -3,11 +3,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use super::channels::Channels;
+use super::network::Link;
 use super::step::{Failure, Operation, Refusal, Value};
 use crate::clock::Clock;
+
+/// The address of an embedded keyspace.
+pub(crate) const ADDRESS: &str = "memory://";
 
 /// A keyspace in memory that the clients of one process share, as they would
 /// share a server.
@@ -47,6 +53,67 @@ impl Embedded {
     }
 }
 
+/// What goes wrong with a server, for tests.
+impl Embedded {
+    /// Removes every key, as `FLUSHALL` does: silently.
+    pub fn clear(&self) {
+        self.memory.keyspace().entries.clear();
+    }
+
+    /// Removes one key, as `DEL` does. `true` if it was there.
+    pub fn remove(&self, key: &str) -> bool {
+        self.memory.at_now().del(key.as_bytes())
+    }
+
+    /// The keys and values as they are now, to [roll back](Self::roll_back) to.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            entries: self.memory.keyspace().entries.clone(),
+        }
+    }
+
+    /// Loses every write since `checkpoint`, as a failover to a replica that was
+    /// behind does. Leases go on to end when they would have.
+    pub fn roll_back(&self, checkpoint: &Checkpoint) {
+        self.memory.keyspace().entries = checkpoint.entries.clone();
+    }
+
+    /// Cuts the connections of all clients that have a
+    /// [`Network`](crate::testing::Network).
+    pub fn cut_all(&self) {
+        for link in self.memory.links() {
+            link.cut(None);
+        }
+    }
+
+    /// Sets the server's clock ahead: keys expire that much earlier.
+    pub fn step_clock_ahead(&self, by: Duration) {
+        self.memory.step_clock(millis(by));
+    }
+
+    /// Sets the server's clock back: keys live that much longer.
+    pub fn step_clock_back(&self, by: Duration) {
+        self.memory.step_clock(-millis(by));
+    }
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What an [`Embedded`] keyspace held: see [`Embedded::checkpoint`].
+#[derive(Clone)]
+pub struct Checkpoint {
+    entries: HashMap<Vec<u8>, Stored>,
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoint").finish_non_exhaustive()
+    }
+}
+
 impl Default for Embedded {
     fn default() -> Self {
         Self::new()
@@ -64,29 +131,55 @@ impl fmt::Debug for Embedded {
 pub(crate) struct Memory {
     keyspace: Arc<Mutex<Keyspace>>,
     channels: Arc<Channels>,
+    /// The clients that sit behind a network.
+    links: Arc<Mutex<Vec<Weak<Link>>>>,
     clock: Clock,
+    /// Server time minus the clock. Far enough from zero that it can be stepped
+    /// back.
+    offset_ms: Arc<AtomicI64>,
 }
 
 impl Memory {
     fn new() -> Self {
+        const START_MS: i64 = 1_000_000_000_000;
         Self {
             keyspace: Arc::default(),
             channels: Channels::new(true),
+            links: Arc::default(),
             clock: Clock::runtime(),
+            offset_ms: Arc::new(AtomicI64::new(START_MS)),
         }
     }
 
     pub(crate) fn run(&self, operation: &Operation) -> Result<Value, Failure> {
-        let mut keyspace = self.keyspace.lock().unwrap_or_else(PoisonError::into_inner);
-        keyspace.now_ms = self.clock.now().as_millis();
+        let mut keyspace = self.at_now();
         keyspace.sweep();
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
         let published = std::mem::take(&mut keyspace.published);
         drop(keyspace);
         for channel in published {
-            self.channels.wake(&String::from_utf8_lossy(&channel));
+            self.publish(&String::from_utf8_lossy(&channel));
         }
-        reply.map_err(|refusal| Failure::from_reply(&refusal.0, &"memory://".into()))
+        reply.map_err(|refusal| Failure::from_reply(&refusal.0, &ADDRESS.into()))
+    }
+
+    fn publish(&self, channel: &str) {
+        self.channels.wake(channel);
+        for link in self.links() {
+            link.publish(channel);
+        }
+    }
+
+    fn keyspace(&self) -> MutexGuard<'_, Keyspace> {
+        self.keyspace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keyspace, with the server's present time.
+    fn at_now(&self) -> MutexGuard<'_, Keyspace> {
+        let now_ms = i64::try_from(self.clock.now().as_millis()).unwrap_or(i64::MAX);
+        let mut keyspace = self.keyspace();
+        keyspace.now_ms = u64::try_from(now_ms.saturating_add(self.offset_ms())).unwrap_or(0);
+        keyspace
     }
 
     pub(crate) fn channels(&self) -> &Arc<Channels> {
@@ -97,10 +190,29 @@ impl Memory {
         self.clock
     }
 
+    pub(crate) fn offset_ms(&self) -> i64 {
+        self.offset_ms.load(Ordering::SeqCst)
+    }
+
+    fn step_clock(&self, by_ms: i64) {
+        self.offset_ms.fetch_add(by_ms, Ordering::SeqCst);
+    }
+
+    /// Messages go to `link` as well, for as long as it lives.
+    pub(crate) fn attach(&self, link: &Arc<Link>) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(link));
+    }
+
+    fn links(&self) -> Vec<Arc<Link>> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// The keys that have not expired, for tests.
     pub(crate) fn keys(&self) -> Vec<String> {
-        let mut keyspace = self.keyspace.lock().unwrap_or_else(PoisonError::into_inner);
-        keyspace.now_ms = self.clock.now().as_millis();
+        let mut keyspace = self.at_now();
         keyspace.drop_expired();
         let mut keys: Vec<_> = keyspace
             .entries
@@ -122,7 +234,7 @@ pub(crate) struct Keyspace {
     steps_since_sweep: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Stored {
     content: Content,
     expires_at_ms: Option<u64>,
@@ -133,7 +245,7 @@ type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 /// A field with its value.
 type Field = (Vec<u8>, Vec<u8>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Content {
     Hash(Fields),
     Text(Vec<u8>),

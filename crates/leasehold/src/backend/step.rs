@@ -26,7 +26,6 @@ pub(crate) struct Step {
     /// not run when its call reaches the server too late (a renewal that comes after
     /// a later one would shorten it), and is taken out of the queue when nobody
     /// waits for it any more.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) grants: bool,
     /// The same change on the embedded keyspace.
     pub(crate) twin: fn(&mut Keyspace, &[Vec<u8>]) -> Result<Value, Refusal>,
@@ -113,6 +112,15 @@ impl fmt::Display for Cause {
 }
 
 impl Failure {
+    pub(crate) fn new(outcome: Outcome, cause: Cause, address: impl Into<Arc<str>>) -> Self {
+        Self {
+            outcome,
+            cause,
+            address: address.into(),
+            source: None,
+        }
+    }
+
     /// Whether it is worth asking again.
     pub(crate) fn may_heal(&self) -> bool {
         matches!(
@@ -140,12 +148,7 @@ impl Failure {
             _ if text.contains("max number of clients") => Cause::NotNow(said),
             _ => Cause::Other(said),
         };
-        Self {
-            outcome: Outcome::DidNotRun,
-            cause,
-            address: Arc::clone(address),
-            source: None,
-        }
+        Self::new(Outcome::DidNotRun, cause, Arc::clone(address))
     }
 
     /// The error of an operation on `key`.

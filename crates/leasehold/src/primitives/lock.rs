@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backend::Backend;
 use crate::backend::step::{Cause, Failure, Operation, Outcome, Value};
 use crate::cleanup::Undo;
 use crate::config::{Settings, Terms, WaitStrategy, check_wait};
@@ -370,7 +371,7 @@ impl Lock {
                 if hold.granted() {
                     Ok(Answer::Granted(undo))
                 } else {
-                    Err(came_too_late(context))
+                    Err(came_too_late(&context.backend))
                 }
             }
             Ok(Value::Int(ttl_ms)) => {
@@ -378,7 +379,7 @@ impl Lock {
                 let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
                 Ok(Answer::Busy { ttl })
             }
-            Ok(_) => Err(makes_no_sense(context)),
+            Ok(_) => Err(makes_no_sense(&context.backend)),
             Err(failure) => {
                 undo.failed(failure.outcome);
                 Err(failure)
@@ -483,7 +484,7 @@ impl Lock {
             Value::List(items) => read_info(&items),
             _ => None,
         }
-        .ok_or_else(|| makes_no_sense(&self.context).into_error(key))
+        .ok_or_else(|| makes_no_sense(&self.context.backend).into_error(key))
     }
 
     /// Ends whoever's hold there is. `true` if there was one.
@@ -558,28 +559,16 @@ fn read_info(items: &[Value]) -> Option<LockInfo> {
     Some(LockInfo { holders, ttl })
 }
 
-fn makes_no_sense(context: &Context) -> Failure {
-    failure(
-        context,
-        Cause::Other("the reply makes no sense".into()),
-        Outcome::MayHaveRun,
-    )
+fn makes_no_sense(backend: &Backend) -> Failure {
+    let what = "the reply makes no sense";
+    backend.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
 }
 
 /// Granted, but the answer took longer than the lease: the undo gives it back.
-fn came_too_late(context: &Context) -> Failure {
+fn came_too_late(backend: &Backend) -> Failure {
     let what =
         "the lock was granted, but the answer came after its lease was over; set a longer lease";
-    failure(context, Cause::NoAnswer(what.into()), Outcome::MayHaveRun)
-}
-
-fn failure(context: &Context, cause: Cause, outcome: Outcome) -> Failure {
-    Failure {
-        outcome,
-        cause,
-        address: context.backend.address().into(),
-        source: None,
-    }
+    backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
 }
 
 /// Proof that the lock is held: what [`Lock::acquire`] gives.
@@ -671,6 +660,14 @@ impl LockGuard {
     pub fn valid_until(&self) -> Instant {
         let context = self.share.context();
         context.clock.to_instant(self.share.valid_until())
+    }
+
+    /// When the last confirmed request was sent.
+    pub(crate) fn confirmed_at(&self) -> Instant {
+        let context = self.share.context();
+        context
+            .clock
+            .to_instant(self.share.hold().confirmed_at())
     }
 
     /// How many guards share this hold: 1, or more after a re-entry with an

@@ -1,0 +1,173 @@
+//! The faults a history can have, and what each of them excuses.
+
+use leasehold::ErrorKind;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
+pub enum Kind {
+    /// The server never sees a request.
+    RequestLost,
+    /// A reply never comes.
+    ReplyLost,
+    /// The server sees a request twice.
+    RequestDoubled,
+    /// A request reaches the server after its caller has given it up.
+    RequestLate,
+    /// The connections are cut, and what is on its way is lost.
+    Cut,
+    /// The connections are cut, and requests on the old one arrive behind later ones.
+    CutReordered,
+    /// The connection for messages is cut.
+    MessagesCut,
+    /// A wake-up never comes.
+    MessageLost,
+    /// A wake-up or a subscription takes long.
+    MessageLate,
+    /// Nothing gets through for a while, and nobody is told.
+    Frozen,
+    /// No connection is to be had for a while.
+    Refused,
+    /// The server restarts and has its data.
+    RestartWithData,
+    /// The server restarts and has lost its data.
+    RestartEmpty,
+    /// The server's last writes are lost, as in a failover.
+    RolledBack,
+    /// The server's clock is set ahead.
+    ClockAhead,
+    /// The server's clock is set back.
+    ClockBack,
+    /// A process stands still for longer than its leases.
+    Paused,
+    /// A process dies.
+    Killed,
+    /// A client is closed while its tasks go on.
+    Closed,
+    /// A lock is unlocked by force.
+    Forced,
+    /// A lock's key is removed.
+    Removed,
+    /// The future of an acquire is dropped.
+    AcquireDropped,
+    /// A guard is dropped.
+    GuardDropped,
+    /// The future of a release is dropped.
+    ReleaseDropped,
+    /// A guard is forgotten.
+    Forgotten,
+    /// A holder stays for longer than its fixed lease.
+    Overstayed,
+}
+
+use Kind::*;
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 26] = [
+        RequestLost,
+        ReplyLost,
+        RequestDoubled,
+        RequestLate,
+        Cut,
+        CutReordered,
+        MessagesCut,
+        MessageLost,
+        MessageLate,
+        Frozen,
+        Refused,
+        RestartWithData,
+        RestartEmpty,
+        RolledBack,
+        ClockAhead,
+        ClockBack,
+        Paused,
+        Killed,
+        Closed,
+        Forced,
+        Removed,
+        AcquireDropped,
+        GuardDropped,
+        ReleaseDropped,
+        Forgotten,
+        Overstayed,
+    ];
+
+    /// Its name, as the report shows it.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// What the users of a lock do themselves; the others happen to them.
+    #[must_use]
+    pub fn is_conduct(self) -> bool {
+        matches!(
+            self,
+            AcquireDropped | GuardDropped | ReleaseDropped | Forgotten | Overstayed
+        )
+    }
+
+    /// Whether it breaks what the promise rests on: holds from before may overlap
+    /// with holds from after.
+    #[must_use]
+    pub fn ends_the_promise(self) -> bool {
+        matches!(
+            self,
+            RestartEmpty | RolledBack | ClockAhead | Forced | Removed
+        )
+    }
+
+    /// Whether it can leave a lock in place until its lease is over.
+    #[must_use]
+    pub fn needs_leases_to_end(self) -> bool {
+        matches!(
+            self,
+            RequestDoubled | RolledBack | ClockBack | Killed | Forgotten | Overstayed | Paused
+        )
+    }
+
+    /// Whether a wake-up can be lost without anybody being told.
+    #[must_use]
+    pub fn needs_polling(self) -> bool {
+        matches!(self, MessageLost | RestartEmpty | RolledBack | Removed | ClockAhead)
+    }
+
+    /// Whether the network or the server makes calls fail.
+    #[must_use]
+    pub fn disturbs_calls(self) -> bool {
+        matches!(
+            self,
+            RequestLost
+                | ReplyLost
+                | RequestLate
+                | Cut
+                | CutReordered
+                | Frozen
+                | Refused
+                | RestartWithData
+                | RestartEmpty
+                | Paused
+                | Killed
+                | ClockAhead
+                | ClockBack
+        )
+    }
+
+    /// Whether a caller may see an error of this kind because of it.
+    #[must_use]
+    pub fn explains(self, error: ErrorKind) -> bool {
+        match error {
+            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => self.disturbs_calls(),
+            ErrorKind::Lost => self.loses_holds(),
+            ErrorKind::Misuse => self == Closed,
+            _ => false,
+        }
+    }
+
+    /// Whether a holder may lose its lock because of it.
+    #[must_use]
+    pub fn loses_holds(self) -> bool {
+        self.ends_the_promise() || self.disturbs_calls() || self == Overstayed
+    }
+}

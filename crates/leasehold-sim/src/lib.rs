@@ -1,0 +1,14 @@
+//! Simulated histories: several clients of one embedded keyspace, each behind a
+//! network of its own, on a paused clock, under faults that a seed chooses. Every
+//! history is judged; the same seed gives the same history.
+
+pub mod faults;
+pub mod judge;
+pub mod play;
+pub mod scenario;
+pub mod shrink;
+mod stage;
+mod worker;
+
+pub use play::{Played, play};
+pub use scenario::Scenario;

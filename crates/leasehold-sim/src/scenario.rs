@@ -1,0 +1,303 @@
+//! What happens in a history: drawn from a seed, then fixed.
+
+use std::fmt;
+
+use fastrand::Rng;
+
+use crate::faults::Kind;
+
+/// A whole history before it is played.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Scenario {
+    /// What it was drawn from.
+    pub seed: u64,
+    /// How many clients there are, each behind a network of its own.
+    pub machines: usize,
+    /// Longest time a message takes in one direction, in ms.
+    pub latency_ms: u64,
+    /// The lease of renewed holds.
+    pub lease_ms: u64,
+    /// How often a waiter asks although nothing wakes it.
+    pub poll_cap_ms: u64,
+    /// Tasks that lock.
+    pub workers: Vec<Worker>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// One task of one machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Worker {
+    /// Where it runs.
+    pub machine: usize,
+    /// What it does, one after the other.
+    pub turns: Vec<Turn>,
+}
+
+/// One attempt to lock, and what follows.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Turn {
+    /// What it does before.
+    pub think_ms: u64,
+    /// How it asks.
+    pub ask: Ask,
+    /// A fixed lease; `None` for a renewed hold.
+    pub fixed_lease_ms: Option<u64>,
+    /// With an owner, and entering again while it holds.
+    pub reenters: bool,
+    /// Asks for more time half-way.
+    pub extends: bool,
+    /// The acquire's future is dropped at this poll.
+    pub dropped_at_poll: Option<u32>,
+    /// How long it stays inside.
+    pub stay_ms: u64,
+    /// How it leaves.
+    pub end: End,
+}
+
+/// How a turn asks.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
+pub enum Ask {
+    /// Waits without a limit.
+    Acquire,
+    /// Asks once.
+    Try,
+    /// Waits so many ms at most.
+    For(u64),
+}
+
+/// How a turn ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
+pub enum End {
+    /// `release().await`.
+    Release,
+    /// The release's future is dropped at this poll.
+    ReleaseDropped(u32),
+    /// The guard is dropped.
+    Drop,
+    /// `forget()`.
+    Forget,
+}
+
+/// Something that goes wrong at a point.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Fault {
+    /// What.
+    pub kind: Kind,
+    /// Whom it hits, where it hits one.
+    pub machine: usize,
+    /// When: for faults of time, ms from the start; for faults of requests and
+    /// messages, which one.
+    pub at: u64,
+    /// For how long, or by how much.
+    pub span_ms: u64,
+    /// Which requests it counts.
+    pub step: &'static str,
+}
+
+/// Leases that nobody waits for the end of.
+const LONG_LEASE_MS: u64 = 3_600_000;
+
+impl Scenario {
+    /// Draws a scenario.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851);
+        let kinds = draw_kinds(&mut rng);
+        let machines = rng.usize(2..=4);
+        let needs_end = kinds.iter().any(|kind| kind.needs_leases_to_end());
+        let lease_ms = if needs_end || rng.bool() {
+            rng.u64(300..3000)
+        } else {
+            LONG_LEASE_MS
+        };
+        let polls = kinds.iter().any(|kind| kind.needs_polling());
+        let mut scenario = Self {
+            seed,
+            machines,
+            latency_ms: *rng.choice([0, 1, 3, 10].iter()).unwrap_or(&1),
+            lease_ms,
+            poll_cap_ms: if polls { 1000 } else { LONG_LEASE_MS },
+            workers: Vec::new(),
+            faults: Vec::new(),
+        };
+        for machine in 0..machines {
+            for _ in 0..rng.usize(1..=2) {
+                let turns = (0..rng.usize(2..=5))
+                    .map(|_| draw_turn(&mut rng, &kinds, lease_ms))
+                    .collect();
+                scenario.workers.push(Worker { machine, turns });
+            }
+        }
+        for kind in kinds.into_iter().filter(|kind| !kind.is_conduct()) {
+            // More than one of a kind, so that faults meet.
+            for _ in 0..rng.usize(1..=2) {
+                scenario
+                    .faults
+                    .push(draw_fault(&mut rng, kind, machines, lease_ms));
+            }
+        }
+        scenario
+    }
+
+    /// The kinds of fault it has.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<Kind> {
+        let mut kinds: Vec<Kind> = self.faults.iter().map(|fault| fault.kind).collect();
+        for turn in self.workers.iter().flat_map(|worker| &worker.turns) {
+            if turn.dropped_at_poll.is_some() {
+                kinds.push(Kind::AcquireDropped);
+            }
+            kinds.extend(match turn.end {
+                End::Release => None,
+                End::Drop => Some(Kind::GuardDropped),
+                End::ReleaseDropped(_) => Some(Kind::ReleaseDropped),
+                End::Forget => Some(Kind::Forgotten),
+            });
+            if turn.overstays() {
+                kinds.push(Kind::Overstayed);
+            }
+        }
+        kinds.sort();
+        kinds.dedup();
+        kinds
+    }
+
+    /// How many parts it has that can be left out.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        let turns: usize = self.workers.iter().map(|worker| worker.turns.len()).sum();
+        turns + self.faults.len()
+    }
+
+    /// The same with only these parts: turns in their order, then faults.
+    #[must_use]
+    pub fn keeping(&self, parts: &[usize]) -> Self {
+        let mut part = 0;
+        let mut keep = || {
+            part += 1;
+            parts.contains(&(part - 1))
+        };
+        let mut scenario = self.clone();
+        for worker in &mut scenario.workers {
+            worker.turns.retain(|_| keep());
+        }
+        scenario.faults.retain(|_| keep());
+        scenario
+    }
+}
+
+impl Turn {
+    /// Whether it stays for longer than its lease allows.
+    #[must_use]
+    pub fn overstays(&self) -> bool {
+        self.fixed_lease_ms
+            .is_some_and(|lease_ms| self.stay_ms * 10 > lease_ms * 8)
+    }
+}
+
+fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
+    // Most histories have a few faults, some have none, so that nothing is excused.
+    let count = *rng.choice([0, 1, 1, 1, 2, 2, 3, 4].iter()).unwrap_or(&1);
+    let mut kinds = rng.choose_multiple(Kind::ALL, count);
+    kinds.sort();
+    kinds
+}
+
+fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
+    let has = |rng: &mut Rng, kind, one_in| kinds.contains(&kind) && rng.u32(0..one_in) == 0;
+    let overstays = has(rng, Kind::Overstayed, 3);
+    let dropped = has(rng, Kind::AcquireDropped, 2);
+    let end = if has(rng, Kind::GuardDropped, 2) {
+        End::Drop
+    } else if has(rng, Kind::ReleaseDropped, 2) {
+        End::ReleaseDropped(rng.u32(1..=3))
+    } else if has(rng, Kind::Forgotten, 4) {
+        End::Forget
+    } else {
+        End::Release
+    };
+    let short_lease_ms = lease_ms.min(2000);
+    let stay_ms = if overstays {
+        rng.u64(short_lease_ms..short_lease_ms * 2)
+    } else if rng.u32(0..6) == 0 {
+        rng.u64(0..short_lease_ms * 2)
+    } else {
+        rng.u64(0..40)
+    };
+    let fixed = overstays || rng.u32(0..4) == 0;
+    Turn {
+        think_ms: rng.u64(0..30),
+        ask: match rng.u32(0..6) {
+            0 => Ask::Try,
+            1 | 2 => Ask::For(rng.u64(1..400)),
+            _ => Ask::Acquire,
+        },
+        fixed_lease_ms: fixed.then(|| {
+            if overstays {
+                short_lease_ms
+            } else {
+                (stay_ms * 2).max(short_lease_ms)
+            }
+        }),
+        reenters: rng.u32(0..5) == 0,
+        extends: rng.u32(0..6) == 0,
+        dropped_at_poll: dropped.then(|| rng.u32(1..=6)),
+        stay_ms,
+        end,
+    }
+}
+
+fn draw_fault(rng: &mut Rng, kind: Kind, machines: usize, lease_ms: u64) -> Fault {
+    use Kind::*;
+    let at = match kind {
+        RequestLost | ReplyLost | RequestDoubled | RequestLate => rng.u64(0..6),
+        MessageLost => rng.u64(0..2),
+        MessageLate => 0,
+        _ => rng.u64(5..250),
+    };
+    let span_ms = match kind {
+        Paused => rng.u64(lease_ms.min(3000) / 2..lease_ms.min(3000) * 3),
+        Frozen | Refused => rng.u64(10..lease_ms.min(3000) * 2),
+        ClockAhead | ClockBack => rng.u64(100..20_000),
+        RequestDoubled | CutReordered => rng.u64(1..1500),
+        RequestLate => rng.u64(1..2500),
+        MessageLate => rng.u64(5..300),
+        RolledBack => rng.u64(5..100),
+        RestartWithData | RestartEmpty => rng.u64(0..300),
+        _ => 0,
+    };
+    let steps = ["lock.acquire", "lock.release", "lock.renew", "lock"];
+    Fault {
+        kind,
+        machine: rng.usize(0..machines),
+        at,
+        span_ms,
+        step: steps[rng.usize(0..steps.len())],
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} machines, latency up to {} ms, lease {} ms, poll cap {} ms",
+            self.machines, self.latency_ms, self.lease_ms, self.poll_cap_ms
+        )?;
+        for (number, worker) in self.workers.iter().enumerate() {
+            for turn in &worker.turns {
+                writeln!(f, "  worker {number} on {}: {turn:?}", worker.machine)?;
+            }
+        }
+        for fault in &self.faults {
+            writeln!(f, "  {fault:?}")?;
+        }
+        Ok(())
+    }
+}

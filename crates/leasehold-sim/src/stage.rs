@@ -1,0 +1,314 @@
+//! Where a history is played: the keyspace, the machines with their networks, and
+//! what has been seen to be wrong.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use leasehold::history::Recorder;
+use leasehold::testing::{Fate, Network};
+use leasehold::{Client, Embedded};
+use tokio::time::Instant;
+
+use crate::faults::Kind;
+use crate::scenario::{Fault, Scenario};
+
+/// The name all lock.
+pub(crate) const NAME: &str = "x";
+
+/// How long a reply is waited for.
+pub(crate) const REPLY_LIMIT: Duration = Duration::from_millis(400);
+
+pub(crate) struct Stage {
+    pub(crate) scenario: Scenario,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) start: Instant,
+    pub(crate) server: Embedded,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) recorder: Recorder,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    violations: Vec<String>,
+    /// When the promise was broken last, and how.
+    broken: Option<(Instant, Kind)>,
+    /// How many workers want or have the lock; and how many have wanted it so far.
+    active: usize,
+    entered: usize,
+}
+
+pub(crate) struct Machine {
+    pub(crate) client: Client,
+    pub(crate) network: Network,
+    pub(crate) life: Life,
+}
+
+impl Stage {
+    pub(crate) fn new(scenario: &Scenario) -> Arc<Self> {
+        let server = Embedded::new();
+        let recorder = Recorder::new();
+        let machines = (0..scenario.machines)
+            .map(|number| Machine::new(scenario, number, &server, &recorder))
+            .collect();
+        let kinds = scenario.kinds();
+        for kind in &kinds {
+            recorder.expect_fault(&kind.name());
+        }
+        Arc::new(Self {
+            scenario: scenario.clone(),
+            kinds,
+            start: Instant::now(),
+            server,
+            machines,
+            recorder,
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Something that must not be.
+    pub(crate) fn violation(&self, what: impl AsRef<str>) {
+        let what = format!("at {} ms: {}", self.ms(), what.as_ref());
+        self.state().violations.push(what);
+    }
+
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    pub(crate) fn fired(&self, kind: Kind) {
+        self.recorder.fault_happened(&kind.name());
+    }
+
+    /// Holds from before do not count from now on.
+    pub(crate) fn promise_ends(&self, kind: Kind) {
+        self.recorder.promise_ends_here();
+        self.state().broken = Some((Instant::now(), kind));
+    }
+
+    pub(crate) fn broken(&self) -> Option<(Instant, Kind)> {
+        self.state().broken
+    }
+
+    pub(crate) fn any(&self, has: impl Fn(Kind) -> bool) -> bool {
+        self.kinds.iter().any(|kind| has(*kind))
+    }
+
+    /// A worker begins to want the lock.
+    pub(crate) fn enter(self: &Arc<Self>) -> Wanting {
+        let mut state = self.state();
+        state.active += 1;
+        state.entered += 1;
+        Wanting {
+            alone: state.active == 1,
+            entered: state.entered,
+            stage: Arc::clone(self),
+        }
+    }
+}
+
+/// A worker that wants or has the lock.
+pub(crate) struct Wanting {
+    stage: Arc<Stage>,
+    alone: bool,
+    entered: usize,
+}
+
+impl Wanting {
+    /// Nobody else has wanted the lock since it began.
+    pub(crate) fn was_alone(&self) -> bool {
+        self.alone && self.stage.state().entered == self.entered
+    }
+}
+
+impl Drop for Wanting {
+    fn drop(&mut self) {
+        self.stage.state().active -= 1;
+    }
+}
+
+impl Machine {
+    fn new(scenario: &Scenario, number: usize, server: &Embedded, recorder: &Recorder) -> Self {
+        let builder = Client::builder()
+            .lease(Duration::from_millis(scenario.lease_ms))
+            .reply_limit(REPLY_LIMIT);
+        let (client, network) = server
+            .client_over_network(&builder)
+            .expect("settings in range");
+        let faults: Vec<Fault> = scenario
+            .faults
+            .iter()
+            .filter(|fault| fault.machine == number)
+            .cloned()
+            .collect();
+        let seed = scenario.seed.wrapping_add(number as u64 + 1);
+        weather(&network, scenario.latency_ms, seed, faults, recorder);
+        Self {
+            client,
+            network,
+            life: Life::default(),
+        }
+    }
+}
+
+/// What the network does to requests and messages.
+fn weather(
+    network: &Network,
+    latency_ms: u64,
+    seed: u64,
+    faults: Vec<Fault>,
+    recorder: &Recorder,
+) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut seen = vec![0; faults.len()];
+    let (ours, recorder) = (faults.clone(), recorder.clone());
+    let note = recorder.clone();
+    network.on_request(move |request| {
+        let mut delay = || Duration::from_millis(rng.u64(0..=latency_ms));
+        let mut fate = Fate::delivered(delay(), delay());
+        for (fault, seen) in ours.iter().zip(&mut seen) {
+            if !request.step.starts_with(fault.step) {
+                continue;
+            }
+            let Some(struck) = strike(fault, fate) else {
+                continue;
+            };
+            if *seen == fault.at {
+                fate = struck;
+                note.fault_happened(&fault.kind.name());
+            }
+            *seen += 1;
+        }
+        fate
+    });
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x00FF);
+    let mut seen = vec![0; faults.len()];
+    network.on_message(move |_| {
+        let mut delay = Some(Duration::from_millis(rng.u64(0..=latency_ms)));
+        for (fault, seen) in faults.iter().zip(&mut seen) {
+            match fault.kind {
+                Kind::MessageLost if *seen == fault.at => delay = None,
+                Kind::MessageLate => {
+                    delay = delay.map(|delay| delay + Duration::from_millis(fault.span_ms));
+                }
+                _ => continue,
+            }
+            recorder.fault_happened(&fault.kind.name());
+            *seen += 1;
+        }
+        delay
+    });
+}
+
+/// What a fault makes of a request; `None` if it is none of requests.
+fn strike(fault: &Fault, fate: Fate) -> Option<Fate> {
+    let span = Duration::from_millis(fault.span_ms);
+    match fault.kind {
+        Kind::RequestLost => Some(fate.request_lost()),
+        Kind::ReplyLost => Some(fate.reply_lost()),
+        Kind::RequestDoubled => Some(fate.again_after(span)),
+        Kind::RequestLate => Some(Fate::delivered(span, Duration::ZERO)),
+        _ => None,
+    }
+}
+
+/// Whether a machine's tasks go on, stand still, or are no more.
+#[derive(Clone, Default)]
+pub(crate) struct Life(Arc<LifeState>);
+
+#[derive(Default)]
+struct LifeState {
+    paused: AtomicBool,
+    dead: AtomicBool,
+    /// Whether it has ever stood still.
+    has_paused: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Life {
+    pub(crate) fn pause(&self) {
+        self.0.paused.store(true, Ordering::SeqCst);
+        self.0.has_paused.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.0.paused.store(false, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn kill(&self) {
+        self.0.dead.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.0.dead.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn has_paused(&self) -> bool {
+        self.0.has_paused.load(Ordering::SeqCst)
+    }
+
+    fn is_paused(&self) -> bool {
+        self.0.paused.load(Ordering::SeqCst)
+    }
+
+    fn woken_by(&self, waker: &Waker) {
+        let mut wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        wakers.retain(|other| !other.will_wake(waker));
+        wakers.push(waker.clone());
+    }
+
+    fn wake(&self) {
+        let mut wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        for waker in wakers.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+/// A task of a machine: it stands still and dies with it.
+pub(crate) struct Living<F> {
+    life: Life,
+    task: Option<Pin<Box<F>>>,
+}
+
+impl<F: Future<Output = ()>> Living<F> {
+    pub(crate) fn new(life: &Life, task: F) -> Self {
+        Self {
+            life: life.clone(),
+            task: Some(Box::pin(task)),
+        }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Living<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let life = self.life.clone();
+        if life.is_dead() {
+            self.task = None;
+        }
+        let Some(task) = &mut self.task else {
+            return Poll::Ready(());
+        };
+        if !life.is_paused() && task.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        life.woken_by(context.waker());
+        Poll::Pending
+    }
+}

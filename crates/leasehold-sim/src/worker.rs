@@ -1,0 +1,306 @@
+//! What a task does in a history, and what it checks on its way.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::history::Inside;
+use leasehold::{Error, ErrorKind, Lock, LockGuard, LossReason};
+use tokio::time::{Instant, sleep};
+
+use crate::faults::Kind;
+use crate::scenario::{Ask, End, Turn, Worker};
+use crate::stage::{Life, Living, Machine, NAME, REPLY_LIMIT, Stage};
+
+/// What a timer and a whole millisecond on the server may be off by.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+pub(crate) async fn work(stage: Arc<Stage>, number: usize, worker: Worker) {
+    let who = format!("worker {number}");
+    for turn in &worker.turns {
+        sleep(Duration::from_millis(turn.think_ms)).await;
+        let taking = Taking {
+            stage: &stage,
+            machine: &stage.machines[worker.machine],
+            who: &who,
+            turn,
+        };
+        taking.take().await;
+    }
+}
+
+/// One turn of a worker.
+struct Taking<'a> {
+    stage: &'a Arc<Stage>,
+    machine: &'a Machine,
+    who: &'a str,
+    turn: &'a Turn,
+}
+
+impl Taking<'_> {
+    fn lock(&self) -> Lock {
+        let scenario = &self.stage.scenario;
+        let lock = self
+            .machine
+            .client
+            .lock(NAME)
+            .poll_cap(Duration::from_millis(scenario.poll_cap_ms));
+        match self.turn.fixed_lease_ms {
+            Some(lease_ms) => lock.lease(Duration::from_millis(lease_ms)),
+            None => lock,
+        }
+    }
+
+    async fn take(&self) {
+        let owner = self.machine.client.owner();
+        let lock = if self.turn.reenters {
+            self.lock().owned_by(&owner)
+        } else {
+            self.lock()
+        };
+        let wanting = self.stage.enter();
+        let asked = self.stage.recorder.ask(NAME, self.who);
+        let started = Instant::now();
+        let acquire = self.ask(&lock);
+        let result = match self.turn.dropped_at_poll {
+            None => acquire.await,
+            Some(polls) => match drop_at_poll(polls, acquire).await {
+                Some(result) => result,
+                None => return self.stage.fired(Kind::AcquireDropped),
+            },
+        };
+        self.check_time(started.elapsed());
+        match result {
+            Ok(Some(guard)) => {
+                let inside = asked.acquired(&guard);
+                self.check_new(&guard);
+                self.hold(&lock, guard, inside).await;
+            }
+            Ok(None) => {
+                if self.stage.kinds.is_empty() && wanting.was_alone() {
+                    self.violation("told that a free lock is held");
+                }
+            }
+            Err(error) => self.check_error("acquire", &error),
+        }
+    }
+
+    async fn ask(&self, lock: &Lock) -> leasehold::Result<Option<LockGuard>> {
+        match self.turn.ask {
+            Ask::Acquire => lock.acquire().await.map(Some),
+            Ask::Try => lock.try_acquire().await,
+            Ask::For(ms) => lock.try_acquire_for(Duration::from_millis(ms)).await,
+        }
+    }
+
+    async fn hold(&self, lock: &Lock, guard: LockGuard, inside: Inside) {
+        let granted = Instant::now();
+        let told = Told::listen(&guard, &self.machine.life);
+        let half = Duration::from_millis(self.turn.stay_ms / 2);
+        self.stay(&guard, half).await;
+        if guard.is_held() && self.turn.extends {
+            let lease = Duration::from_millis(self.turn.fixed_lease_ms.unwrap_or(500));
+            if let Err(error) = guard.extend(lease).await {
+                self.check_error("extend", &error);
+            }
+        }
+        if guard.is_held() && self.turn.reenters {
+            self.reenter(lock, &guard).await;
+        }
+        self.stay(&guard, half).await;
+        inside.releasing(&guard);
+        let lost = self.check_told(&guard, &told, granted);
+        if lost {
+            self.check_stays_lost(&guard).await;
+        }
+        self.leave(guard, lost).await;
+    }
+
+    /// Works for a while, or until the lock is lost.
+    async fn stay(&self, guard: &LockGuard, span: Duration) {
+        tokio::select! {
+            biased;
+            _ = guard.lost() => {}
+            () = sleep(span) => {}
+        }
+    }
+
+    async fn reenter(&self, lock: &Lock, outer: &LockGuard) {
+        match lock.acquire().await {
+            Ok(inner) => {
+                if inner.number() == outer.number() {
+                    if let Err(error) = inner.release().await {
+                        self.check_error("inner release", &error);
+                    }
+                } else if outer.is_held() {
+                    self.violation("a re-entry got a hold of its own beside the first");
+                }
+            }
+            Err(error) => self.check_error("re-entry", &error),
+        }
+    }
+
+    async fn leave(&self, guard: LockGuard, was_lost: bool) {
+        match self.turn.end {
+            End::Release => match guard.release().await {
+                Ok(()) if was_lost => self.violation("a lost guard was released without an error"),
+                Ok(()) => {}
+                Err(error) => self.check_error("release", &error),
+            },
+            End::ReleaseDropped(polls) => {
+                let _ = drop_at_poll(polls, guard.release()).await;
+                self.stage.fired(Kind::ReleaseDropped);
+            }
+            End::Drop => {
+                drop(guard);
+                self.stage.fired(Kind::GuardDropped);
+            }
+            End::Forget => {
+                guard.forget();
+                self.stage.fired(Kind::Forgotten);
+            }
+        }
+    }
+
+    fn violation(&self, what: &str) {
+        self.stage.violation(format!("{}: {what}", self.who));
+    }
+
+    /// Calls end in time.
+    fn check_time(&self, took: Duration) {
+        if self.machine.life.has_paused() {
+            return;
+        }
+        let limit = match self.turn.ask {
+            Ask::For(ms) => Duration::from_millis(ms),
+            // Late requests are asked again twice.
+            Ask::Try => REPLY_LIMIT * 3,
+            Ask::Acquire => return,
+        };
+        if took > limit + ROUNDING {
+            self.violation(&format!("asked for {limit:?} and was kept for {took:?}"));
+        }
+    }
+
+    fn check_new(&self, guard: &LockGuard) {
+        if !guard.is_held() {
+            self.violation("was given a guard that was lost already");
+        }
+    }
+
+    fn check_error(&self, what: &str, error: &Error) {
+        let explained = self.stage.any(|kind| kind.explains(error.kind()));
+        let by_conduct = match what {
+            "acquire" => self.waits_too_short() && error.kind() == ErrorKind::OutcomeUnknown,
+            _ => self.turn.overstays(),
+        };
+        if !explained && !by_conduct {
+            self.violation(&format!("{what} failed: {error}"));
+        }
+    }
+
+    /// Less than an answer may take.
+    fn waits_too_short(&self) -> bool {
+        matches!(self.turn.ask, Ask::For(ms) if ms <= self.stage.scenario.latency_ms * 2)
+    }
+
+    /// The holder is told at its deadline at the latest, and not for nothing. Says
+    /// whether the lock is lost.
+    fn check_told(&self, guard: &LockGuard, told: &Told, granted: Instant) -> bool {
+        let deadline = guard.valid_until() + ROUNDING;
+        let told = told.get();
+        let heard = told.as_ref().map_or(Instant::now(), |(at, _)| *at);
+        if heard > deadline && !self.machine.life.has_paused() {
+            let late = heard - guard.valid_until();
+            self.violation(&format!("not told at its deadline, nor {late:?} after it"));
+        }
+        if Instant::now() > guard.valid_until() && guard.is_held() {
+            self.violation("holds a lock past its deadline");
+        }
+        match told {
+            Some((_, reason)) if !self.stage.any(Kind::loses_holds) => {
+                self.violation(&format!("lost the lock for nothing: {reason}"));
+            }
+            Some(_) => {}
+            None => self.check_silence(guard, granted),
+        }
+        !guard.is_held()
+    }
+
+    /// Where the hold is gone for sure, its next renewal says so.
+    fn check_silence(&self, guard: &LockGuard, granted: Instant) {
+        let [kind] = self.stage.kinds[..] else {
+            return;
+        };
+        let gone = matches!(kind, Kind::RestartEmpty | Kind::Forced | Kind::Removed);
+        let Some((broken, _)) = self.stage.broken() else {
+            return;
+        };
+        if !gone || granted >= broken || self.turn.fixed_lease_ms.is_some() {
+            return;
+        }
+        let period = Duration::from_millis(self.stage.scenario.lease_ms) / 3;
+        // A renewal that was on its way, the question why, and a cut connection.
+        let slack = REPLY_LIMIT + Duration::from_millis(500);
+        if broken.elapsed() > period + slack && guard.is_held() {
+            self.violation("was not told within a renewal that its lock is gone");
+        }
+    }
+
+    /// Lost is final.
+    async fn check_stays_lost(&self, guard: &LockGuard) {
+        for _ in 0..3 {
+            if guard.is_held() || guard.loss().is_none() {
+                self.violation("a lost guard is valid again");
+            }
+            sleep(Duration::from_millis(self.turn.think_ms * 10)).await;
+        }
+        if self.turn.overstays() {
+            self.stage.fired(Kind::Overstayed);
+        }
+    }
+}
+
+/// When and why a holder was told that its lock is lost.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Option<(Instant, LossReason)>>>);
+
+impl Told {
+    fn listen(guard: &LockGuard, life: &Life) -> Self {
+        let told = Self::default();
+        let (lost, ours) = (guard.lost(), told.clone());
+        tokio::spawn(Living::new(life, async move {
+            let reason = lost.await;
+            *ours.slot() = Some((Instant::now(), reason));
+        }));
+        told
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<(Instant, LossReason)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self) -> Option<(Instant, LossReason)> {
+        self.slot().clone()
+    }
+}
+
+/// Polls a future so many times and drops it. `None` if it was not done by then.
+async fn drop_at_poll<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => {
+            left -= 1;
+            if left == 0 {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

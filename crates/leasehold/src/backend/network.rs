@@ -1,0 +1,512 @@
+//! The network between one client and an embedded keyspace, for tests of what goes
+//! wrong on the way: the same steps as on a server, with requests, replies and
+//! wake-ups that take their time, get lost, come twice or come too late.
+//!
+//! Like a server's two connections it has one line for calls and one for messages,
+//! each in order. One task carries everything, so that with a paused clock the same
+//! faults give the same history.
+
+mod line;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+
+use self::line::{Event, Events, Pending};
+use super::channels::Channels;
+use super::memory::{ADDRESS, Memory};
+use super::step::{Cause, Failure, Operation, Outcome, Value};
+use crate::clock::{Clock, Moment};
+
+/// A request on its way to the server, as a test sees it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Request<'a> {
+    /// What it asks for, `lock.acquire` for example: the primitive, and the file of
+    /// the step in its folder.
+    pub step: &'a str,
+    /// The first key it touches: the name of the primitive.
+    pub name: &'a str,
+}
+
+/// What becomes of a request and its reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fate {
+    request: Duration,
+    reply: Duration,
+    lost: Lost,
+    again: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Lost {
+    #[default]
+    Nothing,
+    Request,
+    Reply,
+}
+
+impl Fate {
+    /// Both arrive, after the time each takes.
+    #[must_use]
+    pub fn delivered(request: Duration, reply: Duration) -> Self {
+        Self {
+            request,
+            reply,
+            ..Self::default()
+        }
+    }
+
+    /// The server never sees the request.
+    #[must_use]
+    pub fn request_lost(self) -> Self {
+        Self {
+            lost: Lost::Request,
+            ..self
+        }
+    }
+
+    /// The request is carried out and its reply never comes.
+    #[must_use]
+    pub fn reply_lost(self) -> Self {
+        Self {
+            lost: Lost::Reply,
+            ..self
+        }
+    }
+
+    /// The server sees the request a second time, so long after the first, past
+    /// whatever was sent in between.
+    #[must_use]
+    pub fn again_after(self, pause: Duration) -> Self {
+        Self {
+            again: Some(pause),
+            ..self
+        }
+    }
+}
+
+type OnRequest = Box<dyn FnMut(&Request<'_>) -> Fate + Send>;
+type OnMessage = Box<dyn FnMut(&str) -> Option<Duration> + Send>;
+
+/// The network of one client of an [`Embedded`](crate::Embedded) keyspace, as
+/// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first
+/// everything arrives at once.
+///
+/// ```
+/// use leasehold::{Client, Embedded, ErrorKind, testing::Fate};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> leasehold::Result<()> {
+/// let server = Embedded::new();
+/// let (client, network) = server.client_over_network(&Client::builder())?;
+/// network.on_request(|request| match request.step {
+///     "lock.acquire" => Fate::default().reply_lost(),
+///     _ => Fate::default(),
+/// });
+/// let error = client.lock("orders:42").try_acquire().await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+/// client.close().await; // what it may have taken has been given back
+/// assert!(server.keys().is_empty());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Network {
+    link: Arc<Link>,
+}
+
+impl Network {
+    /// Decides the fate of each request from now on.
+    pub fn on_request(&self, fate: impl FnMut(&Request<'_>) -> Fate + Send + 'static) {
+        self.link.state().on_request = Box::new(fate);
+    }
+
+    /// Decides for each message on a channel how long it takes; `None`: it is lost.
+    pub fn on_message(&self, fate: impl FnMut(&str) -> Option<Duration> + Send + 'static) {
+        self.link.state().on_message = Box::new(fate);
+    }
+
+    /// Closes the connections. What is on its way is lost, and who waits for a reply
+    /// is told that the outcome is unknown. New ones stand at once.
+    pub fn cut(&self) {
+        self.link.cut(None);
+    }
+
+    /// As [`cut`](Self::cut), but the requests on their way still reach the server,
+    /// so long from now and past everything sent in the meantime.
+    pub fn cut_while_requests_travel(&self, arrive_after: Duration) {
+        self.link.cut(Some(arrive_after));
+    }
+
+    /// Closes the connection for messages alone.
+    pub fn cut_messages(&self) {
+        self.link.cut_messages();
+    }
+
+    /// While `true` nothing gets through in either direction and nobody is told, as
+    /// when packets are dropped; with `false` all that waited does.
+    pub fn freeze(&self, frozen: bool) {
+        self.link.state().frozen = frozen;
+        self.link.changed.notify_one();
+    }
+
+    /// While `true` connections are cut and new ones refused.
+    pub fn refuse(&self, refused: bool) {
+        self.link.state().refused = refused;
+        if refused {
+            self.link.cut(None);
+        }
+        self.link.changed.notify_one();
+    }
+
+    /// How many requests have been sent.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.link.state().requests
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
+/// The client's side: what its backend is.
+pub(crate) struct Linked {
+    link: Arc<Link>,
+    carrier: JoinHandle<()>,
+}
+
+impl Linked {
+    pub(crate) fn new(memory: &Memory, reply_limit: Duration) -> Self {
+        let link = Arc::new(Link {
+            memory: memory.clone(),
+            channels: Channels::new(false),
+            clock: memory.clock(),
+            reply_limit,
+            state: Mutex::new(State::new(memory.offset_ms())),
+            changed: Notify::new(),
+        });
+        memory.attach(&link);
+        let carrier = Handle::current().spawn(carry(Arc::clone(&link)));
+        Self { link, carrier }
+    }
+
+    pub(crate) fn network(&self) -> Network {
+        Network {
+            link: Arc::clone(&self.link),
+        }
+    }
+
+    pub(crate) fn submit(&self, operation: Operation) -> oneshot::Receiver<Reply> {
+        self.link.submit(operation)
+    }
+
+    pub(crate) fn channels(&self) -> &Arc<Channels> {
+        &self.link.channels
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.link.clock
+    }
+
+    pub(crate) fn reply_limit(&self) -> Duration {
+        self.link.reply_limit
+    }
+}
+
+impl Drop for Linked {
+    fn drop(&mut self) {
+        self.carrier.abort();
+        self.link.cut(None);
+    }
+}
+
+type Reply = Result<Value, Failure>;
+
+/// What both ends and the carrier share.
+pub(crate) struct Link {
+    memory: Memory,
+    channels: Arc<Channels>,
+    clock: Clock,
+    reply_limit: Duration,
+    state: Mutex<State>,
+    /// Told when there is something new to carry.
+    changed: Notify,
+}
+
+struct State {
+    on_request: OnRequest,
+    on_message: OnMessage,
+    frozen: bool,
+    refused: bool,
+    requests: u64,
+    events: Events,
+    pending: Pending,
+    /// Replies in a row that did not come.
+    silent: u32,
+    /// Server time minus our clock, as the client knows it.
+    offset_ms: i64,
+    /// What has been subscribed to, and what of it the server knows.
+    subscribed: HashSet<Arc<str>>,
+    at_server: HashSet<Arc<str>>,
+    /// When channels that nobody listens to are given up.
+    linger_until: Option<Moment>,
+}
+
+impl State {
+    fn new(offset_ms: i64) -> Self {
+        Self {
+            on_request: Box::new(|_| Fate::default()),
+            on_message: Box::new(|_| Some(Duration::ZERO)),
+            frozen: false,
+            refused: false,
+            requests: 0,
+            events: Events::default(),
+            pending: Pending::default(),
+            silent: 0,
+            offset_ms,
+            subscribed: HashSet::new(),
+            at_server: HashSet::new(),
+            linger_until: None,
+        }
+    }
+}
+
+/// As the connection to a server: two replies in a row that don't come end it.
+const MAX_SILENCE: u32 = 2;
+/// As there: how long a subscription outlives its last listener.
+const LINGER: Duration = Duration::from_millis(500);
+
+impl Link {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(&self, operation: Operation) -> oneshot::Receiver<Reply> {
+        let (sender, receiver) = oneshot::channel();
+        let now = self.clock.now();
+        let mut state = self.state();
+        if state.refused {
+            let refused = no_answer("connection refused", Outcome::DidNotRun);
+            let _ = sender.send(Err(refused));
+            return receiver;
+        }
+        state.requests += 1;
+        let fate = (state.on_request)(&Request {
+            step: operation.step.name,
+            name: &String::from_utf8_lossy(&operation.parts[0]),
+        });
+        let id = state.pending.add(sender, now + self.reply_limit);
+        let estimate = clock_ms(now).saturating_add(state.offset_ms);
+        let limit = i64::try_from(self.reply_limit.as_millis()).unwrap_or(i64::MAX);
+        let request = |reply| Event::Request {
+            reply,
+            operation: operation.clone(),
+            not_after_ms: estimate.saturating_add(limit),
+        };
+        if let Some(pause) = fate.again {
+            let at = now + fate.request + pause;
+            state.events.out_of_line(at, request(None));
+        }
+        let reply = (fate.lost != Lost::Reply).then_some((id, fate.reply));
+        if fate.lost != Lost::Request {
+            state.events.to_server(now + fate.request, request(reply));
+        }
+        drop(state);
+        self.changed.notify_one();
+        receiver
+    }
+
+    /// The server publishes on `channel`.
+    pub(crate) fn publish(&self, channel: &str) {
+        let mut state = self.state();
+        if !state.at_server.contains(channel) {
+            return;
+        }
+        if let Some(delay) = (state.on_message)(channel) {
+            let at = self.clock.now() + delay;
+            state.events.message(at, Event::Message(channel.into()));
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn cut(&self, requests_arrive_after: Option<Duration>) {
+        let mut state = self.state();
+        let late = requests_arrive_after.map(|after| self.clock.now() + after);
+        state.events.cut_calls(late);
+        state.silent = 0;
+        state.offset_ms = self.memory.offset_ms();
+        let waiting = state.pending.take_all();
+        drop(state);
+        for sender in waiting {
+            let lost = no_answer("the connection was lost", Outcome::MayHaveRun);
+            let _ = sender.send(Err(lost));
+        }
+        self.cut_messages();
+    }
+
+    fn cut_messages(&self) {
+        let mut state = self.state();
+        state.events.cut_messages();
+        state.at_server.clear();
+        state.subscribed.clear();
+        drop(state);
+        self.channels.all_down();
+        self.changed.notify_one();
+    }
+
+    /// Carries everything that is due, and says when there is more.
+    fn carry_due(&self) -> Option<Moment> {
+        self.subscribe_wanted();
+        let now = self.clock.now();
+        while let Some(event) = self.next_due(now) {
+            self.arrive(event);
+        }
+        self.end_overdue(now);
+        let state = self.state();
+        let carried = (!state.frozen).then(|| state.events.next()).flatten();
+        [carried, state.pending.next_limit(), state.linger_until]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn next_due(&self, now: Moment) -> Option<Event> {
+        let mut state = self.state();
+        if state.frozen {
+            return None;
+        }
+        state.events.take_due(now)
+    }
+
+    fn arrive(&self, event: Event) {
+        match event {
+            Event::Request {
+                reply,
+                operation,
+                not_after_ms,
+            } => self.run(reply, &operation, not_after_ms),
+            Event::Reply { id, reply } => {
+                let mut state = self.state();
+                state.silent = 0;
+                if let Err(Failure {
+                    cause: Cause::Late, ..
+                }) = reply
+                {
+                    state.offset_ms = self.memory.offset_ms();
+                }
+                let waiting = state.pending.take(id);
+                drop(state);
+                // Whoever waited may be gone; the undo is theirs.
+                let _ = waiting.map(|sender| sender.send(reply));
+            }
+            Event::Subscribe(channel) => {
+                let mut state = self.state();
+                state.at_server.insert(Arc::clone(&channel));
+                let at = self.clock.now();
+                state.events.message(at, Event::Confirm(channel));
+            }
+            Event::Unsubscribe(channel) => {
+                self.state().at_server.remove(&channel);
+            }
+            Event::Confirm(channel) => self.channels.subscribed(&channel, false),
+            Event::Message(channel) => self.channels.wake(&channel),
+        }
+    }
+
+    fn run(&self, reply: Option<(u64, Duration)>, operation: &Operation, not_after_ms: i64) {
+        let now = self.clock.now();
+        let server_now_ms = clock_ms(now).saturating_add(self.memory.offset_ms());
+        let result = if operation.step.grants && server_now_ms > not_after_ms {
+            Err(Failure::new(Outcome::DidNotRun, Cause::Late, ADDRESS))
+        } else {
+            self.memory.run(operation)
+        };
+        if let Some((id, delay)) = reply {
+            let event = Event::Reply { id, reply: result };
+            self.state().events.from_server(now + delay, event);
+        }
+    }
+
+    /// Replies that did not come in time.
+    fn end_overdue(&self, now: Moment) {
+        let overdue = self.state().pending.take_overdue(now);
+        for sender in overdue {
+            let what = format!("no reply within {:?}", self.reply_limit);
+            let _ = sender.send(Err(no_answer(&what, Outcome::MayHaveRun)));
+            let mut state = self.state();
+            state.silent += 1;
+            if state.silent == MAX_SILENCE {
+                drop(state);
+                self.cut(Some(Duration::ZERO));
+            }
+        }
+    }
+
+    /// Keeps the subscriptions equal to what is listened to.
+    fn subscribe_wanted(&self) {
+        let now = self.clock.now();
+        let mut state = self.state();
+        if state.linger_until.is_some_and(|until| now >= until) {
+            state.linger_until = None;
+            for channel in self.channels.remove_idle() {
+                state.subscribed.remove(&channel);
+                let event = Event::Unsubscribe(channel);
+                state.events.subscription(now, event);
+            }
+        }
+        if state.refused {
+            return;
+        }
+        let mut wanted = self.channels.wanted();
+        wanted.retain(|channel| state.subscribed.insert(Arc::clone(channel)));
+        // The same order in every run.
+        wanted.sort();
+        for channel in wanted {
+            let delay = (state.on_message)(&channel).unwrap_or_default();
+            let event = Event::Subscribe(channel);
+            state.events.subscription(now + delay, event);
+        }
+    }
+
+    fn start_to_linger(&self) {
+        let until = self.clock.now() + LINGER;
+        self.state().linger_until.get_or_insert(until);
+    }
+}
+
+/// Carries for as long as the client lives.
+async fn carry(link: Arc<Link>) {
+    loop {
+        let next = link.carry_due();
+        let due = async {
+            match next {
+                Some(next) => link.clock.sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = link.channels.changed() => link.start_to_linger(),
+            () = link.changed.notified() => {}
+            () = due => {}
+        }
+    }
+}
+
+fn clock_ms(moment: Moment) -> i64 {
+    i64::try_from(moment.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn no_answer(what: &str, outcome: Outcome) -> Failure {
+    Failure::new(outcome, Cause::NoAnswer(what.into()), ADDRESS)
+}

@@ -1,0 +1,167 @@
+//! What is on its way: events in order of time, and who waits for a reply.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Reply;
+use crate::backend::step::Operation;
+use crate::clock::Moment;
+
+/// Something that arrives somewhere.
+pub(super) enum Event {
+    /// At the server. Its reply goes to this number after so long; `None` where
+    /// nobody hears it.
+    Request {
+        reply: Option<(u64, Duration)>,
+        operation: Operation,
+        not_after_ms: i64,
+    },
+    /// At the client.
+    Reply { id: u64, reply: Reply },
+    /// At the server.
+    Subscribe(Arc<str>),
+    /// At the server.
+    Unsubscribe(Arc<str>),
+    /// At the client.
+    Confirm(Arc<str>),
+    /// At the client.
+    Message(Arc<str>),
+}
+
+/// Everything that is on its way, in order of arrival. Each direction of each
+/// connection keeps its order.
+#[derive(Default)]
+pub(super) struct Events {
+    queue: BTreeMap<(Moment, u64), Event>,
+    count: u64,
+    calls_up: Moment,
+    calls_down: Moment,
+    messages_up: Moment,
+    messages_down: Moment,
+}
+
+impl Events {
+    pub(super) fn to_server(&mut self, at: Moment, event: Event) {
+        self.calls_up = self.calls_up.max(at);
+        self.out_of_line(self.calls_up, event);
+    }
+
+    pub(super) fn from_server(&mut self, at: Moment, event: Event) {
+        self.calls_down = self.calls_down.max(at);
+        self.out_of_line(self.calls_down, event);
+    }
+
+    pub(super) fn subscription(&mut self, at: Moment, event: Event) {
+        self.messages_up = self.messages_up.max(at);
+        self.out_of_line(self.messages_up, event);
+    }
+
+    pub(super) fn message(&mut self, at: Moment, event: Event) {
+        self.messages_down = self.messages_down.max(at);
+        self.out_of_line(self.messages_down, event);
+    }
+
+    pub(super) fn out_of_line(&mut self, at: Moment, event: Event) {
+        self.count += 1;
+        self.queue.insert((at, self.count), event);
+    }
+
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.queue.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<Event> {
+        let first = self.queue.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    /// The connection for calls is gone, with what was on it; or its requests still
+    /// arrive, at `late`, and nobody hears the replies.
+    pub(super) fn cut_calls(&mut self, late: Option<Moment>) {
+        (self.calls_up, self.calls_down) = Default::default();
+        for (key, event) in std::mem::take(&mut self.queue) {
+            match (event, late) {
+                (Event::Reply { .. }, _) | (Event::Request { reply: Some(_), .. }, None) => {}
+                (
+                    Event::Request {
+                        reply: Some(_),
+                        operation,
+                        not_after_ms,
+                    },
+                    Some(late),
+                ) => {
+                    let event = Event::Request {
+                        reply: None,
+                        operation,
+                        not_after_ms,
+                    };
+                    self.queue.insert((key.0.max(late), key.1), event);
+                }
+                (event, _) => {
+                    self.queue.insert(key, event);
+                }
+            }
+        }
+    }
+
+    pub(super) fn cut_messages(&mut self) {
+        (self.messages_up, self.messages_down) = Default::default();
+        self.queue.retain(|_, event| {
+            matches!(event, Event::Request { .. } | Event::Reply { .. })
+        });
+    }
+}
+
+/// Who waits for a reply, and until when.
+#[derive(Default)]
+pub(super) struct Pending {
+    waiting: HashMap<u64, oneshot::Sender<Reply>>,
+    /// In the order of asking, and so of the limits.
+    limits: VecDeque<(Moment, u64)>,
+    count: u64,
+}
+
+impl Pending {
+    pub(super) fn add(&mut self, sender: oneshot::Sender<Reply>, limit: Moment) -> u64 {
+        self.count += 1;
+        self.waiting.insert(self.count, sender);
+        self.limits.push_back((limit, self.count));
+        self.count
+    }
+
+    pub(super) fn take(&mut self, id: u64) -> Option<oneshot::Sender<Reply>> {
+        let sender = self.waiting.remove(&id);
+        while let Some((_, id)) = self.limits.front()
+            && !self.waiting.contains_key(id)
+        {
+            self.limits.pop_front();
+        }
+        sender
+    }
+
+    pub(super) fn next_limit(&self) -> Option<Moment> {
+        self.limits.front().map(|(limit, _)| *limit)
+    }
+
+    pub(super) fn take_overdue(&mut self, now: Moment) -> Vec<oneshot::Sender<Reply>> {
+        let mut overdue = Vec::new();
+        while let Some((limit, id)) = self.limits.front().copied()
+            && limit <= now
+        {
+            self.limits.pop_front();
+            overdue.extend(self.waiting.remove(&id));
+        }
+        overdue
+    }
+
+    /// Everybody, in the order of asking.
+    pub(super) fn take_all(&mut self) -> Vec<oneshot::Sender<Reply>> {
+        std::mem::take(&mut self.limits)
+            .into_iter()
+            .filter_map(|(_, id)| self.waiting.remove(&id))
+            .collect()
+    }
+}
