@@ -1,7 +1,5 @@
 //! The faults a history can have, and what each of them excuses.
 
-use leasehold::ErrorKind;
-
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
@@ -10,6 +8,8 @@ pub enum Kind {
     RequestLost,
     /// A reply never comes.
     ReplyLost,
+    /// A reply takes almost as long as anybody waits for it.
+    ReplyLate,
     /// The server sees a request twice.
     RequestDoubled,
     /// A request reaches the server after its caller has given it up.
@@ -64,9 +64,10 @@ use Kind::*;
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         RequestLost,
         ReplyLost,
+        ReplyLate,
         RequestDoubled,
         RequestLate,
         Cut,
@@ -140,6 +141,7 @@ impl Kind {
             self,
             RequestLost
                 | ReplyLost
+                | ReplyLate
                 | RequestLate
                 | Cut
                 | CutReordered
@@ -154,20 +156,21 @@ impl Kind {
         )
     }
 
-    /// Whether a caller may see an error of this kind because of it.
+    /// Whether it is over at once, and the next attempt can succeed.
     #[must_use]
-    pub fn explains(self, error: ErrorKind) -> bool {
-        match error {
-            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => self.disturbs_calls(),
-            ErrorKind::Lost => self.loses_holds(),
-            ErrorKind::Misuse => self == Closed,
-            _ => false,
-        }
+    pub fn is_brief(self) -> bool {
+        matches!(
+            self,
+            RequestLost | ReplyLost | ReplyLate | Cut | CutReordered | ClockBack
+        )
     }
 
-    /// Whether a holder may lose its lock because of it.
+    /// Whether a holder may lose its lock because of it, with this lease.
     #[must_use]
-    pub fn loses_holds(self) -> bool {
-        self.ends_the_promise() || self.disturbs_calls() || self == Overstayed
+    pub fn loses_holds(self, lease_ms: u64) -> bool {
+        /// Enough for two attempts that fail and one that does not.
+        const ENOUGH_MS: u64 = 2500;
+        let rides_over = self.is_brief() && lease_ms >= ENOUGH_MS;
+        self.ends_the_promise() || (self.disturbs_calls() && !rides_over) || self == Overstayed
     }
 }

@@ -37,15 +37,10 @@ fn time_to_clean(stage: &Stage) -> Duration {
     if stage.any(Kind::disturbs_calls) || stage.any(|kind| kind == Kind::RequestDoubled) {
         limit += REPLY_LIMIT * 6 + Duration::from_secs(3);
     }
-    if stage.any(Kind::needs_leases_to_end) {
-        let lease_ms = scenario.lease_ms.max(4000);
-        limit += Duration::from_millis(lease_ms * 2);
+    if stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
+        limit += Duration::from_millis(scenario.longest_lease_ms());
     }
     let back = scenario.faults.iter().filter(|fault| fault.kind == Kind::ClockBack);
-    let marker = stage.any(|kind| kind == Kind::Forced);
-    if marker {
-        limit += Duration::from_millis(scenario.lease_ms);
-    }
     limit + Duration::from_millis(back.map(|fault| fault.span_ms).sum())
 }
 

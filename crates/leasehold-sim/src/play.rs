@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::history::Report;
 use leasehold::testing::Fate;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::faults::Kind;
 use crate::judge;
@@ -99,7 +99,13 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
     use Kind::*;
     if matches!(
         fault.kind,
-        RequestLost | ReplyLost | RequestDoubled | RequestLate | MessageLost | MessageLate
+        RequestLost
+            | ReplyLost
+            | ReplyLate
+            | RequestDoubled
+            | RequestLate
+            | MessageLost
+            | MessageLate
     ) {
         return;
     }
@@ -138,7 +144,7 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
         Closed => machine.client.close().await,
         Forced => {
             stage.promise_ends(fault.kind);
-            let _ = stage.server.client().lock(NAME).force_unlock().await;
+            let _ = stage.operator.lock(NAME).force_unlock().await;
         }
         Removed => {
             stage.promise_ends(fault.kind);
@@ -167,10 +173,4 @@ fn kill(machine: &Machine) {
     machine.network.on_message(|_| None);
     machine.network.cut_while_requests_travel(Duration::ZERO);
     machine.life.kill();
-}
-
-/// Where the clock stands in a history.
-#[must_use]
-pub fn now_ms(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -48,8 +48,8 @@ pub struct Turn {
     pub fixed_lease_ms: Option<u64>,
     /// With an owner, and entering again while it holds.
     pub reenters: bool,
-    /// Asks for more time half-way.
-    pub extends: bool,
+    /// Asks half-way to have it for so long from then.
+    pub extends_to_ms: Option<u64>,
     /// The acquire's future is dropped at this poll.
     pub dropped_at_poll: Option<u32>,
     /// How long it stays inside.
@@ -113,7 +113,7 @@ impl Scenario {
         let machines = rng.usize(2..=4);
         let needs_end = kinds.iter().any(|kind| kind.needs_leases_to_end());
         let lease_ms = if needs_end || rng.bool() {
-            rng.u64(300..3000)
+            rng.u64(300..3500)
         } else {
             LONG_LEASE_MS
         };
@@ -167,6 +167,14 @@ impl Scenario {
         kinds.sort();
         kinds.dedup();
         kinds
+    }
+
+    /// The longest lease that any hold has.
+    #[must_use]
+    pub fn longest_lease_ms(&self) -> u64 {
+        let turns = self.workers.iter().flat_map(|worker| &worker.turns);
+        let leases = turns.flat_map(|turn| [turn.fixed_lease_ms, turn.extends_to_ms]);
+        leases.flatten().max().unwrap_or(0).max(self.lease_ms)
     }
 
     /// How many parts it has that can be left out.
@@ -226,11 +234,12 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     let short_lease_ms = lease_ms.min(2000);
     let stay_ms = if overstays {
         rng.u64(short_lease_ms..short_lease_ms * 2)
-    } else if rng.u32(0..6) == 0 {
+    } else if rng.u32(0..5) == 0 {
         rng.u64(0..short_lease_ms * 2)
     } else {
         rng.u64(0..40)
     };
+    let extends = !overstays && rng.u32(0..6) == 0;
     let fixed = overstays || rng.u32(0..4) == 0;
     Turn {
         think_ms: rng.u64(0..30),
@@ -247,7 +256,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
             }
         }),
         reenters: rng.u32(0..5) == 0,
-        extends: rng.u32(0..6) == 0,
+        extends_to_ms: extends.then(|| rng.u64(50..6000)),
         dropped_at_poll: dropped.then(|| rng.u32(1..=6)),
         stay_ms,
         end,
@@ -257,7 +266,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
 fn draw_fault(rng: &mut Rng, kind: Kind, machines: usize, lease_ms: u64) -> Fault {
     use Kind::*;
     let at = match kind {
-        RequestLost | ReplyLost | RequestDoubled | RequestLate => rng.u64(0..6),
+        RequestLost | ReplyLost | ReplyLate | RequestDoubled | RequestLate => rng.u64(0..6),
         MessageLost => rng.u64(0..2),
         MessageLate => 0,
         _ => rng.u64(5..250),
@@ -268,6 +277,7 @@ fn draw_fault(rng: &mut Rng, kind: Kind, machines: usize, lease_ms: u64) -> Faul
         ClockAhead | ClockBack => rng.u64(100..20_000),
         RequestDoubled | CutReordered => rng.u64(1..1500),
         RequestLate => rng.u64(1..2500),
+        ReplyLate => rng.u64(100..390),
         MessageLate => rng.u64(5..300),
         RolledBack => rng.u64(5..100),
         RestartWithData | RestartEmpty => rng.u64(0..300),

@@ -27,6 +27,8 @@ pub(crate) struct Stage {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) start: Instant,
     pub(crate) server: Embedded,
+    /// A client beside all networks.
+    pub(crate) operator: Client,
     pub(crate) machines: Vec<Machine>,
     pub(crate) recorder: Recorder,
     state: Mutex<State>,
@@ -63,6 +65,7 @@ impl Stage {
             scenario: scenario.clone(),
             kinds,
             start: Instant::now(),
+            operator: server.client(),
             server,
             machines,
             recorder,
@@ -106,6 +109,11 @@ impl Stage {
         self.kinds.iter().any(|kind| has(*kind))
     }
 
+    /// Whether anything in this history may make a holder lose its lock.
+    pub(crate) fn loses_holds(&self) -> bool {
+        self.any(|kind| kind.loses_holds(self.scenario.lease_ms))
+    }
+
     /// A worker begins to want the lock.
     pub(crate) fn enter(self: &Arc<Self>) -> Wanting {
         let mut state = self.state();
@@ -127,6 +135,11 @@ pub(crate) struct Wanting {
 }
 
 impl Wanting {
+    /// Nobody else has wanted the lock so far.
+    pub(crate) fn is_first(&self) -> bool {
+        self.entered == 1 && self.was_alone()
+    }
+
     /// Nobody else has wanted the lock since it began.
     pub(crate) fn was_alone(&self) -> bool {
         self.alone && self.stage.state().entered == self.entered
@@ -218,6 +231,7 @@ fn strike(fault: &Fault, fate: Fate) -> Option<Fate> {
     match fault.kind {
         Kind::RequestLost => Some(fate.request_lost()),
         Kind::ReplyLost => Some(fate.reply_lost()),
+        Kind::ReplyLate => Some(Fate::delivered(Duration::ZERO, span)),
         Kind::RequestDoubled => Some(fate.again_after(span)),
         Kind::RequestLate => Some(Fate::delivered(span, Duration::ZERO)),
         _ => None,

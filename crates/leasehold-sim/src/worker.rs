@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::history::Inside;
-use leasehold::{Error, ErrorKind, Lock, LockGuard, LossReason};
+use leasehold::{Error, ErrorKind, Lock, LockGuard, LossReason, Ttl};
 use tokio::time::{Instant, sleep};
 
 use crate::faults::Kind;
@@ -79,7 +79,8 @@ impl Taking<'_> {
                 self.hold(&lock, guard, inside).await;
             }
             Ok(None) => {
-                if self.stage.kinds.is_empty() && wanting.was_alone() {
+                let undisturbed = self.stage.kinds.is_empty() && wanting.was_alone();
+                if undisturbed || wanting.is_first() {
                     self.violation("told that a free lock is held");
                 }
             }
@@ -100,11 +101,11 @@ impl Taking<'_> {
         let told = Told::listen(&guard, &self.machine.life);
         let half = Duration::from_millis(self.turn.stay_ms / 2);
         self.stay(&guard, half).await;
-        if guard.is_held() && self.turn.extends {
-            let lease = Duration::from_millis(self.turn.fixed_lease_ms.unwrap_or(500));
-            if let Err(error) = guard.extend(lease).await {
-                self.check_error("extend", &error);
-            }
+        if let Some(lease_ms) = self.turn.extends_to_ms
+            && guard.is_held()
+            && let Err(error) = guard.extend(Duration::from_millis(lease_ms)).await
+        {
+            self.check_error("extend", &error);
         }
         if guard.is_held() && self.turn.reenters {
             self.reenter(lock, &guard).await;
@@ -120,10 +121,35 @@ impl Taking<'_> {
 
     /// Works for a while, or until the lock is lost.
     async fn stay(&self, guard: &LockGuard, span: Duration) {
-        tokio::select! {
-            biased;
-            _ = guard.lost() => {}
-            () = sleep(span) => {}
+        const LOOKS: u32 = 4;
+        for _ in 0..LOOKS {
+            self.check_belief(guard).await;
+            tokio::select! {
+                biased;
+                _ = guard.lost() => return,
+                () = sleep(span / LOOKS) => {}
+            }
+        }
+    }
+
+    /// What the holder believes in, the server has: its own id, for as long at least.
+    async fn check_belief(&self, guard: &LockGuard) {
+        if self.stage.any(Kind::ends_the_promise) || !guard.is_held() {
+            return;
+        }
+        // Beside the network: it takes no time.
+        let Ok(info) = self.stage.operator.lock(NAME).inspect().await else {
+            return;
+        };
+        let ours = info.holders.iter().any(|holder| holder.id == guard.holder_id());
+        let left = match info.ttl {
+            Ttl::Left(left) => left,
+            _ => Duration::ZERO,
+        };
+        if !ours {
+            self.violation("believes in a lock that the server has not");
+        } else if guard.valid_until() > Instant::now() + left {
+            self.violation("believes in its lock for longer than the server keeps it");
         }
     }
 
@@ -191,7 +217,14 @@ impl Taking<'_> {
     }
 
     fn check_error(&self, what: &str, error: &Error) {
-        let explained = self.stage.any(|kind| kind.explains(error.kind()));
+        let explained = match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => {
+                self.stage.any(Kind::disturbs_calls)
+            }
+            ErrorKind::Lost => self.stage.loses_holds(),
+            ErrorKind::Misuse => self.stage.any(|kind| kind == Kind::Closed),
+            _ => false,
+        };
         let by_conduct = match what {
             "acquire" => self.waits_too_short() && error.kind() == ErrorKind::OutcomeUnknown,
             _ => self.turn.overstays(),
@@ -220,10 +253,10 @@ impl Taking<'_> {
             self.violation("holds a lock past its deadline");
         }
         match told {
-            Some((_, reason)) if !self.stage.any(Kind::loses_holds) => {
+            Some((_, reason)) if !self.stage.loses_holds() => {
                 self.violation(&format!("lost the lock for nothing: {reason}"));
             }
-            Some(_) => {}
+            Some((_, reason)) => self.check_reason(&reason),
             None => self.check_silence(guard, granted),
         }
         !guard.is_held()
@@ -246,6 +279,31 @@ impl Taking<'_> {
         let slack = REPLY_LIMIT + Duration::from_millis(500);
         if broken.elapsed() > period + slack && guard.is_held() {
             self.violation("was not told within a renewal that its lock is gone");
+        }
+    }
+
+    /// Where one thing only has gone wrong, that is the reason.
+    fn check_reason(&self, reason: &LossReason) {
+        let [kind] = self.stage.kinds[..] else {
+            return;
+        };
+        let right = match kind {
+            Kind::Forced => matches!(
+                reason,
+                LossReason::Forced | LossReason::Expired | LossReason::RenewalFailed { .. }
+            ),
+            Kind::Removed => matches!(
+                reason,
+                LossReason::Deleted | LossReason::Taken { .. } | LossReason::Expired
+            ),
+            Kind::Overstayed if !self.turn.reenters => *reason == LossReason::Expired,
+            Kind::Frozen | Kind::Refused if self.turn.fixed_lease_ms.is_none() => {
+                matches!(reason, LossReason::RenewalFailed { .. })
+            }
+            _ => true,
+        };
+        if !right {
+            self.violation(&format!("was told a wrong reason: {reason:?}"));
         }
     }
 

@@ -185,7 +185,8 @@ pub fn check(intervals: &[Interval]) -> Report {
         // The hold that lasts longest of those that have begun: whoever begins
         // before its end overlaps.
         let mut longest: Option<&Interval> = None;
-        for hold in holds.iter() {
+        // One that was over before it began overlaps with nothing.
+        for hold in holds.iter().filter(|hold| hold.from < hold.until) {
             if let Some(before) = longest.filter(|before| before.holder != hold.holder) {
                 if hold.from < before.until {
                     report.overlaps.push(Overlap {

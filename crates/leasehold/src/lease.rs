@@ -34,7 +34,7 @@ impl SafetyMargin {
 
 /// The operations on one hold: what a primitive adds to the mechanism.
 pub(crate) trait HoldSteps: Send + Sync {
-    /// Extends the hold by `lease` from now. Replies 1, or 0 when it is not there.
+    /// Makes the hold last `lease` from now at least. Replies 1, or 0 when it is not there.
     fn renew(&self, lease: Duration) -> Operation;
     /// Gives the hold back. Replies 1, or 0 when it is not there.
     fn release(&self) -> Operation;
@@ -57,8 +57,6 @@ pub(crate) struct Hold {
     state: Mutex<State>,
     /// Told when the hold is lost or its deadline has moved.
     changed: Notify,
-    /// Held while a renewal is on its way.
-    pub(crate) renewing: tokio::sync::Mutex<()>,
 }
 
 struct State {
@@ -119,7 +117,6 @@ impl Hold {
                 due: None,
             }),
             changed: Notify::new(),
-            renewing: tokio::sync::Mutex::default(),
         })
     }
 

@@ -240,8 +240,6 @@ pub(crate) async fn try_renew(
     clock: Clock,
     hold: &Hold,
 ) -> Result<Renewed, Failure> {
-    // One at a time: of two on their way the shorter one could arrive last.
-    let _turn = hold.renewing.lock().await;
     let lease = hold.terms().lease;
     let sent = clock.now();
     let first = hold.asked_to_renew(sent);

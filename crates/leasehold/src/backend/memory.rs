@@ -248,6 +248,7 @@ type Field = (Vec<u8>, Vec<u8>);
 #[derive(Clone, Debug)]
 enum Content {
     Hash(Fields),
+    #[cfg_attr(not(test), expect(dead_code))]
     Text(Vec<u8>),
 }
 
@@ -324,27 +325,6 @@ impl Keyspace {
         self.live(key).is_some() && self.entries.remove(key).is_some()
     }
 
-    pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
-        match self.live(key) {
-            None => Ok(None),
-            Some(Stored {
-                content: Content::Text(text),
-                ..
-            }) => Ok(Some(text.clone())),
-            Some(_) => Err(Refusal::wrong_type()),
-        }
-    }
-
-    pub(crate) fn set_px(&mut self, key: &[u8], value: &[u8], ms: u64) {
-        self.entries.insert(
-            key.to_vec(),
-            Stored {
-                content: Content::Text(value.to_vec()),
-                expires_at_ms: Some(self.now_ms.saturating_add(ms)),
-            },
-        );
-    }
-
     pub(crate) fn pexpire(&mut self, key: &[u8], ms: u64) {
         let at = self.now_ms.saturating_add(ms);
         if let Some(stored) = self.live(key) {
@@ -388,10 +368,11 @@ impl Keyspace {
 impl Keyspace {
     /// Sets a plain text without expiry, as a stranger would.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
-        self.set_px(key, value, 0);
-        if let Some(stored) = self.entries.get_mut(key) {
-            stored.expires_at_ms = None;
-        }
+        let stored = Stored {
+            content: Content::Text(value.to_vec()),
+            expires_at_ms: None,
+        };
+        self.entries.insert(key.to_vec(), stored);
     }
 
     pub(crate) fn advance(&mut self, ms: u64) {

@@ -3,18 +3,20 @@
 -- lock      hash: one field per hold, `uuid:n`
 -- hold      this hold's field
 -- lease_ms  how long it lasts without renewal
--- Returns   nil  granted; the same for a request that comes a second time
+-- Returns   nil  granted; a request that comes a second time changes nothing
 --           n    held by somebody else for n ms more; -1 without expiry
 --           text WRONGKIND: not a plain lock
 
 local function acquire(lock, hold, lease_ms)
   local fields = redis.call('HLEN', lock)
-  if fields > 0 and redis.call('HEXISTS', lock, hold) == 0 then
-    return foreign(lock, fields) or redis.call('PTTL', lock)
+  if fields > 0 then
+    if redis.call('HEXISTS', lock, hold) == 0 then
+      return foreign(lock, fields) or redis.call('PTTL', lock)
+    end
+    -- The first one set the lease, and it may have been made longer since.
+    return false
   end
-  if fields == 0 then
-    redis.call('HSET', lock, hold, '1')
-  end
+  redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then
     -- A lock without expiry would outlive its holder. It was free and has one field,

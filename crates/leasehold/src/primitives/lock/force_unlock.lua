@@ -1,8 +1,8 @@
 -- Ends whoever's hold there is, and notes that it was ended by force.
 --
 -- lock     hash: one field per hold, `uuid:n`
--- marker   string: whose hold was ended by force; lives as long as the hold
---          would have, so that its holder learns the reason
+-- marker   hash: a field per hold that was ended by force; lives as long as the
+--          holds would have, so that their holders learn the reason
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  1  unlocked
 --          0  it was free
@@ -22,7 +22,11 @@ local function force_unlock(lock, marker, channel)
   redis.call('DEL', lock)
   if ttl > 0 then
     -- Only a courtesy: it fails when the server is out of memory.
-    redis.pcall('SET', marker, holder, 'PX', ttl)
+    local noted = redis.pcall('HSET', marker, holder, '1')
+    if type(noted) == 'number' and redis.call('PTTL', marker) < ttl then
+      local expiry = redis.pcall('PEXPIRE', marker, ttl)
+      if type(expiry) == 'table' then redis.pcall('DEL', marker) end
+    end
   end
   redis.pcall('PUBLISH', channel, '0')
   return 1

@@ -1,4 +1,4 @@
--- Makes the lease of this hold run from now.
+-- Makes this hold last for a lease from now at least.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- hold      this hold's field
@@ -10,6 +10,10 @@ local function renew(lock, hold, lease_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  redis.call('PEXPIRE', lock, lease_ms)
+  -- An earlier request can arrive behind a later one that asked for more, and the
+  -- holder counts on that: never shorter.
+  if redis.call('PTTL', lock) < tonumber(lease_ms) then
+    redis.call('PEXPIRE', lock, lease_ms)
+  end
   return 1
 end

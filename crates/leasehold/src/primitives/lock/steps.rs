@@ -21,14 +21,14 @@ pub(crate) static ACQUIRE: Step = Step {
         let [lock, hold, lease_ms] = parts else {
             return Err(arity());
         };
-        let fields = keyspace.hlen(lock)?;
-        if fields > 0 && !keyspace.hexists(lock, hold)? {
+        if keyspace.hlen(lock)? > 0 {
+            if keyspace.hexists(lock, hold)? {
+                return Ok(Value::Nil);
+            }
             plain(keyspace, lock)?;
             return Ok(Value::Int(keyspace.pttl(lock)));
         }
-        if fields == 0 {
-            keyspace.hset(lock, hold, b"1")?;
-        }
+        keyspace.hset(lock, hold, b"1")?;
         keyspace.pexpire(lock, number(lease_ms)?);
         Ok(Value::Nil)
     },
@@ -65,7 +65,7 @@ pub(crate) static RENEW: Step = Step {
         if !keyspace.hexists(lock, hold)? {
             return Ok(Value::Int(0));
         }
-        keyspace.pexpire(lock, number(lease_ms)?);
+        lengthen(keyspace, lock, number(lease_ms)?);
         Ok(Value::Int(1))
     },
 };
@@ -74,10 +74,10 @@ pub(crate) static WHY_LOST: Step = Step {
     name: "lock.why_lost",
     lua: include_str!("why_lost.lua"),
     keys: 2,
-    args: 0,
+    args: 1,
     grants: false,
     twin: |keyspace, parts| {
-        let [lock, marker] = parts else {
+        let [lock, marker, hold] = parts else {
             return Err(arity());
         };
         let mut fields = keyspace.hgetall(lock)?;
@@ -85,8 +85,8 @@ pub(crate) static WHY_LOST: Step = Step {
             Some((holder, _)) if fields.is_empty() => holder,
             _ => Vec::new(),
         };
-        let forced = keyspace.get(marker)?.unwrap_or_default();
-        Ok(Value::List(vec![Value::Text(holder), Value::Text(forced)]))
+        let forced = i64::from(keyspace.hexists(marker, hold)?);
+        Ok(Value::List(vec![Value::Text(holder), Value::Int(forced)]))
     },
 };
 
@@ -107,7 +107,10 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
         let ttl = keyspace.pttl(lock);
         keyspace.del(lock);
         if let Ok(ttl @ 1..) = u64::try_from(ttl) {
-            keyspace.set_px(marker, &holder, ttl);
+            // A marker of another type is left alone: it is only a courtesy.
+            if keyspace.hset(marker, &holder, b"1").is_ok() {
+                lengthen(keyspace, marker, ttl);
+            }
         }
         keyspace.publish(channel);
         Ok(Value::Int(1))
@@ -162,6 +165,14 @@ fn plain(keyspace: &mut Keyspace, lock: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Ref
         "WRONGKIND a hash that is not a lock ({} fields)",
         fields.len()
     )))
+}
+
+/// Makes a key live for `ms` from now at least.
+fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
+    if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
+        return;
+    }
+    keyspace.pexpire(key, ms);
 }
 
 fn number(text: &[u8]) -> Result<u64, Refusal> {
@@ -222,7 +233,11 @@ impl HoldSteps for LockHold {
     fn why_lost(&self) -> Operation {
         Operation::new(
             &WHY_LOST,
-            vec![self.lock(), self.key.forced_marker().into_bytes()],
+            vec![
+                self.lock(),
+                self.key.forced_marker().into_bytes(),
+                self.id.clone().into_bytes(),
+            ],
         )
     }
 
@@ -231,7 +246,7 @@ impl HoldSteps for LockHold {
             return None;
         };
         match &items[..] {
-            [_, Value::Text(forced)] if *forced == self.id.as_bytes() => Some(LossReason::Forced),
+            [_, Value::Int(1)] => Some(LossReason::Forced),
             [Value::Text(holder), _] if !holder.is_empty() => Some(LossReason::Taken {
                 by: String::from_utf8_lossy(holder).into_owned(),
             }),
