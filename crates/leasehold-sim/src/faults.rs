@@ -131,7 +131,10 @@ impl Kind {
     /// Whether a wake-up can be lost without anybody being told.
     #[must_use]
     pub fn needs_polling(self) -> bool {
-        matches!(self, MessageLost | RestartEmpty | RolledBack | Removed | ClockAhead)
+        matches!(
+            self,
+            MessageLost | RestartEmpty | RolledBack | Removed | ClockAhead
+        )
     }
 
     /// Whether the network or the server makes calls fail.

@@ -40,7 +40,10 @@ fn time_to_clean(stage: &Stage) -> Duration {
     if stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
         limit += Duration::from_millis(scenario.longest_lease_ms());
     }
-    let back = scenario.faults.iter().filter(|fault| fault.kind == Kind::ClockBack);
+    let back = scenario
+        .faults
+        .iter()
+        .filter(|fault| fault.kind == Kind::ClockBack);
     limit + Duration::from_millis(back.map(|fault| fault.span_ms).sum())
 }
 
@@ -74,13 +77,21 @@ pub(crate) fn judge(stage: &Stage) -> Played {
         .iter()
         .map(|hold| {
             let who = hold.holder().split(" (").next().unwrap_or_default();
-            format!("{who}: {} to {} us", hold.from_ns() / 1000, hold.until_ns() / 1000)
+            format!(
+                "{who}: {} to {} us",
+                hold.from_ns() / 1000,
+                hold.until_ns() / 1000
+            )
         })
         .collect();
     Played {
         violations,
         report,
         trace,
-        requests: stage.machines.iter().map(|machine| machine.network.requests()).sum(),
+        requests: stage
+            .machines
+            .iter()
+            .map(|machine| machine.network.requests())
+            .sum(),
     }
 }

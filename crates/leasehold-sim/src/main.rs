@@ -54,7 +54,10 @@ fn show(seed: u64, keep: Option<&[usize]>) -> ExitCode {
     match played.violations.first() {
         None => {
             let judged = played.report.judge();
-            println!("no violation; {}", judged.err().unwrap_or("it counts".into()));
+            println!(
+                "no violation; {}",
+                judged.err().unwrap_or("it counts".into())
+            );
             ExitCode::SUCCESS
         }
         Some(_) => {
@@ -88,7 +91,8 @@ impl Total {
             *failed = Some(failed.map_or(seed, |other| other.min(seed)));
         } else if played.counts() {
             self.counted.fetch_add(1, Ordering::Relaxed);
-            self.holds.fetch_add(played.report.holds as u64, Ordering::Relaxed);
+            self.holds
+                .fetch_add(played.report.holds as u64, Ordering::Relaxed);
             self.requests.fetch_add(played.requests, Ordering::Relaxed);
             let mut faults = lock(&self.faults);
             for (fault, _) in &played.report.faults {
@@ -99,13 +103,15 @@ impl Total {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn play_many(arguments: &Arguments) -> ExitCode {
-    let threads = arguments.threads.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-    });
+    let threads = arguments
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
     let total = Total::default();
     let next = AtomicU64::new(arguments.from);
     let start = Instant::now();
@@ -125,9 +131,7 @@ fn play_many(arguments: &Arguments) -> ExitCode {
                 total.done.fetch_add(1, Ordering::Relaxed);
             });
         }
-        watch_for_spinning(&watched, || {
-            total.done.load(Ordering::Relaxed) == threads
-        });
+        watch_for_spinning(&watched, || total.done.load(Ordering::Relaxed) == threads);
     });
     let (counted, played) = (
         total.counted.load(Ordering::Relaxed),

@@ -162,14 +162,20 @@ async fn freeze(machine: &Machine, span: Duration) {
 }
 
 async fn refuse(machines: &[Machine], span: Duration) {
-    machines.iter().for_each(|machine| machine.network.refuse(true));
+    machines
+        .iter()
+        .for_each(|machine| machine.network.refuse(true));
     sleep(span).await;
-    machines.iter().for_each(|machine| machine.network.refuse(false));
+    machines
+        .iter()
+        .for_each(|machine| machine.network.refuse(false));
 }
 
 /// Nothing of a dead process gets out any more.
 fn kill(machine: &Machine) {
-    machine.network.on_request(|_| Fate::default().request_lost());
+    machine
+        .network
+        .on_request(|_| Fate::default().request_lost());
     machine.network.on_message(|_| None);
     machine.network.cut_while_requests_travel(Duration::ZERO);
     machine.life.kill();

@@ -42,6 +42,8 @@ struct State {
     /// How many workers want or have the lock; and how many have wanted it so far.
     active: usize,
     entered: usize,
+    /// Until when a request that nobody waits for may take the lock, and give it back.
+    ghosts_until: Option<Instant>,
 }
 
 pub(crate) struct Machine {
@@ -119,8 +121,11 @@ impl Stage {
         let mut state = self.state();
         state.active += 1;
         state.entered += 1;
+        let ghosts = state
+            .ghosts_until
+            .is_some_and(|until| Instant::now() < until);
         Wanting {
-            alone: state.active == 1,
+            alone: state.active == 1 && !ghosts,
             entered: state.entered,
             stage: Arc::clone(self),
         }
@@ -148,7 +153,10 @@ impl Wanting {
 
 impl Drop for Wanting {
     fn drop(&mut self) {
-        self.stage.state().active -= 1;
+        let trips = Duration::from_millis(self.stage.scenario.latency_ms * 4 + 1);
+        let mut state = self.stage.state();
+        state.active -= 1;
+        state.ghosts_until = Some(Instant::now() + trips);
     }
 }
 
@@ -177,13 +185,7 @@ impl Machine {
 }
 
 /// What the network does to requests and messages.
-fn weather(
-    network: &Network,
-    latency_ms: u64,
-    seed: u64,
-    faults: Vec<Fault>,
-    recorder: &Recorder,
-) {
+fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, recorder: &Recorder) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seen = vec![0; faults.len()];
     let (ours, recorder) = (faults.clone(), recorder.clone());

@@ -141,7 +141,10 @@ impl Taking<'_> {
         let Ok(info) = self.stage.operator.lock(NAME).inspect().await else {
             return;
         };
-        let ours = info.holders.iter().any(|holder| holder.id == guard.holder_id());
+        let ours = info
+            .holders
+            .iter()
+            .any(|holder| holder.id == guard.holder_id());
         let left = match info.ttl {
             Ttl::Left(left) => left,
             _ => Duration::ZERO,

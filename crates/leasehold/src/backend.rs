@@ -103,9 +103,9 @@ impl Future for Reply {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
             Self::Ready(reply) => Poll::Ready(reply.take().expect("a reply is polled once")),
-            Self::Sent(receiver) => Pin::new(receiver).poll(context).map(|reply| {
-                reply.unwrap_or_else(|_| Err(network_gone()))
-            }),
+            Self::Sent(receiver) => Pin::new(receiver)
+                .poll(context)
+                .map(|reply| reply.unwrap_or_else(|_| Err(network_gone()))),
             #[cfg(feature = "redis")]
             Self::Queued(queued) => Pin::new(queued).poll(context),
         }

@@ -665,9 +665,7 @@ impl LockGuard {
     /// When the last confirmed request was sent.
     pub(crate) fn confirmed_at(&self) -> Instant {
         let context = self.share.context();
-        context
-            .clock
-            .to_instant(self.share.hold().confirmed_at())
+        context.clock.to_instant(self.share.hold().confirmed_at())
     }
 
     /// How many guards share this hold: 1, or more after a re-entry with an

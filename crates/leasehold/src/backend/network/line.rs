@@ -109,9 +109,8 @@ impl Events {
 
     pub(super) fn cut_messages(&mut self) {
         (self.messages_up, self.messages_down) = Default::default();
-        self.queue.retain(|_, event| {
-            matches!(event, Event::Request { .. } | Event::Reply { .. })
-        });
+        self.queue
+            .retain(|_, event| matches!(event, Event::Request { .. } | Event::Reply { .. }));
     }
 }
 

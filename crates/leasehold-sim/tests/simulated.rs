@@ -1,0 +1,50 @@
+//! The simulator itself: that it repeats, covers every fault, and finds what it must.
+
+use std::collections::BTreeSet;
+
+use leasehold_sim::faults::Kind;
+use leasehold_sim::shrink::shrink;
+use leasehold_sim::{Scenario, play};
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    for seed in 1..200 {
+        let scenario = Scenario::draw(seed);
+        let (one, other) = (play(&scenario), play(&scenario));
+        assert_eq!(one.trace, other.trace, "seed {seed}");
+        assert_eq!(one.requests, other.requests, "seed {seed}");
+    }
+}
+
+#[test]
+fn histories_keep_the_promise_and_every_kind_of_fault_is_among_those_that_count() {
+    let mut seen = BTreeSet::new();
+    for seed in 1..1500 {
+        let scenario = Scenario::draw(seed);
+        let played = play(&scenario);
+        assert_eq!(played.violations, [""; 0], "seed {seed}");
+        if played.counts() {
+            seen.extend(scenario.kinds());
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>().len(), Kind::ALL.len());
+}
+
+#[test]
+fn a_history_without_its_fault_does_not_count() {
+    let quiet = (1..)
+        .map(Scenario::draw)
+        .find(|scenario| scenario.kinds() == [Kind::RequestLost] && scenario.faults.len() == 1);
+    let mut scenario = quiet.expect("one of them");
+    assert!(play(&scenario).counts() || play(&scenario).violations.is_empty());
+    // The thousandth request never comes.
+    scenario.faults[0].at = 1000;
+    assert!(!play(&scenario).counts());
+}
+
+#[test]
+fn what_needs_no_part_shrinks_to_nothing() {
+    // No scenario fails, so none of its parts is enough for a failure.
+    let scenario = Scenario::draw(7);
+    assert_eq!(shrink(&scenario).len(), scenario.parts());
+}

@@ -1,0 +1,200 @@
+//! An embedded keyspace behind a network that loses, doubles and delays: what tests
+//! of users can do, and what simulated histories have found.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::time::Duration;
+
+use leasehold::history::Recorder;
+use leasehold::testing::{Fate, Network, Request};
+use leasehold::{Client, Embedded, ErrorKind, LossReason};
+use tokio::time::{Instant, sleep};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn over_network(server: &Embedded) -> (Client, Network) {
+    let builder = Client::builder().reply_limit(400 * MS).lease(1000 * MS);
+    server.client_over_network(&builder).unwrap()
+}
+
+fn takes(time: Duration) -> impl FnMut(&Request<'_>) -> Fate + Send + 'static {
+    move |_| Fate::delivered(time, time)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_and_its_reply_take_their_time() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(takes(30 * MS));
+    let start = Instant::now();
+    let guard = client.lock("x").acquire().await.unwrap();
+    assert_eq!(start.elapsed(), 60 * MS);
+    assert!(guard.valid_until() < start + 1000 * MS, "from the reply");
+    assert_eq!(network.requests(), 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_up_comes_over_the_network() {
+    let server = Embedded::new();
+    let (ours, network) = over_network(&server);
+    network.on_message(|_| Some(20 * MS));
+    let guard = server.client().lock("x").acquire().await.unwrap();
+    let lock = ours.lock("x").poll_cap(3600 * 1000 * MS);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(500 * MS).await;
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    assert_eq!(start.elapsed(), 20 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_reply_is_told_when_the_connection_is_cut() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(takes(100 * MS));
+    let lock = client.lock("x");
+    let ask = tokio::spawn(async move { lock.try_acquire().await });
+    sleep(150 * MS).await;
+    network.cut();
+    let error = ask.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    client.close().await;
+    assert!(server.keys().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_network_tells_nobody_and_the_holder_stops_by_itself() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let guard = client.lock("x").acquire().await.unwrap();
+    network.freeze(true);
+    let reason = guard.lost().await;
+    assert!(
+        matches!(reason, LossReason::RenewalFailed { .. }),
+        "{reason}"
+    );
+    assert!(
+        server.keys().contains(&"x".into()),
+        "told before it is free"
+    );
+    network.freeze(false);
+    guard.release().await.unwrap_err();
+    client.close().await;
+    assert!(server.keys().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_connection_is_an_error_at_once() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.refuse(true);
+    let error = client.lock("x").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    network.refuse(false);
+    client
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_comes_a_second_time_shortens_nothing() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(|request| match request.step {
+        "lock.renew" => Fate::default().again_after(300 * MS),
+        _ => Fate::default(),
+    });
+    let guard = client.lock("x").acquire().await.unwrap();
+    // The first renewal has been, its double is still on its way.
+    sleep(400 * MS).await;
+    guard.extend(60_000 * MS).await.unwrap();
+    sleep(300 * MS).await;
+    believes_no_longer_than(&guard, &server).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_comes_a_second_time_shortens_nothing() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(|request| match request.step {
+        "lock.acquire" => Fate::default().again_after(300 * MS),
+        _ => Fate::default(),
+    });
+    let guard = client.lock("x").acquire().await.unwrap();
+    guard.extend(60_000 * MS).await.unwrap();
+    sleep(350 * MS).await;
+    believes_no_longer_than(&guard, &server).await;
+    guard.release().await.unwrap();
+}
+
+/// The guard is valid for no longer than the server keeps the key.
+async fn believes_no_longer_than(guard: &leasehold::LockGuard, server: &Embedded) {
+    let ttl = server.client().lock("x").remaining_ttl().await.unwrap();
+    let leasehold::Ttl::Left(left) = ttl else {
+        panic!("{ttl:?}");
+    };
+    assert!(
+        guard.valid_until() <= Instant::now() + left,
+        "valid for {:?}, and the server has {left:?}",
+        guard.valid_until() - Instant::now()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_several_holders_that_were_forced_is_told_so() {
+    let server = Embedded::new();
+    let (one, other) = (server.client(), server.client());
+    let first = one.lock("x").acquire().await.unwrap();
+    assert!(other.lock("x").force_unlock().await.unwrap());
+    let second = other.lock("x").acquire().await.unwrap();
+    assert!(one.lock("x").force_unlock().await.unwrap());
+    assert_eq!(first.lost().await, LossReason::Forced);
+    assert_eq!(second.lost().await, LossReason::Forced);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stood_in_line_behind_a_holder_gets_no_error_for_want_of_an_answer() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let lock = client.lock("x");
+    network.on_request(takes(25 * MS));
+    let behind = lock.clone();
+    // The turn comes when the first one is granted, and the answer would come at 100.
+    let (first, second) = tokio::join!(lock.acquire(), behind.try_acquire_for(60 * MS));
+    assert!(second.unwrap().is_none());
+    first.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_recorder_excuses_what_the_promise_does_not_cover() {
+    let server = Embedded::new();
+    let recorder = Recorder::new();
+    let (ours, theirs) = (server.client().lock("x"), server.client().lock("x"));
+    let asked = recorder.ask("x", "ours");
+    let first = ours.acquire().await.unwrap();
+    let inside = asked.acquired(&first);
+    let asked = recorder.ask("x", "theirs");
+    server.clear();
+    let second = theirs.acquire().await.unwrap();
+    let beside = asked.acquired(&second);
+    assert_eq!(recorder.report().overlaps.len(), 1, "two holders");
+    drop((inside, beside));
+
+    let recorder = Recorder::new();
+    let asked = recorder.ask("x", "ours");
+    let inside = asked.acquired(&second);
+    recorder.promise_ends_here();
+    server.clear();
+    let third = ours.acquire().await.unwrap();
+    let after = recorder.ask("x", "theirs").acquired(&third);
+    inside.releasing(&second);
+    after.releasing(&third);
+    assert!(recorder.report().overlaps.is_empty());
+}
