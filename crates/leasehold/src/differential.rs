@@ -42,9 +42,12 @@ fn operation(step: &'static Step, key: &str, hold: &str) -> Operation {
     let text = |text: &str| text.as_bytes().to_vec();
     let (marker, channel) = (format!("{key}:forced"), format!("channel:{key}"));
     let parts = match step.name {
-        "lock.acquire" | "lock.renew" => vec![text(key), text(hold), text("60000")],
+        "lock.acquire" => vec![text(key), text(hold), text("60000")],
+        // For some holds longer than they have it, for others shorter.
+        "lock.renew" if hold == HOLDS[0] => vec![text(key), text(hold), text("30000")],
+        "lock.renew" => vec![text(key), text(hold), text("90000")],
         "lock.release" => vec![text(key), text(hold), text(&channel)],
-        "lock.why_lost" => vec![text(key), text(&marker)],
+        "lock.why_lost" => vec![text(key), text(&marker), text(hold)],
         "lock.force_unlock" => vec![text(key), text(&marker), text(&channel)],
         "lock.inspect" => vec![text(key)],
         other => panic!("`{other}` needs arguments here"),
@@ -52,10 +55,10 @@ fn operation(step: &'static Step, key: &str, hold: &str) -> Operation {
     Operation::new(step, parts)
 }
 
-/// A reply without what differs by right: the exact time left.
+/// A reply without what differs by right: the time left beyond tens of seconds.
 fn shown(reply: &Value) -> String {
     match reply {
-        Value::Int(ms) if *ms > 1000 => "ms".into(),
+        Value::Int(ms) if *ms > 1000 => format!("{}0 s", (ms + 5000) / 10_000),
         Value::Int(number) => number.to_string(),
         Value::Nil => "nil".into(),
         Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -157,7 +160,7 @@ fn keyspace_state(keyspace: &mut Keyspace) -> State {
                     .map(|text| String::from_utf8_lossy(text).into_owned())
                     .collect::<Vec<_>>()
                     .join(" "),
-                Err(_) => String::from_utf8_lossy(&keyspace.get(key).unwrap().unwrap()).into(),
+                Err(_) => String::from_utf8_lossy(&keyspace.get(key).unwrap()).into(),
             };
             (ttl != -2).then_some((name, (content, ttl > 0)))
         })

@@ -366,6 +366,16 @@ impl Keyspace {
 
 #[cfg(test)]
 impl Keyspace {
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.live(key)? {
+            Stored {
+                content: Content::Text(text),
+                ..
+            } => Some(text.clone()),
+            _ => None,
+        }
+    }
+
     /// Sets a plain text without expiry, as a stranger would.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
         let stored = Stored {

@@ -90,6 +90,18 @@ impl Place {
         }
     }
 
+    /// As an operator does who removes the key by hand.
+    pub(crate) fn remove(&self, key: &str) {
+        match self {
+            Self::Embedded(embedded) => {
+                embedded.remove(key);
+            }
+            Self::Server { server, .. } => {
+                server.command(&["DEL", key]).expect("DEL");
+            }
+        }
+    }
+
     fn channels(&self) -> Vec<String> {
         match self {
             Self::Embedded(_) => Vec::new(),
