@@ -14,8 +14,10 @@ const SHORT: [&str; 2] = ["--lease", "3s"];
 #[test]
 fn command_is_ended_when_the_key_is_deleted() {
     let server = server();
+    // As much grace as there is: a busy machine is slow to run the trap.
+    let options = ["--lease", "6s", "--grace", "3s"];
     let script = "trap 'echo told; exit 0' TERM; echo held; sleep 300 & wait";
-    let mut run = start(&mut run_script(&server, &SHORT, script));
+    let mut run = start(&mut run_script(&server, &options, script));
     run.until("held");
     server.command(&["DEL", "job"]).expect("the server runs");
     run.until("told");

@@ -125,7 +125,7 @@ fn command_has_time_to_clean_up_while_the_lock_is_still_held() {
 fn lock_that_is_reachable_again_is_released_after_the_command_was_ended() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let script = "trap 'echo told; read end; exit 0' TERM; echo held; while :; do sleep 0.01; done";
-    let mut run = run_through(&proxy, &["--lease", "6s"], script, &trace);
+    let mut run = run_through(&proxy, &["--lease", "6s", "--grace", "3s"], script, &trace);
     run.until("held");
     cut_off(&proxy);
     run.until("told");

@@ -82,7 +82,7 @@ fn log_that_nobody_reads_does_not_end_the_run_early() {
     let runs = [unread(), full()].map(|stderr| {
         let server = server();
         let mut run = leasehold_at(&server);
-        run.args(["-vvv", "run", "--lease", "5s", "job", "--"])
+        run.args(["-vvv", "run", "--lease", "6s", "--grace", "3s", "job", "--"])
             .args(["sh", "-c", script]);
         let mut run = start_telling(&mut run, stderr);
         run.until("held");

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::{Signal, kill};
@@ -255,8 +255,20 @@ pub(crate) fn process(url: &str, word: &str) -> i32 {
 }
 
 /// Waits until nothing runs with this URL in its environment any more.
+#[track_caller]
 pub(crate) fn expect_nothing_runs(url: &str) {
-    eventually("nothing runs any more", LIMIT, || processes(url).is_empty());
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left = processes(url);
+        if left.is_empty() {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "still there with {url}: {left:?}"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 pub(crate) fn send(pid: i32, signal: Signal) {
