@@ -41,6 +41,11 @@ pub(crate) enum Command {
     Demo(Demo),
     #[command(hide = true)]
     DemoWorker(DemoWorker),
+    /// Kills a command when leasehold can't; it hears which and when on stdin.
+    #[command(hide = true)]
+    RunDeadman,
+    #[command(hide = true)]
+    RunLaunch(RunLaunch),
 }
 
 const RUN_HELP: &str = "\
@@ -48,14 +53,24 @@ Exit codes:
   the command's own; 128+n when signal n ended it, or ended the wait for the lock
   2    wrong usage
   69   no server answered
-  70   the lock was lost while the command ran; the command has been ended
+  70   the lock was lost or could not be renewed while the command ran, which has been ended
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials or lacks a permission
   126  the command can't be executed; 127: it was not found
 
 The command finds the lock's name in $LEASEHOLD_NAME. INT, TERM, HUP, QUIT, USR1 and USR2 are
-passed on to it and its process group. If leasehold itself is killed with KILL, nobody is left to
-end the command when its lease is over.
+passed on to it and its process group.
+
+The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while
+there is still time to clean up (--grace), and KILL before the lease is over. If somebody takes the
+lock away, it gets TERM at the next renewal, and KILL after the grace time. If leasehold itself is
+killed with KILL, the command is killed at once; if it stands still (STOP, Ctrl-Z), before the lease
+is over. A second process, `leasehold run-deadman`, sees to that.
+
+All of that reaches the command's process group: what it starts, in the background as well. It does
+not reach what has left the group (daemons, setsid, jobs of an interactive shell) or runs as another
+user (sudo). If both leasehold processes are killed at once, the command dies, on Linux, but not
+what it has started. What a command leaves running when it ends by itself goes on without the lock.
 
 Examples:
   leasehold run nightly -- ./backup.sh
@@ -87,13 +102,18 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
-    /// How long the lock outlives a killed leasehold; it is renewed until then
+    /// Waits this long for a server that does not answer any more
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+    pub(crate) outage_limit: Duration,
+
+    /// How long the lock outlives a killed leasehold; it is renewed every third of it
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
-    /// Time between TERM and KILL for the command when the lock is lost
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "10s", allow_hyphen_values = true)]
-    pub(crate) grace: Duration,
+    /// Time between TERM and KILL when the lock is about to be lost; half of the lease at most
+    /// [default: a third of the lease, 10s at most]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
 
     /// Exit code when the lock was not free in time
     #[arg(long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
@@ -102,6 +122,17 @@ pub(crate) struct Run {
     /// How often a waiter asks although nothing woke it.
     #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) poll_cap: Option<Duration>,
+}
+
+/// Becomes the command, as a process that dies with leasehold.
+#[derive(Args)]
+pub(crate) struct RunLaunch {
+    /// The leasehold that has started this.
+    #[arg(long)]
+    pub(crate) parent: i32,
+
+    #[arg(last = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args)]

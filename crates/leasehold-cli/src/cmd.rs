@@ -17,7 +17,9 @@ use crate::server::Server;
 /// Runs the sub-command that was asked for.
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
-        Command::Run(args) => run::run(args, &Server::find(cli.redis)?),
+        Command::Run(args) => run::run(&args, &Server::find(cli.redis)?),
+        Command::RunDeadman => run::deadman::main(),
+        Command::RunLaunch(args) => run::launch::main(&args),
         Command::Show(args) => {
             let server = Server::find(cli.redis)?;
             finish(show::show(&args, &server))

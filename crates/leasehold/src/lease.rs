@@ -172,7 +172,7 @@ impl Hold {
 
     /// A renewal that left at `sent` has failed.
     pub(crate) fn failed_to_renew(&self, sent: Moment, failure: &Failure) {
-        let cause = failure.cause.to_string();
+        let cause = format!("{}: {}", failure.address, failure.cause);
         let mut state = self.state();
         let since = state.failing.take().map_or(sent, |(since, _)| since);
         state.failing = Some((since, cause));
@@ -192,6 +192,12 @@ impl Hold {
     /// Why it is lost; `None` while it is good.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         self.state().check(self.clock.now()).cloned()
+    }
+
+    /// How it will be lost at its deadline unless a renewal gets through; `None` while
+    /// they are answered.
+    pub(crate) fn renewal_failure(&self) -> Option<LossReason> {
+        self.state().renewal_failure(self.clock.now())
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -308,15 +314,17 @@ impl State {
     /// Judges by the clock, so that a late timer can't keep a dead hold alive.
     fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.valid_until {
-            self.lost = Some(match &self.failing {
-                Some((since, cause)) => LossReason::RenewalFailed {
-                    since: now.saturating_sub(*since),
-                    cause: cause.clone(),
-                },
-                None => LossReason::Expired,
-            });
+            self.lost = Some(self.renewal_failure(now).unwrap_or(LossReason::Expired));
         }
         self.lost.as_ref()
+    }
+
+    fn renewal_failure(&self, now: Moment) -> Option<LossReason> {
+        let (since, cause) = self.failing.as_ref()?;
+        Some(LossReason::RenewalFailed {
+            since: now.saturating_sub(*since),
+            cause: cause.clone(),
+        })
     }
 }
 

@@ -26,7 +26,7 @@ pub enum LossReason {
     RenewalFailed {
         /// How long renewing had failed when the lock was given up.
         since: Duration,
-        /// What stood in the way at last.
+        /// What stood in the way at last, after the server's address.
         cause: String,
     },
     /// Its maximum hold time is over; it has been released.

@@ -16,4 +16,5 @@ mod server {
     mod faults;
     mod keys;
     mod permissions;
+    mod renewal;
 }

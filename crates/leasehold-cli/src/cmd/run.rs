@@ -1,6 +1,8 @@
 //! `leasehold run`: a command under a lock.
 
 mod child;
+pub(super) mod deadman;
+pub(super) mod launch;
 mod terminal;
 mod wait;
 mod watch;
@@ -11,6 +13,7 @@ use std::time::Duration;
 use leasehold::{Client, ErrorKind, LockGuard};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 
 use super::{name_of_lock, runtime, shut_down};
 use crate::cli::Run;
@@ -21,27 +24,41 @@ use crate::server::Server;
 use crate::signals::Signals;
 use crate::usage::command_line;
 use child::Group;
+use deadman::Deadman;
 use terminal::{StopRequests, Terminal};
 use wait::{Waited, Waiting};
+use watch::{Schedule, Watch};
 
 /// How long the program stays after a signal, or after a release that failed, to
 /// leave nothing behind.
 const TIDY_LIMIT: Duration = Duration::from_secs(3);
 
+/// What is to be run, and how.
+struct Job<'a> {
+    args: &'a Run,
+    name: String,
+    schedule: Schedule,
+}
+
 /// Not a future: the part that stops this process on Ctrl-Z has to run on the main
 /// thread (see [`Terminal::stop_us`]).
-pub(crate) fn run(args: Run, server: &Server) -> Result<Exit, Failure> {
-    let (name, command) = what_to_run(&args)?;
+pub(crate) fn run(args: &Run, server: &Server) -> Result<Exit, Failure> {
+    let job = Job {
+        args,
+        name: what_to_run(args)?,
+        schedule: Schedule::new(args.lease, args.grace)?,
+    };
     // The runtime's threads must not take the stop signal of the terminal.
     terminal::hold_back_stops(true);
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
-    let result = under_lock(&runtime, &args, &name, &command, server);
+    let result = under_lock(&runtime, &job, server);
     shut_down(runtime);
     result
 }
 
-fn what_to_run(args: &Run) -> Result<(String, Vec<OsString>), Failure> {
+/// Checks that there is a command, and returns the name of the lock.
+fn what_to_run(args: &Run) -> Result<String, Failure> {
     let right = |name: OsString, command: &[OsString]| {
         let mut words = vec!["leasehold".into(), "run".into(), name, "--".into()];
         words.extend_from_slice(command);
@@ -64,57 +81,48 @@ fn what_to_run(args: &Run) -> Result<(String, Vec<OsString>), Failure> {
             right(name, &["CMD".into()])
         )));
     }
-    Ok((name_of_lock(name)?, args.command.clone()))
+    name_of_lock(name)
 }
 
-fn under_lock(
-    runtime: &Runtime,
-    args: &Run,
-    name: &str,
-    command: &[OsString],
-    server: &Server,
-) -> Result<Exit, Failure> {
+fn under_lock(runtime: &Runtime, job: &Job<'_>, server: &Server) -> Result<Exit, Failure> {
     // Before the first request leaves: a signal from now on leaves nothing behind.
     let mut signals = {
         let _context = runtime.enter();
         Signals::listen()?
     };
-    let waiting = Waiting::new(args, name, server);
+    let waiting = Waiting::new(job.args, &job.name, server);
     let (client, guard) = match runtime.block_on(waiting.until_held(&mut signals))? {
         Waited::Held(client, guard) => (client, guard),
-        Waited::Busy => return Ok(Exit::Busy(args.conflict_exit_code)),
+        Waited::Busy => return Ok(Exit::Busy(job.args.conflict_exit_code)),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
     terminal::hold_back_stops(true);
-    let end = runtime.block_on(supervise(args, name, command, &guard, signals));
+    let end = runtime.block_on(supervise(job, &guard, signals));
     terminal::hold_back_stops(false);
     runtime.block_on(give_back(client, guard, end))
 }
 
 /// Runs the command until it has ended, or until the lock is lost and it has been
 /// ended.
-async fn supervise(
-    args: &Run,
-    name: &str,
-    command: &[OsString],
-    guard: &LockGuard,
-    signals: Signals,
-) -> Result<Exit, Failure> {
+async fn supervise(job: &Job<'_>, guard: &LockGuard, signals: Signals) -> Result<Exit, Failure> {
     let stops = StopRequests::listen()?;
     // Before the command starts: where our parent has its children's ends ignored,
     // a command that is quick would otherwise leave no exit code.
     let children = signal(SignalKind::child())
         .map_err(|error| Failure::io("can't listen for the command's end", error))?;
     let mut terminal = Terminal::open();
+    let mut deadman = Deadman::start()?;
     // The command inherits what is held back, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
-    let group = Group::spawn(name, command);
+    let group = Group::spawn(&job.name, &job.args.command);
     terminal::hold_back_stops(true);
     let group = group?;
+    deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
-    let watch = watch::Watch {
-        grace: args.grace,
+    let watch = Watch {
+        schedule: job.schedule,
         group,
+        deadman,
         guard,
         terminal,
         signals,
@@ -131,8 +139,9 @@ async fn give_back(
     end: Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
     if matches!(end, Ok(Exit::Lost)) {
-        // Told already, and nothing is held that could be given back.
-        drop(guard);
+        // Told already. What is left of the lock is given back, until it ends by itself.
+        let limit = guard.valid_until().min(Instant::now() + TIDY_LIMIT);
+        let _ = tokio::time::timeout_at(limit, guard.release()).await;
         return end;
     }
     match guard.release().await {

@@ -2,7 +2,10 @@
 
 mod demo;
 mod run;
+mod run_killed;
 mod run_loss;
+mod run_outage;
+mod run_streams;
 mod show;
 mod support;
 mod terminal;

@@ -8,10 +8,13 @@ the command did.
 import json
 import os
 import pty
+import signal
 import sys
 
 
 def main():
+    # What is waited for may never be shown.
+    signal.alarm(60)
     steps = json.load(sys.stdin)
     pid, terminal = pty.fork()
     if pid == 0:

@@ -1,13 +1,12 @@
 //! `leasehold run` with a lock that stays: exit codes, waiting, signals.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use leasehold_testkit::eventually;
 use nix::sys::signal::Signal;
 
 use crate::support::{BINARY, LIMIT, done, is_alive, is_free, leasehold, leasehold_at, run_script};
-use crate::support::{server, start};
+use crate::support::{processes, send, server, start};
 
 #[test]
 fn command_runs_under_the_lock_and_gives_its_exit_code_back() {
@@ -23,7 +22,8 @@ fn command_runs_under_the_lock_and_gives_its_exit_code_back() {
 #[test]
 fn command_that_a_signal_ends_gives_128_and_the_signal() {
     let server = server();
-    for (signal, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
+    // The last one is a real-time signal, which has no name.
+    for (signal, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139), ("40", 168)] {
         let script = format!("kill -{signal} $$");
         done(&mut run_script(&server, &[], &script)).expect_code(code);
         assert!(is_free(&server), "after {signal}");
@@ -133,7 +133,9 @@ fn signals_are_passed_on_and_the_command_decides() {
         (Signal::SIGINT, "INT"),
         (Signal::SIGTERM, "TERM"),
         (Signal::SIGHUP, "HUP"),
+        (Signal::SIGQUIT, "QUIT"),
         (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
     ] {
         let script =
             format!("trap 'echo got; exit 3' {name}; echo ready; while :; do sleep 0.01; done");
@@ -183,6 +185,7 @@ fn signal_during_the_wait_ends_it_and_leaves_nothing_behind() {
         (Signal::SIGINT, 130),
         (Signal::SIGTERM, 143),
         (Signal::SIGHUP, 129),
+        (Signal::SIGQUIT, 131),
     ] {
         let waiter = start(&mut run_script(&server, &[], "echo ran"));
         eventually("it waits", LIMIT, || !server.channels().is_empty());
@@ -197,15 +200,70 @@ fn signal_during_the_wait_ends_it_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn lock_outlives_a_killed_leasehold_by_its_lease_at_most() {
+fn first_of_two_signals_during_the_wait_gives_the_exit_code() {
     let server = server();
-    let script = "echo held; sleep 1; echo end";
-    let mut run = start(&mut run_script(&server, &["--lease", "500ms"], script));
-    run.until("held");
-    run.signal(Signal::SIGKILL);
-    eventually("the lock is free", Duration::from_secs(5), || {
-        is_free(&server)
-    });
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let waiter = start(&mut run_script(&server, &[], "echo ran"));
+    eventually("it waits", LIMIT, || !server.channels().is_empty());
+    // Nothing that it leaves can be tidied up.
+    server.pause().expect("it can be stopped");
+    waiter.signal(Signal::SIGINT);
+    waiter.signal(Signal::SIGTERM);
+    let done = waiter.done().expect_code(130);
+    assert_eq!(done.stdout, "");
+    server.resume().expect("it goes on");
+    eventually("nobody listens", LIMIT, || server.channels().is_empty());
+    holder.done().expect_code(1);
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+#[test]
+fn each_of_two_signals_reaches_the_command() {
+    let server = server();
+    let script = "n=0; trap 'n=$((n+1)); echo got $n; [ $n = 1 ] || exit 3' INT TERM; \
+        echo ready; while :; do sleep 0.01; done";
+    for second in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut run = start(&mut run_script(&server, &[], script));
+        run.until("ready");
+        run.signal(Signal::SIGINT);
+        run.until("got 1");
+        run.signal(second);
+        run.until("got 2");
+        run.done().expect_code(3);
+        assert!(is_free(&server));
+    }
+}
+
+#[test]
+fn command_that_stands_still_keeps_the_lock_and_goes_on() {
+    let server = server();
+    let script = "echo $$; kill -STOP $$; echo on; exit 3";
+    let mut run = start(&mut run_script(&server, &["--lease", "6s"], script));
+    let command = run.line().parse().expect("a process id");
+    let ttl_ms = || {
+        let ttl = server.command(&["PTTL", "job"]).expect("the server runs");
+        ttl.as_int().expect("a number")
+    };
+    eventually("a part of the lease is over", LIMIT, || ttl_ms() < 5000);
+    eventually("it is renewed", LIMIT, || ttl_ms() > 5500);
+    send(command, Signal::SIGCONT);
+    run.until("on");
+    run.done().expect_code(3);
+    assert!(is_free(&server));
+}
+
+#[test]
+fn what_a_command_leaves_running_is_let_alone_when_it_ends_well() {
+    let server = server();
+    let script = "sleep 60 >/dev/null 2>&1 & echo $!";
+    let mut run = start(&mut run_script(&server, &[], script));
+    let left = run.line().parse().expect("a process id");
+    run.done().expect_code(0);
+    assert!(is_free(&server));
+    assert!(processes(&server.url()).iter().all(|(pid, _)| *pid == left));
+    assert!(is_alive(left));
+    send(left, Signal::SIGKILL);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::{Signal, kill};
@@ -100,10 +100,15 @@ pub(crate) struct Running {
 
 /// Starts it, with pipes all around.
 pub(crate) fn start(command: &mut Command) -> Running {
+    start_telling(command, Stdio::piped())
+}
+
+/// Starts it, with this for its stderr.
+pub(crate) fn start_telling(command: &mut Command, stderr: impl Into<Stdio>) -> Running {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(stderr)
         .spawn()
         .expect("the binary starts");
     let stdout = child.stdout.take().map(BufReader::new);
@@ -163,18 +168,25 @@ impl Running {
     pub(crate) fn done(mut self) -> Done {
         self.close_stdin();
         let mut status = None;
-        // First the output: a full pipe would keep it from ending.
-        let mut text = Vec::new();
-        if let Some(mut stdout) = self.stdout.take() {
-            stdout.read_to_end(&mut text).expect("stdout can be read");
-        }
-        eventually("the run has ended", LIMIT, || {
-            status = self.child.try_wait().expect("it can be waited for");
-            status.is_some()
+        // Read meanwhile: a full pipe would keep it from ending. It ends when the last
+        // that writes to it does.
+        let stdout = self.stdout.take().map(|mut stdout| {
+            thread::spawn(move || {
+                let mut text = Vec::new();
+                stdout.read_to_end(&mut text).expect("stdout can be read");
+                text
+            })
         });
+        eventually("the run has ended", LIMIT, || {
+            if status.is_none() {
+                status = self.child.try_wait().expect("it can be waited for");
+            }
+            status.is_some() && stdout.as_ref().is_none_or(JoinHandle::is_finished)
+        });
+        let text = stdout.map(|reader| reader.join().expect("stdout was read"));
         Done {
             status: status.expect("it has just been set"),
-            stdout: String::from_utf8_lossy(&text).into_owned(),
+            stdout: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
             stderr: self
                 .stderr
                 .take()
@@ -204,6 +216,96 @@ pub(crate) fn is_alive(pid: i32) -> bool {
         let state = stat.rsplit(')').next().unwrap_or_default();
         !state.trim_start().starts_with(['Z', 'X'])
     })
+}
+
+/// Everything that runs with this URL in its environment: process ids with their
+/// command lines.
+pub(crate) fn processes(url: &str) -> Vec<(i32, String)> {
+    let marker = format!("LEASEHOLD_URL={url}\0");
+    let read = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}"));
+    std::fs::read_dir("/proc")
+        .expect("/proc is there")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let marker = marker.as_bytes();
+            read(*pid, "environ")
+                .is_ok_and(|bytes| bytes.windows(marker.len()).any(|part| part == marker))
+        })
+        .filter(|pid| is_alive(*pid))
+        .filter_map(|pid| {
+            let words = String::from_utf8_lossy(&read(pid, "cmdline").ok()?).replace('\0', " ");
+            Some((pid, words))
+        })
+        .collect()
+}
+
+/// The process with this word on its command line, once it is there.
+pub(crate) fn process(url: &str, word: &str) -> i32 {
+    let mut found = None;
+    eventually(word, LIMIT, || {
+        let all = processes(url);
+        let mut all = all.iter();
+        found = all
+            .find(|(_, words)| words.split(' ').any(|one| one == word))
+            .map(|(pid, _)| *pid);
+        found.is_some()
+    });
+    found.expect("it has just been found")
+}
+
+/// Waits until nothing runs with this URL in its environment any more.
+#[track_caller]
+pub(crate) fn expect_nothing_runs(url: &str) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left = processes(url);
+        if left.is_empty() {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "still there with {url}: {left:?}"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it is still there");
+}
+
+/// A file in which commands leave their marks. What one of them writes is before or
+/// after what another writes, without any clock.
+pub(crate) struct Trace(tempfile::NamedTempFile);
+
+impl Trace {
+    /// Says "held", writes `A` without an end, from two processes, and does not want
+    /// to end.
+    pub(crate) const STUBBORN: &str = "trap '' TERM HUP INT; echo held; \
+        (while :; do echo A >>$TRACE; sleep 0.01; done) & \
+        while :; do echo A >>$TRACE; sleep 0.01; done";
+    /// Writes `B`.
+    pub(crate) const NEXT: &str = "echo B >>$TRACE";
+
+    pub(crate) fn new() -> Self {
+        Self(tempfile::NamedTempFile::new().expect("a file"))
+    }
+
+    /// The command leaves its marks here.
+    pub(crate) fn of<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("TRACE", self.0.path())
+    }
+
+    /// Fails if `A` was written when `B` had been. Nobody may write any more.
+    #[track_caller]
+    pub(crate) fn expect_no_overlap(&self) {
+        let marks = std::fs::read_to_string(self.0.path()).expect("it can be read");
+        let marks: String = marks.split_whitespace().collect();
+        assert!(marks.starts_with('A') && marks.ends_with('B'), "{marks}");
+        let after = marks.trim_start_matches('A').trim_end_matches('B');
+        assert_eq!(after, "", "both at work: {marks}");
+    }
 }
 
 pub(crate) fn server() -> RedisServer {

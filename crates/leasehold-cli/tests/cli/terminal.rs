@@ -79,6 +79,27 @@ fn stopped_job_goes_on_in_the_foreground_and_reads() {
 }
 
 #[test]
+fn command_of_a_job_that_was_stopped_for_too_long_has_been_killed() {
+    let server = server();
+    let run =
+        format!("{BINARY} run --lease 3s job -- sh -c 'echo re\"\"ady; read answer; echo never'\n");
+    let wait =
+        format!("while {BINARY} show job | grep -q held; do sleep 0.01; done; echo fr\"\"ee\n");
+    let steps = [
+        ("", "PS1='prompt'\"> \"\n"),
+        ("prompt> ", &run),
+        ("ready", "\u{1a}"),
+        ("Stopped", &wait),
+        ("free", "fg\n"),
+        ("is lost", "exit\n"),
+    ];
+    let shell = ["bash", "--norc", "--noprofile", "-i"];
+    let (shown, code) = on_terminal(&server, &shell, &steps);
+    assert!(!shown.contains("never\r"), "{shown}");
+    assert_eq!(code, 70, "{shown}");
+}
+
+#[test]
 fn reader_at_the_end_of_a_pipe_keeps_the_terminal() {
     let server = server();
     let pipe = format!(

@@ -30,6 +30,10 @@ fn wrong_usage_gives_2_and_the_right_command() {
         (&["run", "--lease", "1ms", "job", "--", "true"], "100 ms"),
         (&["run", "--grace", "0s", "job", "--", "true"], "zero"),
         (
+            &["run", "--grace", "16s", "job", "--", "true"],
+            "write --grace 15s or --lease 32s",
+        ),
+        (
             &["run", "--no-wait", "--wait", "1s", "job", "--", "true"],
             "--no-wait",
         ),

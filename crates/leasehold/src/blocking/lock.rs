@@ -315,6 +315,13 @@ impl<O: Ownership> LockGuard<O> {
         self.inner().valid_until().into_std()
     }
 
+    /// What renewing has met with; see
+    /// [`LockGuard::renewal_failure`](crate::LockGuard::renewal_failure).
+    #[must_use]
+    pub fn renewal_failure(&self) -> Option<LossReason> {
+        self.inner().renewal_failure()
+    }
+
     /// How many guards share the hold; see
     /// [`LockGuard::hold_count`](crate::LockGuard::hold_count).
     #[must_use]

@@ -668,6 +668,14 @@ impl LockGuard {
         context.clock.to_instant(self.share.hold().confirmed_at())
     }
 
+    /// What renewing the lock has met with since its last confirmation: the loss that
+    /// comes at [`valid_until`](Self::valid_until) unless a renewal gets through. `None`
+    /// while renewals are answered. For a holder that needs time to stop its work.
+    #[must_use]
+    pub fn renewal_failure(&self) -> Option<LossReason> {
+        self.share.hold().renewal_failure()
+    }
+
     /// How many guards share this hold: 1, or more after a re-entry with an
     /// [`Owner`].
     #[doc(alias = "getHoldCount")]

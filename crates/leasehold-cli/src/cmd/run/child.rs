@@ -1,54 +1,41 @@
 //! The command and what it has started: a process group of its own.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::process::{WaitOptions, waitpid};
 
+use super::launch::launcher;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::Shown;
 
 /// What has become of the command since the last look.
 pub(super) enum News {
     /// It has ended, and this is its exit.
     Ended(Exit),
-    /// It has been stopped by this signal.
-    Stopped(Signal),
+    /// It has been stopped by a signal: this one, if it has a name.
+    Stopped(Option<Signal>),
 }
 
 /// The command's process group; the command is its leader.
 ///
-/// All that signals it and all that reaps it runs in one task, so that no signal goes
-/// to a stranger who has got the number of a process that is no more.
+/// All that signals it here and all that reaps it runs in one task, so that no signal
+/// goes to a stranger who has got the number of a process that is no more.
 pub(super) struct Group {
     leader: Pid,
 }
 
 impl Group {
-    /// Starts the command.
+    /// Starts the command. On a thread that stays: the command dies with it.
     pub(super) fn spawn(name: &str, command: &[OsString]) -> Result<Self, Failure> {
-        let (program, arguments) = command
-            .split_first()
-            .ok_or_else(|| Failure::usage("there is no command to run"))?;
-        let child = Command::new(program)
-            .args(arguments)
+        let child = launcher(command)
             .env("LEASEHOLD_NAME", name)
             .process_group(0)
             .spawn()
-            .map_err(|error| {
-                let exit = match error.kind() {
-                    io::ErrorKind::NotFound => Exit::NotFound,
-                    _ => Exit::NotExecutable,
-                };
-                let program = program.to_string_lossy();
-                Failure::io(format!("can't run `{}`", Shown(&program)), error).with_exit(exit)
-            })?;
+            .map_err(|error| Failure::io("can't start leasehold a second time", error))?;
         let leader = i32::try_from(child.id())
             .map_err(|_| Failure::new(Exit::Failed, "the command's process id is no number"))?;
         // `child` goes: waiting is done here, because the standard library does not
@@ -58,31 +45,33 @@ impl Group {
         })
     }
 
-    /// Its number, for the terminal.
+    /// Its number.
     pub(super) fn id(&self) -> Pid {
         self.leader
     }
 
     /// What is new, without waiting for it.
     pub(super) fn news(&self) -> Result<Option<News>, Failure> {
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
-        loop {
-            return match waitpid(self.leader, Some(flags)) {
-                Ok(WaitStatus::Exited(_, code)) => {
-                    let code = u8::try_from(code & 0xff).unwrap_or(u8::MAX);
-                    Ok(Some(News::Ended(Exit::Command(code))))
-                }
-                Ok(WaitStatus::Signaled(_, signal, _)) => {
-                    Ok(Some(News::Ended(Exit::Signal(signal as i32))))
-                }
-                Ok(WaitStatus::Stopped(_, signal)) => Ok(Some(News::Stopped(signal))),
-                Ok(_) => Ok(None),
-                Err(Errno::EINTR) => continue,
-                // A signal that has no name here, a real-time one, has ended it.
-                Err(Errno::EINVAL) => Ok(Some(News::Ended(Exit::Failed))),
-                Err(error) => Err(Failure::io("can't wait for the command", error.into())),
-            };
-        }
+        let flags = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        let leader = rustix::process::Pid::from_raw(self.leader.as_raw());
+        let status = loop {
+            match waitpid(leader, flags) {
+                Ok(None) => return Ok(None),
+                Ok(Some((_, status))) => break status,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Failure::io("can't wait for the command", error.into())),
+            }
+        };
+        // Numbers, not names: real-time signals have none.
+        let ended = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Some(Exit::Command(u8::try_from(code & 0xff).unwrap_or(u8::MAX))),
+            (None, signal) => signal.map(Exit::Signal),
+        };
+        let stopped = || {
+            let signal = status.stopping_signal()?;
+            Some(News::Stopped(Signal::try_from(signal).ok()))
+        };
+        Ok(ended.map(News::Ended).or_else(stopped))
     }
 
     /// Sends `signal` to everybody in the group.

@@ -91,7 +91,7 @@ impl<'a> Waiting<'a> {
     }
 
     fn lock(&self, client: &Client) -> Lock {
-        let lock = client.lock(self.name);
+        let lock = client.lock(self.name).outage_limit(self.args.outage_limit);
         match self.args.poll_cap {
             Some(cap) => lock.poll_cap(cap),
             None => lock,

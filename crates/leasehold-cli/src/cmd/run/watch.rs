@@ -6,9 +6,10 @@ use std::time::Duration;
 use leasehold::LockGuard;
 use nix::sys::signal::Signal;
 use tokio::signal::unix;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::child::{Group, News};
+use super::deadman::Deadman;
 use super::terminal::{StopRequests, Terminal};
 use crate::duration;
 use crate::exit_code::Exit;
@@ -16,12 +17,15 @@ use crate::failure::Failure;
 use crate::output::{Shown, tell};
 use crate::signals::Signals;
 
-/// A signal that is missed costs this much.
+/// What is missed, a signal for example, costs this much at most.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// What cannot be ended, because it runs as another user, is not waited for.
+const END_OF_REST: Duration = Duration::from_secs(1);
 
 pub(super) struct Watch<'a> {
-    pub(super) grace: Duration,
+    pub(super) schedule: Schedule,
     pub(super) group: Group,
+    pub(super) deadman: Deadman,
     pub(super) guard: &'a LockGuard,
     pub(super) terminal: Terminal,
     pub(super) signals: Signals,
@@ -31,14 +35,22 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Watches until the command has ended. [`Exit::Lost`] if the lock was lost
-    /// before.
+    /// Watches until the command has ended. [`Exit::Lost`] if it has been ended,
+    /// because the lock was lost or about to be.
     pub(super) async fn until_ended(mut self) -> Result<Exit, Failure> {
-        let lost = self.guard.lost();
-        tokio::pin!(lost);
-        let mut patience = Patience::NotNeeded;
+        let end = self.follow().await;
+        match end {
+            // The lock is given back next, so the command can't stay.
+            Err(_) => self.group.signal(Signal::SIGKILL),
+            Ok(_) => self.deadman.dismiss(),
+        }
+        end
+    }
+
+    async fn follow(&mut self) -> Result<Exit, Failure> {
+        let mut killed_at = None;
         let exit = loop {
-            // Looked at first: it may have ended before we listened.
+            // Looked at before listening: it may have ended already.
             match self.group.news()? {
                 Some(News::Ended(exit)) => break exit,
                 Some(News::Stopped(signal)) => {
@@ -47,46 +59,102 @@ impl Watch<'_> {
                 }
                 None => {}
             }
-            tokio::select! {
-                biased;
-                reason = &mut lost, if patience == Patience::NotNeeded => {
-                    self.tell_lost(&reason.to_string());
-                    self.end_command();
-                    patience = Patience::Until(Instant::now() + self.grace);
-                }
-                () = patience.over() => {
-                    self.group.signal(Signal::SIGKILL);
-                    patience = Patience::Over;
-                }
-                () = self.stops.next() => self.group.signal(Signal::SIGTSTP),
-                signal = self.signals.next() => self.group.signal(signal),
-                _ = self.children.recv() => {}
-                () = sleep(LOOK_EVERY) => {}
-            }
+            killed_at = killed_at.or_else(|| self.end_if_due());
+            self.deadman.look_after()?;
+            self.listen(killed_at).await;
         };
         self.terminal.take_back(&self.group);
-        match patience {
-            Patience::NotNeeded => return Ok(exit),
-            Patience::Until(kill_at) => self.end_rest(kill_at).await,
-            Patience::Over => {}
+        // What ended in time was protected, however little was left.
+        if killed_at.is_none() && (self.guard.loss().is_some() || self.deadman.has_struck()) {
+            killed_at = self.end_if_due();
         }
+        let Some(killed_at) = killed_at else {
+            return Ok(exit);
+        };
+        self.end_rest(killed_at).await?;
         Ok(Exit::Lost)
+    }
+
+    /// Until there may be something to do. Signals are passed on.
+    async fn listen(&mut self, killed_at: Option<Instant>) {
+        let due = match killed_at {
+            None => self.schedule.end_at(self.guard),
+            Some(over) if over <= Instant::now() => {
+                // The dead-man's switch has done it, unless somebody has stopped it.
+                self.group.signal(Signal::SIGKILL);
+                Instant::now() + LOOK_EVERY
+            }
+            Some(soon) => soon,
+        };
+        tokio::select! {
+            biased;
+            _ = self.guard.lost(), if killed_at.is_none() => {}
+            () = self.stops.next() => self.group.signal(Signal::SIGTSTP),
+            signal = self.signals.next() => self.group.signal(signal),
+            _ = self.children.recv() => {}
+            () = sleep_until(due) => {}
+            () = sleep(self.schedule.look_every()) => {}
+        }
+    }
+
+    /// Ends the command if the lock is lost, or if what is left of it is just enough
+    /// for that. Returns when it is killed.
+    fn end_if_due(&mut self) -> Option<Instant> {
+        let kill_at = self.schedule.kill_at(self.guard);
+        let struck = self.deadman.has_struck();
+        let state = match self.guard.loss() {
+            Some(reason) => format!("is lost: {reason}"),
+            None if struck || Instant::now() >= self.schedule.end_at(self.guard) => {
+                let reason = self.guard.renewal_failure();
+                let reason = reason.map_or_else(
+                    || "it was not renewed in time".to_owned(),
+                    |reason| reason.to_string(),
+                );
+                format!("is about to be lost: {reason}")
+            }
+            None => {
+                self.deadman.kill_at(kill_at);
+                return None;
+            }
+        };
+        // Others may have a lock that is lost early, so no more than the grace time is
+        // left then; and none at all after a pause of this process.
+        let now = Instant::now();
+        let left = kill_at
+            .saturating_duration_since(now)
+            .min(self.schedule.grace);
+        self.deadman.kill_at(now + left);
+        tell(format_args!(
+            "the lock `{}` {state}; ending the command, by force {}",
+            Shown(self.guard.name()),
+            soon(left)
+        ));
+        self.group.signal(Signal::SIGTERM);
+        // One that is stopped would not hear of it.
+        self.group.signal(Signal::SIGCONT);
+        Some(now + left)
     }
 
     /// The command has been stopped. At a terminal the job it belongs to stops with
     /// it: us, and those who share our group.
-    async fn stopped(&mut self, signal: Signal) {
-        let by_terminal = matches!(signal, Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU);
+    async fn stopped(&mut self, signal: Option<Signal>) {
+        let by_terminal = matches!(
+            signal,
+            Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
+        );
         // Stopped by hand from elsewhere: the lock stays held while it stands still.
         if !by_terminal || !self.terminal.is_there() {
             return;
         }
         self.terminal.take_back(&self.group);
-        let wants_terminal = signal != Signal::SIGTSTP;
+        let wants_terminal = signal != Some(Signal::SIGTSTP);
         if !(wants_terminal && self.terminal.is_ours()) {
+            let kill_at = self.schedule.kill_at(self.guard);
+            self.deadman.kill_at(kill_at);
             tell(format_args!(
-                "stopped; `{}` is not renewed meanwhile, and is free to others when its lease is over",
-                Shown(self.guard.name())
+                "stopped; `{}` is not renewed meanwhile, and the command is killed when its lease is over, {}",
+                Shown(self.guard.name()),
+                soon(kill_at.saturating_duration_since(Instant::now()))
             ));
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
@@ -102,47 +170,70 @@ impl Watch<'_> {
         }
     }
 
-    fn tell_lost(&self, reason: &str) {
-        tell(format_args!(
-            "the lock `{}` is lost: {reason}; ending the command, by force in {}",
-            Shown(self.guard.name()),
-            duration::shown(self.grace)
-        ));
-    }
-
-    fn end_command(&self) {
-        self.group.signal(Signal::SIGTERM);
-        // One that is stopped would not hear of it.
-        self.group.signal(Signal::SIGCONT);
-    }
-
     /// What the command has started and left behind works without the lock as well.
-    async fn end_rest(&self, kill_at: Instant) {
-        let gone = async {
-            while !self.group.is_gone() {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        if timeout_at(kill_at, gone).await.is_err() {
-            self.group.signal(Signal::SIGKILL);
+    async fn end_rest(&mut self, killed_at: Instant) -> Result<(), Failure> {
+        while !self.group.is_gone() && Instant::now() < killed_at + END_OF_REST {
+            self.deadman.look_after()?;
+            sleep(Duration::from_millis(10)).await;
         }
+        Ok(())
     }
 }
 
-/// With a command that goes on without the lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    NotNeeded,
-    Until(Instant),
-    Over,
+fn soon(left: Duration) -> String {
+    match left.as_millis() {
+        0 => "at once".to_owned(),
+        _ => format!("in {}", duration::shown(left)),
+    }
 }
 
-impl Patience {
-    /// Resolves when it comes to an end.
-    async fn over(self) {
-        match self {
-            Self::Until(moment) => sleep_until(moment).await,
-            Self::NotNeeded | Self::Over => std::future::pending().await,
+/// When the command is ended if the lock is not renewed.
+///
+/// A lease is made of the time until a renewal is due, the time in which it may fail
+/// and be tried again, the grace time of the command, and a rest in which its end
+/// takes effect.
+#[derive(Clone, Copy)]
+pub(super) struct Schedule {
+    lease: Duration,
+    grace: Duration,
+}
+
+impl Schedule {
+    /// With the grace time that was asked for, or else a third of the lease and 10 s
+    /// at most.
+    pub(super) fn new(lease: Duration, grace: Option<Duration>) -> Result<Self, Failure> {
+        const LONGEST_DEFAULT: Duration = Duration::from_secs(10);
+        let grace = grace.unwrap_or_else(|| (lease / 3).min(LONGEST_DEFAULT));
+        if grace > lease / 2 {
+            return Err(Failure::usage(format!(
+                "a grace time of {} is over half of the lease of {}; write --grace {} or --lease {}",
+                duration::shown(grace),
+                duration::shown(lease),
+                duration::shown(lease / 2),
+                duration::shown(grace * 2),
+            )));
         }
+        Ok(Self { lease, grace })
     }
+
+    /// When the command is told to end.
+    fn end_at(&self, guard: &LockGuard) -> Instant {
+        earlier(self.kill_at(guard), self.grace)
+    }
+
+    /// When it is killed: before others can have the lock, by as much as a loaded
+    /// machine needs to do it.
+    fn kill_at(&self, guard: &LockGuard) -> Instant {
+        earlier(guard.valid_until(), self.lease / 20)
+    }
+
+    /// Often enough to see each renewal long before the time it replaces.
+    fn look_every(&self) -> Duration {
+        (self.lease / 10).min(LOOK_EVERY)
+    }
+}
+
+/// An instant can't lie before the machine's start.
+fn earlier(instant: Instant, span: Duration) -> Instant {
+    instant.checked_sub(span).unwrap_or(instant)
 }

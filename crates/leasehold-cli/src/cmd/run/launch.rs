@@ -1,0 +1,80 @@
+//! The last step before the command: a process that dies with us and becomes it.
+//!
+//! What makes a process die with its parent has to be set by the process itself, and
+//! the standard library lets nobody run code there without `unsafe`. So we start
+//! ourselves again, and that process becomes the command.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, id};
+
+use nix::sys::signal::{SigSet, Signal};
+use rustix::process::getppid;
+
+use crate::cli::RunLaunch;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::Shown;
+
+/// Our own program with a hidden sub-command.
+pub(super) fn ourselves(sub_command: &str) -> Command {
+    // The running program itself: its file may have been replaced during a long wait.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let program = std::path::PathBuf::from("/proc/self/exe");
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let program = std::env::current_exe().unwrap_or_else(|_| "leasehold".into());
+    let mut command = Command::new(program);
+    command.arg0("leasehold").arg(sub_command);
+    command
+}
+
+/// What starts the command. It and the command are the same process.
+pub(super) fn launcher(command: &[OsString]) -> Command {
+    let mut launcher = ourselves("run-launch");
+    launcher
+        .args(["--parent", &id().to_string(), "--"])
+        .args(command);
+    launcher
+}
+
+/// `leasehold run-launch`. Returns only if the command can't be run.
+pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::usage("there is no command to run"))?;
+    die_with_parent().map_err(|error| Failure::io("can't bind the command to leasehold", error))?;
+    // Looked at afterwards: a parent that had gone before is not reported any more.
+    if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(args.parent) {
+        return Err(Failure::new(
+            Exit::Failed,
+            "leasehold has ended before its command began; run it again",
+        ));
+    }
+    let error = Command::new(program).args(arguments).exec();
+    // The attempt has switched it on, and nobody may read what we have to say.
+    let _ = SigSet::from(Signal::SIGPIPE).thread_block();
+    let exit = match error.kind() {
+        io::ErrorKind::NotFound => Exit::NotFound,
+        _ => Exit::NotExecutable,
+    };
+    let program = program.to_string_lossy();
+    Err(Failure::io(format!("can't run `{}`", Shown(&program)), error).with_exit(exit))
+}
+
+/// With KILL, as the dead-man's switch does with the rest of the group: there is
+/// nobody left who could follow up on a gentler signal. It stays over `exec`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn die_with_parent() -> io::Result<()> {
+    let kill = rustix::process::Signal::KILL;
+    Ok(rustix::process::set_parent_process_death_signal(Some(
+        kill,
+    ))?)
+}
+
+/// Elsewhere the dead-man's switch is alone.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn die_with_parent() -> io::Result<()> {
+    Ok(())
+}

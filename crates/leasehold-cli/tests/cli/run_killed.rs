@@ -1,0 +1,192 @@
+//! `leasehold run` when it is killed or stopped itself: its command must not go on
+//! without it.
+
+use std::thread;
+
+use leasehold_testkit::{RedisServer, eventually};
+use nix::sys::signal::Signal;
+
+use crate::support::{BINARY, LIMIT, Running, Trace, leasehold, leasehold_at, run_script, send};
+use crate::support::{done, expect_nothing_runs, is_alive, is_free, process, server, start};
+
+/// Long enough to kill in its last part also on a busy machine.
+const LEASE: [&str; 2] = ["--lease", "5s"];
+
+/// Two runs: one whose command does not want to end, and one that waits.
+fn two_runs(server: &RedisServer, trace: &Trace) -> (Running, Running) {
+    let mut first = run_script(server, &LEASE, Trace::STUBBORN);
+    let mut first = start(trace.of(&mut first));
+    first.until("held");
+    let mut second = run_script(server, &LEASE, Trace::NEXT);
+    let second = start(trace.of(&mut second));
+    eventually("the second waits", LIMIT, || !server.channels().is_empty());
+    (first, second)
+}
+
+#[test]
+fn killed_leasehold_takes_its_command_and_what_that_has_started_with_it() {
+    let server = server();
+    let script = "trap '' TERM HUP; (while :; do sleep 1; done) & echo held; wait";
+    let mut run = start(&mut run_script(&server, &[], script));
+    run.until("held");
+    run.signal(Signal::SIGKILL);
+    expect_nothing_runs(&server.url());
+    assert!(!is_free(&server), "its lease of 30s is not over yet");
+    let done = run.done();
+    assert!(
+        done.stderr.contains("it has been killed, and its command"),
+        "{done}"
+    );
+}
+
+#[test]
+fn next_run_starts_when_the_command_of_a_killed_one_has_gone() {
+    let (server, trace) = (server(), Trace::new());
+    let (first, second) = two_runs(&server, &trace);
+    first.signal(Signal::SIGKILL);
+    second.done().expect_code(0);
+    expect_nothing_runs(&server.url());
+    trace.expect_no_overlap();
+}
+
+#[test]
+fn command_of_a_leasehold_that_stands_still_is_killed_before_the_lock_is_free() {
+    let (server, trace) = (server(), Trace::new());
+    let (first, second) = two_runs(&server, &trace);
+    first.signal(Signal::SIGSTOP);
+    second.done().expect_code(0);
+    first.signal(Signal::SIGCONT);
+    first
+        .done()
+        .expect_code(70)
+        .expect_on_stderr("the lock `job` is lost: its lease ran out");
+    expect_nothing_runs(&server.url());
+    trace.expect_no_overlap();
+}
+
+#[test]
+fn command_dies_with_leasehold_when_its_dead_mans_switch_is_killed_too() {
+    let server = server();
+    let script = "trap '' TERM HUP; echo $$; exec sleep 300";
+    let mut run = start(&mut run_script(&server, &[], script));
+    let command = run.line().parse().expect("a process id");
+    let deadman = process(&server.url(), "run-deadman");
+    // Stopped, so that it does not start another one in between.
+    run.signal(Signal::SIGSTOP);
+    send(deadman, Signal::SIGKILL);
+    eventually("the switch is gone", LIMIT, || !is_alive(deadman));
+    assert!(is_alive(command));
+    run.signal(Signal::SIGKILL);
+    eventually("the command has gone", LIMIT, || !is_alive(command));
+}
+
+#[test]
+fn killed_dead_mans_switch_is_replaced() {
+    let server = server();
+    let script = "trap '' TERM HUP; (while :; do sleep 1; done) & echo held; wait";
+    let mut run = start(&mut run_script(&server, &[], script));
+    run.until("held");
+    let first = process(&server.url(), "run-deadman");
+    send(first, Signal::SIGKILL);
+    eventually("it has gone", LIMIT, || !is_alive(first));
+    let second = process(&server.url(), "run-deadman");
+    assert_ne!(first, second);
+    // It knows whom to kill once it has heard of it.
+    run.signal(Signal::SIGTERM);
+    run.signal(Signal::SIGKILL);
+    expect_nothing_runs(&server.url());
+}
+
+#[test]
+fn stopped_dead_mans_switch_does_not_keep_the_run_from_ending() {
+    let server = server();
+    let mut run = start(&mut run_script(&server, &[], "echo held; read end; exit 4"));
+    run.until("held");
+    let deadman = process(&server.url(), "run-deadman");
+    send(deadman, Signal::SIGSTOP);
+    run.done().expect_code(4);
+    assert!(!is_alive(deadman));
+    assert!(is_free(&server));
+}
+
+#[test]
+fn stopped_dead_mans_switch_does_not_save_the_command_of_a_lost_lock() {
+    let server = server();
+    let script = "trap '' TERM; echo held; while :; do sleep 0.01; done";
+    let mut run = start(&mut run_script(&server, &LEASE, script));
+    run.until("held");
+    let deadman = process(&server.url(), "run-deadman");
+    send(deadman, Signal::SIGSTOP);
+    server.command(&["DEL", "job"]).expect("the server runs");
+    run.done().expect_code(70);
+    expect_nothing_runs(&server.url());
+}
+
+#[test]
+fn command_whose_leasehold_has_gone_before_it_began_is_not_run() {
+    let mut launch = leasehold();
+    // A process that is not its parent.
+    launch.args(["run-launch", "--parent", "1", "--", "echo", "ran"]);
+    let done = done(&mut launch)
+        .expect_code(1)
+        .expect_on_stderr("has ended before its command began");
+    assert_eq!(done.stdout, "");
+}
+
+#[test]
+fn killed_waiter_leaves_nothing_behind() {
+    let server = server();
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let waiter = start(&mut run_script(&server, &[], "echo ran"));
+    eventually("it waits", LIMIT, || !server.channels().is_empty());
+    waiter.signal(Signal::SIGKILL);
+    assert_eq!(waiter.done().stdout, "");
+    eventually("nobody listens", LIMIT, || server.channels().is_empty());
+    holder.done().expect_code(1);
+    assert_eq!(server.keys(), [""; 0]);
+    expect_nothing_runs(&server.url());
+}
+
+#[test]
+fn program_that_was_replaced_during_the_wait_still_runs_the_command() {
+    let server = server();
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("leasehold");
+    std::fs::copy(BINARY, &copy).expect("it can be copied");
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let mut waiter = std::process::Command::new(&copy);
+    waiter
+        .env("LEASEHOLD_URL", server.url())
+        .args(["run", "job", "--", "echo", "ran"]);
+    let waiter = start(&mut waiter);
+    eventually("it waits", LIMIT, || !server.channels().is_empty());
+    std::fs::remove_file(&copy).expect("it can be removed");
+    holder.done().expect_code(1);
+    assert_eq!(waiter.done().expect_code(0).stdout, "ran\n");
+}
+
+#[test]
+fn many_short_runs_leave_nothing_behind() {
+    const SHELLS: usize = 4;
+    const RUNS: usize = 50;
+    let server = server();
+    thread::scope(|scope| {
+        for shell in 0..SHELLS {
+            let server = &server;
+            scope.spawn(move || {
+                for run in 0..RUNS {
+                    let (own, shared) = (format!("job-{shell}-{run}"), "job".to_owned());
+                    let name = if run % 2 == 0 { own } else { shared };
+                    let mut command = leasehold_at(server);
+                    command.args(["run", &name, "--", "sh", "-c", "exit 3"]);
+                    done(&mut command).expect_code(3);
+                }
+            });
+        }
+    });
+    assert_eq!(server.keys(), [""; 0]);
+    assert_eq!(server.channels(), [""; 0]);
+    expect_nothing_runs(&server.url());
+}

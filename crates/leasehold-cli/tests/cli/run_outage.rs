@@ -1,0 +1,200 @@
+//! `leasehold run` when its server is gone for a while, or for good.
+
+use leasehold_testkit::{Proxy, RedisServer, Reply, eventually};
+use nix::sys::signal::Signal;
+
+use crate::support::{LIMIT, Running, Trace, expect_nothing_runs, is_free, leasehold};
+use crate::support::{run_script, server, start};
+
+/// Long enough to kill in its last part also on a busy machine.
+const LEASE: &str = "5s";
+
+/// A server, and a way to it that can be cut.
+fn behind_proxy() -> (RedisServer, Proxy) {
+    let server = server();
+    let proxy = Proxy::to(server.port());
+    (server, proxy)
+}
+
+/// Starts a run through the proxy.
+fn run_through(proxy: &Proxy, options: &[&str], script: &str, trace: &Trace) -> Running {
+    let mut run = leasehold();
+    run.env("LEASEHOLD_URL", proxy.url())
+        .arg("run")
+        .args(options)
+        .args(["job", "--", "sh", "-c", script]);
+    start(trace.of(&mut run))
+}
+
+fn cut_off(proxy: &Proxy) {
+    proxy.refuse(true);
+    proxy.cut();
+}
+
+/// How much of the lease the server has left.
+fn ttl_ms(server: &RedisServer) -> i64 {
+    match server.command(&["PTTL", "job"]).expect("the server runs") {
+        Reply::Int(ms) => ms,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn gap_shorter_than_the_lease_is_ridden_over() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let script = "echo held; read end; exit 3";
+    let mut run = run_through(&proxy, &["--lease", "10s"], script, &trace);
+    run.until("held");
+    cut_off(&proxy);
+    // A renewal was due, and did not come.
+    eventually("a part of the lease is over", LIMIT, || {
+        ttl_ms(&server) < 6000
+    });
+    proxy.refuse(false);
+    eventually("it is renewed again", LIMIT, || ttl_ms(&server) > 9000);
+    let done = run.done().expect_code(3);
+    assert_eq!(done.stderr, "");
+    assert!(is_free(&server));
+}
+
+#[test]
+fn gap_longer_than_the_lease_ends_the_command_before_another_has_the_lock() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let mut first = run_through(&proxy, &["--lease", LEASE], Trace::STUBBORN, &trace);
+    first.until("held");
+    let mut second = run_script(&server, &["--lease", LEASE], Trace::NEXT);
+    let second = start(trace.of(&mut second));
+    eventually("the second waits", LIMIT, || !server.channels().is_empty());
+    cut_off(&proxy);
+    second.done().expect_code(0);
+    proxy.refuse(false);
+    let address = format!("127.0.0.1:{}", proxy.port());
+    first
+        .done()
+        .expect_code(70)
+        .expect_on_stderr("the lock `job` is about to be lost: renewing it has failed")
+        .expect_on_stderr(&address)
+        .expect_on_stderr("ending the command, by force in ");
+    expect_nothing_runs(&proxy.url());
+    trace.expect_no_overlap();
+    assert!(is_free(&server));
+}
+
+#[test]
+fn frozen_server_costs_the_command_before_it_gives_the_lock_to_another() {
+    let (server, trace) = (server(), Trace::new());
+    let mut first = run_script(&server, &["--lease", LEASE], Trace::STUBBORN);
+    let mut first = start(trace.of(&mut first));
+    first.until("held");
+    let mut second = run_script(&server, &["--lease", LEASE], Trace::NEXT);
+    let second = start(trace.of(&mut second));
+    eventually("the second waits", LIMIT, || !server.channels().is_empty());
+    server.pause().expect("it can be stopped");
+    first
+        .done()
+        .expect_code(70)
+        .expect_on_stderr("renewing it has failed");
+    server.resume().expect("it goes on");
+    second.done().expect_code(0);
+    expect_nothing_runs(&server.url());
+    trace.expect_no_overlap();
+}
+
+#[test]
+fn command_has_time_to_clean_up_while_the_lock_is_still_held() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let script = "trap 'echo told; read end; echo clean; exit 0' TERM; echo held; \
+        while :; do sleep 0.01; done";
+    let mut run = run_through(&proxy, &["--lease", "10s"], script, &trace);
+    run.until("held");
+    cut_off(&proxy);
+    run.until("told");
+    let left_ms = ttl_ms(&server);
+    assert!(
+        left_ms > 1000,
+        "it is told in time, not at the end: {left_ms}"
+    );
+    run.close_stdin();
+    run.until("clean");
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("is about to be lost");
+}
+
+#[test]
+fn lock_that_is_reachable_again_is_released_after_the_command_was_ended() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let script = "trap 'echo told; read end; exit 0' TERM; echo held; while :; do sleep 0.01; done";
+    let mut run = run_through(&proxy, &["--lease", "6s", "--grace", "3s"], script, &trace);
+    run.until("held");
+    cut_off(&proxy);
+    run.until("told");
+    proxy.refuse(false);
+    eventually("it is renewed again", LIMIT, || ttl_ms(&server) > 5000);
+    run.done().expect_code(70);
+    assert!(is_free(&server), "long before its lease ends");
+}
+
+#[test]
+fn waiter_rides_over_a_gap() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let mut waiter = run_through(&proxy, &[], "echo mine", &trace);
+    eventually("it waits", LIMIT, || !server.channels().is_empty());
+    let before = proxy.connections();
+    cut_off(&proxy);
+    eventually("it has tried again in vain", LIMIT, || {
+        proxy.connections() > before + 1
+    });
+    proxy.refuse(false);
+    eventually("it waits again", LIMIT, || !server.channels().is_empty());
+    holder.done().expect_code(1);
+    waiter.until("mine");
+    waiter.done().expect_code(0);
+}
+
+#[test]
+fn waiter_gives_up_when_the_outage_limit_is_over() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let address = format!("no server answered at {}", proxy.url());
+    for options in [
+        &["--outage-limit", "700ms"][..],
+        // A wait that ends in an outage does not claim that the lock was held.
+        &["--wait", "2s"],
+    ] {
+        proxy.refuse(false);
+        let waiter = run_through(&proxy, options, "echo ran", &trace);
+        eventually("it waits", LIMIT, || !server.channels().is_empty());
+        cut_off(&proxy);
+        let done = waiter
+            .done()
+            .expect_code(69)
+            .expect_on_stderr(&address)
+            .expect_on_stderr("for `job`")
+            .expect_on_stderr("nothing answered for")
+            .expect_on_stderr("check the address and that the server runs");
+        assert_eq!(done.stdout, "", "{options:?}");
+        assert!(
+            !done.stderr.contains("for 30."),
+            "the default limit: {done}"
+        );
+        eventually("nobody listens", LIMIT, || server.channels().is_empty());
+    }
+}
+
+#[test]
+fn signal_during_an_outage_ends_the_wait() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let waiter = run_through(&proxy, &[], "echo ran", &trace);
+    eventually("it waits", LIMIT, || !server.channels().is_empty());
+    cut_off(&proxy);
+    eventually("nobody listens", LIMIT, || server.channels().is_empty());
+    waiter.signal(Signal::SIGTERM);
+    let done = waiter.done().expect_code(143);
+    assert_eq!(done.stdout, "");
+}

@@ -1,0 +1,97 @@
+//! `leasehold run` with streams that are closed, full, or not read.
+
+use std::fs::File;
+use std::io::pipe;
+use std::process::{Command, Stdio};
+
+use leasehold_testkit::RedisServer;
+
+use crate::support::{BINARY, is_free, leasehold_at, run_script, server, start_telling};
+
+/// `leasehold run`, started by a shell that closes streams.
+fn in_shell(server: &RedisServer, redirections: &str) -> Command {
+    let mut shell = Command::new("sh");
+    let script = format!("exec {BINARY} -vvv run job -- sh -c 'exit 7' {redirections}");
+    shell
+        .env("LEASEHOLD_URL", server.url())
+        .args(["-c", &script]);
+    shell
+}
+
+/// Something to write to that nobody reads.
+fn unread() -> Stdio {
+    let (reader, writer) = pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+fn full() -> Stdio {
+    File::options()
+        .write(true)
+        .open("/dev/full")
+        .expect("it is there")
+        .into()
+}
+
+#[test]
+fn closed_streams_change_nothing() {
+    let server = server();
+    for redirections in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let code = in_shell(&server, redirections).status().expect("it starts");
+        assert_eq!(code.code(), Some(7), "{redirections}");
+        assert!(is_free(&server), "{redirections}");
+    }
+}
+
+#[test]
+fn command_whose_output_nobody_reads_ends_as_it_would_alone() {
+    let server = server();
+    let mut run = run_script(&server, &[], "while :; do echo more; done");
+    run.stdin(Stdio::null()).stdout(unread());
+    let code = run.status().expect("it starts");
+    assert_eq!(code.code(), Some(128 + 13));
+    assert!(is_free(&server));
+}
+
+#[test]
+fn story_that_nobody_reads_changes_no_exit_code() {
+    let server = server();
+    for stderr in [unread, full] {
+        for options in [&["run"][..], &["-vvv", "run"]] {
+            let mut run = leasehold_at(&server);
+            run.args(options)
+                .args(["--lease", "1s", "job", "--"])
+                .args(["sh", "-c", "echo held; exec sleep 300"]);
+            let mut run = start_telling(&mut run, stderr());
+            run.until("held");
+            server.command(&["DEL", "job"]).expect("the server runs");
+            run.done().expect_code(70);
+            let mut run = leasehold_at(&server);
+            run.args(options).args(["job", "--", "nosuchcmd"]);
+            start_telling(&mut run, stderr()).done().expect_code(127);
+            assert!(is_free(&server), "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn log_that_nobody_reads_does_not_end_the_run_early() {
+    // The shell itself would die of what it says about `sleep`.
+    let script = "exec 2>/dev/null; trap 'echo told; exit 0' TERM; \
+        echo held; while :; do sleep 0.01; done";
+    let runs = [unread(), full()].map(|stderr| {
+        let server = server();
+        let mut run = leasehold_at(&server);
+        run.args(["-vvv", "run", "--lease", "6s", "--grace", "3s", "job", "--"])
+            .args(["sh", "-c", script]);
+        let mut run = start_telling(&mut run, stderr);
+        run.until("held");
+        // There is something to log now.
+        server.kill().expect("it can be killed");
+        run
+    });
+    for mut run in runs {
+        run.until("told");
+        run.done().expect_code(70);
+    }
+}
