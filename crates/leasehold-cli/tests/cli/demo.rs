@@ -1,6 +1,7 @@
 //! `leasehold demo`.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use leasehold_testkit::eventually;
 use nix::sys::signal::{Signal, kill};
@@ -113,15 +114,15 @@ fn worker_killed_by_hand_spoils_nothing() {
 #[test]
 fn worker_that_stood_still_past_its_lease_sells_nothing_then() {
     let server = server();
-    // A sale takes long, so that one is under way when they are stopped.
+    const SALE: Duration = Duration::from_secs(1);
     let words = [
         "--redis",
         &server.url(),
         "demo",
         "--stock",
-        "20",
+        "5",
         "--pause",
-        "300ms",
+        "1s",
     ];
     let demo = start(leasehold().args(words).args(["--workers", "3"]));
     eventually("it sells", LIMIT, || !server.keys().is_empty());
@@ -131,25 +132,33 @@ fn worker_that_stood_still_past_its_lease_sells_nothing_then() {
             kill(Pid::from_raw(*worker), signal).expect("it is there");
         }
     };
-    let mut they_stand = false;
-    eventually("a lease of 2s is not renewed", LIMIT, || {
-        match server.keys().first() {
-            // They stand between two sales, which loses nothing.
-            None if they_stand => signal(Signal::SIGCONT),
-            Some(_) if !they_stand => signal(Signal::SIGSTOP),
-            Some(lock) => {
-                let ttl = server.command(&["PTTL", lock]).expect("the server runs");
-                return ttl.as_int().is_some_and(|ms| (0..1200).contains(&ms));
-            }
-            None => return false,
+    let holder = || {
+        let lock = server.keys().first().cloned()?;
+        let holders = server.command(&["HKEYS", &lock]).expect("the server runs");
+        let first = holders.as_array()?.first()?.as_text()?.to_owned();
+        Some(first)
+    };
+    // Stopped at the beginning of a sale, which is when the holder has just changed;
+    // one that was seen too late is left alone.
+    let (mut last, mut looked) = (holder(), Instant::now());
+    eventually("a worker stands in the middle of a sale", LIMIT, || {
+        let (before, now) = (std::mem::replace(&mut looked, Instant::now()), holder());
+        let changed = now.is_some() && now != last;
+        last.clone_from(&now);
+        if !changed {
+            return false;
         }
-        they_stand = !they_stand;
-        false
+        signal(Signal::SIGSTOP);
+        let in_time = before.elapsed() < SALE / 2 && holder() == now;
+        if !in_time {
+            signal(Signal::SIGCONT);
+        }
+        in_time
     });
     eventually("the lease is over", LIMIT, || server.keys().is_empty());
     signal(Signal::SIGCONT);
     let demo = demo.done().expect_code(0);
-    assert_exact(&demo, 20);
+    assert_exact(&demo, 5);
     assert!(demo.stdout.contains("found its lock lost"), "{demo}");
 }
 
