@@ -1,0 +1,94 @@
+//! `docs/guarantees.md` names tests and mutants that exist, and has no empty cell.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn page() -> String {
+    std::fs::read_to_string(root().join("docs/guarantees.md")).unwrap()
+}
+
+/// The rows of the tables, without their heads: sentence, shown by, mutants, end.
+fn rows(page: &str) -> Vec<Vec<String>> {
+    page.lines()
+        .filter(|line| line.starts_with('|'))
+        .filter(|line| !line.starts_with("| The promise") && !line.starts_with("|---"))
+        .map(|line| {
+            let inner = line.trim_matches('|');
+            inner.split('|').map(|cell| cell.trim().into()).collect()
+        })
+        .collect()
+}
+
+/// What stands between backticks.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// What is wrong with a name; nothing for one that is no reference.
+fn missing(name: &str) -> Option<String> {
+    if name.ends_with(".patch") {
+        return (!root().join(name).is_file()).then(|| format!("there is no {name}"));
+    }
+    let (file, function) = name.split_once('#')?;
+    let text = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+    (!text.contains(&format!("fn {function}("))).then(|| format!("no `{function}` in {file}"))
+}
+
+#[test]
+fn every_name_exists() {
+    let page = page();
+    let wrong: Vec<_> = names(&page).filter_map(missing).collect();
+    assert!(wrong.is_empty(), "docs/guarantees.md: {wrong:#?}");
+}
+
+#[test]
+fn every_sentence_has_a_test_a_mutant_and_an_end() {
+    let rows = rows(&page());
+    assert!(rows.len() > 20);
+    for row in rows {
+        let [promise, shown_by, mutants, end] = &row[..] else {
+            panic!("not four cells: {row:?}");
+        };
+        let has = |cell: &str, mark: &str| names(cell).any(|name| name.contains(mark));
+        assert!(!promise.is_empty());
+        assert!(has(shown_by, "#"), "no test for: {promise}");
+        assert!(has(mutants, ".patch"), "no mutant for: {promise}");
+        assert!(has(end, "#"), "no test for the end of: {promise}");
+    }
+}
+
+#[test]
+fn every_mutant_is_named_by_what_catches_it() {
+    let page = page();
+    for entry in std::fs::read_dir(root().join("mutants")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let patch = std::fs::read_to_string(&path).unwrap();
+        let head = |field: &str| {
+            let start = format!("# {field}: ");
+            let line = patch.lines().find_map(|line| line.strip_prefix(&start));
+            line.unwrap_or_else(|| panic!("{name} does not say `{field}`"))
+        };
+        assert!(!head("What").is_empty());
+        assert!(
+            head("Caught by") == "sim" || head("Caught by").starts_with("test "),
+            "{name}"
+        );
+        assert!(
+            page.contains(&format!("mutants/{name}")),
+            "docs/guarantees.md does not name {name}"
+        );
+    }
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_found() {
+    assert!(missing("mutants/none.patch").is_some());
+    assert!(missing("crates/leasehold/src/history.rs#no_such_function").is_some());
+    assert!(missing("crates/leasehold/src/history.rs#check").is_none());
+    assert!(missing("valid_until").is_none());
+}
