@@ -13,7 +13,14 @@ mod support;
 #[path = "server"]
 mod server {
     mod addresses;
+    mod child;
+    mod clocks;
     mod faults;
     mod keys;
+    mod lost;
+    mod messages;
+    mod outages;
     mod permissions;
+    mod processes;
+    mod scene;
 }

@@ -5,25 +5,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::history::Recorder;
-use leasehold::{Client, ClientBuilder, ErrorKind, LossReason};
+use leasehold::{Client, ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
 
+use super::scene::{LEASE, builder, struck, through_proxy};
 use crate::support::{HOUR, eventually};
-
-const LEASE: Duration = Duration::from_millis(600);
-
-fn builder() -> ClientBuilder {
-    Client::builder().reply_limit(Duration::from_millis(400))
-}
-
-/// A server, a proxy before it, a client through the proxy and one beside it.
-async fn through_proxy() -> (RedisServer, Proxy, Client, Client) {
-    let server = RedisServer::start().unwrap();
-    let proxy = Proxy::to(server.port());
-    let ours = builder().connect(&proxy.url()).await.unwrap();
-    let beside = builder().connect(&server.url()).await.unwrap();
-    (server, proxy, ours, beside)
-}
 
 #[tokio::test]
 async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
@@ -31,7 +17,7 @@ async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
     let fault = proxy.cut_after_next(b"lock.acquire");
     let error = ours.lock("x").try_acquire().await.unwrap_err();
     // The proxy notes it once the connection is closed, which we may see first.
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
     // Long before its lease of 30 s.
@@ -39,7 +25,7 @@ async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
     // A wait rides over it.
     let fault = proxy.cut_after_next(b"lock.acquire");
     let guard = ours.lock("x").acquire().await.unwrap();
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     guard.release().await.unwrap();
     eventually("nothing is left", async || server.keys().is_empty()).await;
 }
@@ -49,7 +35,7 @@ async fn an_acquire_whose_request_is_lost_is_asked_again() {
     let (server, proxy, ours, _) = through_proxy().await;
     let fault = proxy.cut_before_next(b"lock.acquire");
     let guard = ours.lock("x").acquire().await.unwrap();
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     guard.release().await.unwrap();
     assert!(server.keys().is_empty());
 }
@@ -64,7 +50,7 @@ async fn a_release_whose_reply_is_lost_succeeds_once() {
         .release()
         .await
         .expect("released, by the request whose reply was lost");
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     let successor = successor.await.unwrap();
     assert_eq!(server.keys(), ["x"]);
     successor
@@ -79,7 +65,7 @@ async fn a_renewal_whose_reply_is_lost_loses_nothing() {
     let ours = builder().lease(LEASE).connect(&proxy.url()).await.unwrap();
     let guard = ours.lock("x").acquire().await.unwrap();
     let fault = proxy.cut_after_next(b"lock.renew");
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     let lost = tokio::time::timeout(LEASE * 3, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
@@ -173,7 +159,7 @@ async fn a_connection_that_is_lost_right_after_its_handshake_is_opened_again() {
         // The script is loaded first thing on every connection.
         let fault = proxy.cut_before_next(b"LOAD");
         proxy.cut();
-        eventually("the fault", async || fault.fired()).await;
+        struck(&fault).await;
     }
     let guard = ours.lock("x").acquire().await.unwrap();
     guard.release().await.unwrap();
