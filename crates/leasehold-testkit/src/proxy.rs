@@ -109,7 +109,8 @@ impl Proxy {
         self.shared.state().refuse = refuse;
     }
 
-    /// While `true`, what the server says is read and dropped.
+    /// While `true`, what the server says is read and dropped. A connection that has lost a
+    /// reply like this gets none any more.
     pub fn swallow_replies(&self, swallow: bool) {
         self.shared.state().swallow_all = swallow;
     }

@@ -19,6 +19,7 @@ mod server {
     mod keys;
     mod lost;
     mod messages;
+    mod nemesis;
     mod outages;
     mod permissions;
     mod processes;

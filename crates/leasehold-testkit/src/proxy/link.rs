@@ -164,9 +164,8 @@ impl Shared {
     fn reply(&self, link: &Link, frame: &Frame) -> io::Result<()> {
         let is_message = frame.is_message(link.has_subscribed());
         if self.swallows(is_message) {
-            if !is_message {
-                link.flow().replies.pop_front();
-            }
+            // Replies that follow would be taken for the one that is lost.
+            link.flow().replies_vanish |= !is_message;
             return Ok(());
         }
         let mut client = &link.client;

@@ -96,8 +96,14 @@ fn swallowed_reply_belongs_to_a_command_that_ran() {
     eventually("x is set", LIMIT, || setup.is_set("x"));
     eventually("reply lost", LIMIT, || setup.proxy.swallowed() == 1);
     setup.proxy.swallow_replies(false);
-    send(&client, "GET x\r\n");
-    assert_eq!(receive(&client), "$1\r\n1\r\n");
+    let next = setup.connect();
+    send(&next, "GET x\r\n");
+    assert_eq!(receive(&next), "$1\r\n1\r\n");
+    // The first one would take any reply for the one that is lost.
+    send(&client, "DEL x\r\n");
+    eventually("x is gone", LIMIT, || !setup.is_set("x"));
+    setup.proxy.cut();
+    assert_eq!(receive(&client), "");
 }
 
 #[test]

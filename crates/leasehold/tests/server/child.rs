@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold::history::monotonic_ns;
 use leasehold::{Client, Result};
 
+use super::nemesis::worker;
 use super::scene::{NAME, builder};
 use crate::support::child::{Child, job};
 
@@ -20,6 +21,11 @@ pub(crate) fn ask(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("ask {url} {}", lease.as_millis()))
 }
 
+/// Hammers the locks at `url` and the counters at `resource`.
+pub(crate) fn work(url: &str, resource: &str, tasks: usize, seed: u64) -> Child {
+    Child::start(TEST, &format!("work {url} {resource} {tasks} {seed}"))
+}
+
 /// Not a test when it is run as one: the job of a child.
 #[test]
 fn a_process_of_its_own() {
@@ -30,11 +36,14 @@ fn a_process_of_its_own() {
     let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match words[..] {
-        ["hold", url, lease] => runtime.block_on(use_until_told(url, ms(lease))),
-        ["ask", url, lease] => runtime.block_on(ask_once(url, ms(lease))),
+        ["hold", url, lease] => runtime.block_on(use_until_told(url, ms(lease))).unwrap(),
+        ["ask", url, lease] => runtime.block_on(ask_once(url, ms(lease))).unwrap(),
+        ["work", url, resource, tasks, seed] => {
+            let (tasks, seed) = (tasks.parse().unwrap(), seed.parse().unwrap());
+            runtime.block_on(worker::work(url, resource, tasks, seed));
+        }
         _ => panic!("no such job: {job:?}"),
     }
-    .unwrap();
 }
 
 /// Says `held` with the time, then `told` with the time of the last use and the reason.

@@ -48,6 +48,12 @@ impl Child {
         rest.map(|rest| rest.trim().to_owned())
     }
 
+    /// How many lines begin with `word` so far.
+    pub(crate) fn count(&self, word: &str) -> usize {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| line.starts_with(word)).count()
+    }
+
     /// Waits, on this thread, until it has said `word`.
     pub(crate) fn wait_for(&self, word: &str) -> String {
         eventually(word, Duration::from_secs(20), || self.said(word).is_some());
