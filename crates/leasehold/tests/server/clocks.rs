@@ -36,6 +36,18 @@ async fn a_holder_whose_server_jumps_ahead_is_told_at_its_next_renewal() {
 }
 
 #[tokio::test]
+async fn a_single_try_succeeds_although_the_server_has_jumped_ahead() {
+    let clock = ClockShim::new().unwrap();
+    let mut scene = scene_with(&clock);
+    let ours = scene.client(builder()).await;
+    clock.step_ahead(HOUR);
+    // By the client's idea of the server's time each request comes an hour too late.
+    let guard = ours.lock(NAME).try_acquire().await.unwrap();
+    guard.expect("it is free").release().await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test]
 async fn a_hold_outlives_a_server_clock_that_jumps_back() {
     let clock = ClockShim::new().unwrap();
     let mut scene = scene_with(&clock);

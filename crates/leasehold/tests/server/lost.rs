@@ -6,7 +6,7 @@ use leasehold::{Client, ErrorKind};
 use leasehold_testkit::{Reply, Strike};
 use tokio::task::JoinSet;
 
-use super::scene::{ACQUIRE, LEASE, NAME, RELEASE, RENEW, Scene, builder, calls, struck};
+use super::scene::{ACQUIRE, LEASE, NAME, RELEASE, RENEW, Scene, builder, calls, replay, struck};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
@@ -45,22 +45,34 @@ async fn a_doubled_acquire_is_one_hold() {
 }
 
 #[tokio::test]
-async fn a_doubled_release_takes_nothing_from_the_successor() {
+async fn requests_that_come_again_long_after_touch_nobodys_hold() {
     let mut scene = Scene::new();
-    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
-    for round in 0..10 {
-        let hold = scene.hold(&ours.lock(NAME), "ours").await;
-        let fault = scene.proxy.strike_next(RELEASE, Strike::Double);
-        let lock = theirs.lock(NAME);
-        let successor = scene.hold(&lock, "theirs");
-        let (released, successor) = tokio::join!(hold.release(), successor);
-        released.unwrap();
-        struck(&fault).await;
+    let ours = scene.client(builder().lease(LEASE)).await;
+    let theirs = scene.beside(builder()).await;
+    let strike = |needle| scene.proxy.strike_next(needle, Strike::Double);
+    let (acquire, renew, release) = (strike(ACQUIRE), strike(RENEW), strike(RELEASE));
+    let hold = scene.hold(&ours.lock(NAME), "ours").await;
+    struck(&renew).await;
+    hold.release().await.unwrap();
+    let successor = scene.hold(&theirs.lock(NAME), "theirs").await;
+    for fault in [&release, &renew] {
+        struck(fault).await;
+        let reply = replay(&scene.server, &fault.request());
+        assert!(!reply.contains(":1\r\n"), "{reply}");
         let holder = scene.server.command(&["HKEYS", NAME]).unwrap();
         let expected = Reply::Text(successor.holder_id().to_owned());
-        assert_eq!(holder, Reply::Array(vec![expected]), "round {round}");
-        successor.release().await.unwrap();
+        assert_eq!(holder, Reply::Array(vec![expected]));
     }
+    let left = scene.server.command(&["PTTL", NAME]).unwrap();
+    assert!(left.as_int().unwrap() > 10_000, "cut short: {left:?}");
+    // The acquire was good for as long as somebody waited for it.
+    eventually("it comes too late", async || {
+        replay(&scene.server, &acquire.request()).contains("late")
+    })
+    .await;
+    successor.release().await.unwrap();
+    assert!(replay(&scene.server, &acquire.request()).contains("late"));
+    assert!(scene.server.keys().is_empty(), "a lock for nobody");
     scene.end().await;
 }
 
@@ -146,14 +158,16 @@ async fn a_waiter_is_served_on_a_new_connection_while_its_request_is_stuck() {
     let fault = scene.proxy.strike_next(ACQUIRE, Strike::HoldRequest);
     let hold = scene.hold(&ours.lock(NAME), "ours").await;
     assert!(fault.fired());
-    let granted = calls(&scene.server, "hset");
-    assert_eq!(granted, 1);
-    // Now the stuck one comes, while the lock is held, and again when it is free.
-    scene.proxy.let_go(&fault);
     hold.release().await.unwrap();
-    scene.all_served().await;
-    eventually("it is free", async || scene.server.keys().is_empty()).await;
-    assert_eq!(calls(&scene.server, "hset"), granted);
+    assert_eq!(calls(&scene.server, "hset"), 1);
+    let before = calls(&scene.server, "hdel");
+    // Now the stuck one comes, and its undo behind it.
+    scene.proxy.let_go(&fault);
+    eventually("it has come", async || {
+        calls(&scene.server, "hdel") > before
+    })
+    .await;
+    assert_eq!(calls(&scene.server, "hset"), 1, "a lock for nobody");
     scene.end().await;
 }
 

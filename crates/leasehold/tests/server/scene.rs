@@ -1,6 +1,8 @@
 //! What the tests with faults share: a server behind a proxy, clients, whose holds are
 //! recorded, and the judgement at the end.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -18,6 +20,10 @@ use crate::support::{eventually, is_clean};
 pub(crate) const NAME: &str = "x";
 /// For tests in which holds are renewed or run out.
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
+
+/// After this a wait is hopeless; a lock that nobody freed stays for a default lease, which
+/// is longer.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 // Whole arguments: the text of the script, which is sent on each new connection, has
 // the same words.
@@ -53,6 +59,16 @@ pub(crate) fn calls(server: &RedisServer, command: &str) -> usize {
     let stats = stats.as_text().unwrap().to_owned();
     let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Sends the bytes of a request again, from nowhere. Gives back what the server says.
+pub(crate) fn replay(server: &RedisServer, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    stream.write_all(request).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
 }
 
 /// One test's server, proxy, clients, waiters and history.
@@ -93,10 +109,11 @@ impl Scene {
         client
     }
 
-    /// Acquires, and records the hold.
+    /// Acquires, and records the hold. It must not take until a lease of 30 s is over.
     pub(crate) async fn hold(&self, lock: &Lock, who: &str) -> Hold {
         let asked = self.recorder.ask(lock.name(), who);
-        let guard = lock.acquire().await.unwrap();
+        let acquire = tokio::time::timeout(PATIENCE, lock.acquire());
+        let guard = acquire.await.expect("acquired in the end").unwrap();
         Hold {
             inside: asked.acquired(&guard),
             guard,
@@ -179,7 +196,7 @@ impl Scene {
                 served.unwrap();
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), all)
+        tokio::time::timeout(PATIENCE, all)
             .await
             .expect("every waiter is served");
     }
@@ -212,7 +229,7 @@ impl Load {
     /// Ends it, and says how often it held the lock and what went wrong.
     pub(crate) async fn stop(self) -> (usize, Vec<Error>) {
         drop(self.stop);
-        let stopped = tokio::time::timeout(Duration::from_secs(20), self.task).await;
+        let stopped = tokio::time::timeout(PATIENCE, self.task).await;
         stopped.expect("whoever asks is served").unwrap()
     }
 }
