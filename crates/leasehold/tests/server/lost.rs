@@ -6,7 +6,7 @@ use leasehold::{Client, ErrorKind};
 use leasehold_testkit::{Reply, Strike};
 use tokio::task::JoinSet;
 
-use super::scene::{ACQUIRE, LEASE, NAME, RELEASE, RENEW, Scene, builder, calls, replay, struck};
+use super::scene::{ACQUIRE, NAME, RELEASE, RENEW, Scene, builder, calls, replay, steady, struck};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
@@ -47,11 +47,11 @@ async fn a_doubled_acquire_is_one_hold() {
 #[tokio::test]
 async fn requests_that_come_again_long_after_touch_nobodys_hold() {
     let mut scene = Scene::new();
-    let ours = scene.client(builder().lease(LEASE)).await;
+    let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
     let strike = |needle| scene.proxy.strike_next(needle, Strike::Double);
     let (acquire, renew, release) = (strike(ACQUIRE), strike(RENEW), strike(RELEASE));
-    let hold = scene.hold(&ours.lock(NAME), "ours").await;
+    let hold = scene.hold(&steady(&ours), "ours").await;
     struck(&renew).await;
     hold.release().await.unwrap();
     let successor = scene.hold(&theirs.lock(NAME), "theirs").await;
@@ -116,11 +116,11 @@ async fn a_release_whose_reply_vanishes_succeeds_once() {
 async fn a_lock_is_kept_while_every_second_renewal_is_lost() {
     for strike in [Strike::CutAfter, Strike::LoseReply] {
         let mut scene = Scene::new();
-        let ours = scene.client(builder().lease(LEASE * 3)).await;
+        let ours = scene.client(builder()).await;
         let theirs = scene.beside(builder()).await;
-        let hold = scene.hold(&ours.lock(NAME), "ours").await;
+        let hold = scene.hold(&steady(&ours), "ours").await;
         scene.waiter(theirs.lock(NAME), "theirs");
-        for _ in 0..2 {
+        for _ in 0..3 {
             hold.is_renewed().await;
             let fault = scene.proxy.strike_next(RENEW, strike);
             struck(&fault).await;

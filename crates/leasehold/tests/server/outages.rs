@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, LossReason};
 use leasehold_testkit::{RedisServer, Reply};
+use tokio::task::JoinSet;
 
-use super::scene::{LEASE, Load, NAME, Scene, builder};
+use super::scene::{LEASE, Load, NAME, Scene, builder, steady};
 use crate::support::{HOUR, eventually};
 
 /// Waits for the end of all loads. Gives back how often the lock was held, and the errors.
@@ -21,10 +22,10 @@ async fn stop(loads: Vec<Load>) -> (usize, Vec<Error>) {
 }
 
 /// Two clients with three tasks each, all for one name.
-async fn loads(scene: &mut Scene) -> Vec<Load> {
+async fn loads(scene: &mut Scene, lease: Duration) -> Vec<Load> {
     let mut loads = Vec::new();
     for number in 0..2 {
-        let client = scene.client(builder().lease(LEASE)).await;
+        let client = scene.client(builder().lease(lease)).await;
         for task in 0..3 {
             let lock = client.lock(NAME).poll_cap(LEASE);
             loads.push(scene.load(&lock, &format!("client {number} task {task}")));
@@ -41,9 +42,9 @@ async fn a_hold_survives_a_server_that_restarts_with_its_data() {
         .start()
         .unwrap();
     let mut scene = Scene::with(server);
-    let ours = scene.client(builder().lease(LEASE * 4)).await;
+    let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
-    let hold = scene.hold(&ours.lock(NAME), "ours").await;
+    let hold = scene.hold(&steady(&ours), "ours").await;
     let id = hold.holder_id().to_owned();
     scene.waiter(theirs.lock(NAME).poll_cap(HOUR), "theirs");
     for _ in 0..2 {
@@ -58,6 +59,7 @@ async fn a_hold_survives_a_server_that_restarts_with_its_data() {
 
 #[tokio::test]
 async fn a_holder_whose_key_is_removed_is_told_at_its_next_renewal() {
+    let mut cases = JoinSet::new();
     for command in [
         &["FLUSHALL"][..],
         &["FLUSHDB", "ASYNC"],
@@ -65,11 +67,14 @@ async fn a_holder_whose_key_is_removed_is_told_at_its_next_renewal() {
         &["RENAME", NAME, "elsewhere"],
         &["EXPIRE", NAME, "0"],
     ] {
-        let by_force = |server: &RedisServer| {
-            server.command(command).unwrap();
-        };
-        Scene::new().take_away(&command.join(" "), by_force).await;
+        cases.spawn(async {
+            let by_force = |server: &RedisServer| {
+                server.command(command).unwrap();
+            };
+            Scene::new().take_away(&command.join(" "), by_force).await;
+        });
     }
+    cases.join_all().await;
 }
 
 #[tokio::test]
@@ -81,10 +86,10 @@ async fn a_holder_whose_server_came_back_empty_is_told_at_its_next_renewal() {
 #[tokio::test]
 async fn nobody_overlaps_when_a_server_stands_still_for_three_leases() {
     let mut scene = Scene::new();
-    let ours = scene.client(builder().lease(LEASE)).await;
+    // Long enough for a renewal that fails to be the reason, on a busy machine too.
+    let ours = scene.client(builder().lease(LEASE * 2)).await;
+    let loads = loads(&mut scene, LEASE).await;
     let hold = scene.hold(&ours.lock(NAME), "ours").await;
-    let loads = loads(&mut scene).await;
-    hold.is_renewed().await;
     scene.server.pause().unwrap();
     let (reason, guard) = hold.until_lost().await;
     assert!(
@@ -92,7 +97,7 @@ async fn nobody_overlaps_when_a_server_stands_still_for_three_leases() {
         "{reason:?}"
     );
     // Nothing to wait for: it is how long the server stands still.
-    tokio::time::sleep(LEASE * 2).await;
+    tokio::time::sleep(LEASE * 4).await;
     scene.server.resume().unwrap();
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
     let before = scene.recorder.report().holds;
@@ -108,12 +113,11 @@ async fn nobody_overlaps_when_a_server_stands_still_for_three_leases() {
 async fn nobody_overlaps_when_the_server_pauses_its_clients_for_three_leases() {
     for mode in ["WRITE", "ALL"] {
         let mut scene = Scene::new();
-        let ours = scene.client(builder().lease(LEASE)).await;
+        let ours = scene.client(builder().lease(LEASE * 2)).await;
         let theirs = scene.beside(builder()).await;
         let hold = scene.hold(&ours.lock(NAME), "ours").await;
         scene.waiter(theirs.lock(NAME), "theirs");
-        hold.is_renewed().await;
-        let pause = (LEASE * 3).as_millis().to_string();
+        let pause = (LEASE * 6).as_millis().to_string();
         let paused = scene.server.command(&["CLIENT", "PAUSE", &pause, mode]);
         assert_eq!(paused.unwrap(), Reply::Text("OK".into()));
         let (reason, guard) = hold.until_lost().await;
@@ -129,9 +133,10 @@ async fn nobody_overlaps_when_the_server_pauses_its_clients_for_three_leases() {
 #[tokio::test]
 async fn nobody_notices_that_the_scripts_are_flushed_all_the_time() {
     let mut scene = Scene::new();
-    let loads = loads(&mut scene).await;
-    let ours = scene.client(builder().lease(LEASE)).await;
-    let kept = scene.hold(&ours.lock("kept"), "ours").await;
+    let loads = loads(&mut scene, LEASE * 8).await;
+    let ours = scene.client(builder()).await;
+    let lock = ours.lock("kept").lease(LEASE * 8).renew_every(LEASE / 6);
+    let kept = scene.hold(&lock, "ours").await;
     let mut flushed = 0;
     while flushed < 200 {
         let reply = scene.server.command(&["SCRIPT", "FLUSH"]).unwrap();
@@ -187,7 +192,7 @@ async fn nobody_overlaps_or_waits_for_ever_while_clients_are_killed() {
     ];
     for (what, kill) in kinds {
         let mut scene = Scene::new();
-        let loads = loads(&mut scene).await;
+        let loads = loads(&mut scene, LEASE).await;
         kill_clients(&scene.server, 20, kill).await;
         let (holds, errors) = stop(loads).await;
         assert!(holds > 20, "{what}: {holds}");

@@ -34,7 +34,7 @@ fn judge(child: (u64, u64), parent: (u64, u64, u64)) {
 async fn a_killed_holder_is_succeeded_when_its_lease_is_over() {
     let mut scene = Scene::new();
     let theirs = scene.beside(builder()).await;
-    let mut holder = child::hold(&scene.server.url(), LEASE);
+    let mut holder = child::hold(&scene.server.url(), LEASE * 3);
     let held: u64 = said(&holder, "held").await.parse().unwrap();
     let expiries = calls(&scene.server, "pexpire");
     eventually("a renewal", async || {
@@ -77,7 +77,7 @@ async fn a_killed_waiter_leaves_nothing() {
 async fn a_holder_that_was_stopped_beyond_its_lease_uses_the_lock_no_more() {
     let mut scene = Scene::new();
     let theirs = scene.beside(builder()).await;
-    let holder = child::hold(&scene.server.url(), LEASE);
+    let holder = child::hold(&scene.server.url(), LEASE * 3);
     let held: u64 = said(&holder, "held").await.parse().unwrap();
     let asked = monotonic_ns();
     let lock = theirs.lock(NAME).poll_cap(HOUR);

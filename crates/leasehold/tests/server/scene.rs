@@ -18,8 +18,14 @@ use crate::support::{eventually, is_clean};
 
 /// The name most tests are about; everybody takes it once more at the end.
 pub(crate) const NAME: &str = "x";
-/// For tests in which holds are renewed or run out.
+/// For holds that run out.
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
+
+/// A lock whose holds are renewed often and outlast a machine that has no time for them.
+pub(crate) fn steady(client: &Client) -> Lock {
+    let lock = client.lock(NAME).lease(LEASE * 8);
+    lock.renew_every(LEASE / 3)
+}
 
 /// After this a wait is hopeless; a lock that nobody freed stays for a default lease, which
 /// is longer.
@@ -205,15 +211,15 @@ impl Scene {
     /// holds overlapped, nothing is left behind.
     pub(crate) async fn end(mut self) {
         self.all_served().await;
-        let lock = self.clients[0].lock(NAME);
-        let first = self.hold(&lock, "once more").await;
-        for client in self.clients.clone() {
-            self.waiter(client.lock(NAME), "once more");
+        let clients = self.clients.clone();
+        let first = self.hold(&steady(&clients[0]), "once more").await;
+        for client in &clients {
+            self.waiter(steady(client), "once more");
         }
         first.release().await.unwrap();
         self.all_served().await;
         self.recorder.report().judge().unwrap();
-        let clients: Vec<_> = self.clients.iter().collect();
+        let clients: Vec<_> = clients.iter().collect();
         let server = &self.server;
         is_clean(|| server.keys(), || server.channels(), &clients).await;
     }
@@ -262,8 +268,7 @@ impl Hold {
 
     /// The watchdog has renewed the hold since this was called.
     pub(crate) async fn is_renewed(&self) {
-        // By more than the two clocks behind it can be read apart, and less than a third of
-        // the shortest lease.
+        // By more than the two clocks behind it can be read apart.
         let beyond = self.guard.valid_until() + LEASE / 4;
         eventually("a renewal", async || self.guard.valid_until() > beyond).await;
     }
