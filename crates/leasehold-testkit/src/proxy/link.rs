@@ -129,6 +129,17 @@ impl Shared {
             return server.write_all(&frame.0);
         };
         fault.hits(frame);
+        self.strike_request(link, frame, strike, fault)
+    }
+
+    fn strike_request(
+        &self,
+        link: &Link,
+        frame: &Frame,
+        strike: Strike,
+        fault: Fault,
+    ) -> io::Result<()> {
+        let mut server = &link.server;
         match strike {
             Strike::CutBefore => Err(self.cut_by(&fault, link)),
             Strike::CutInRequest => {
@@ -176,31 +187,41 @@ impl Shared {
         if link.flow().replies_vanish {
             return Ok(());
         }
-        let (strike, fault) = match fate {
-            Some(Fate::IsDropped) => return Ok(()),
-            Some(Fate::Meets(strike, fault)) => (strike, fault),
+        match fate {
             // What nobody asked for, such as a refusal at the door, passes too.
-            Some(Fate::Passes) | None => return client.write_all(&frame.0),
-        };
+            Some(Fate::Passes) | None => client.write_all(&frame.0),
+            Some(Fate::IsDropped) => Ok(()),
+            Some(Fate::Meets(strike, fault)) => self.strike_reply(link, frame, strike, &fault),
+        }
+    }
+
+    fn strike_reply(
+        &self,
+        link: &Link,
+        frame: &Frame,
+        strike: Strike,
+        fault: &Fault,
+    ) -> io::Result<()> {
+        let mut client = &link.client;
         match strike {
             Strike::LoseReply => {
                 link.flow().replies_vanish = true;
-                self.fire(&fault);
+                self.fire(fault);
                 Ok(())
             }
             Strike::HoldReply => {
-                self.hold_for(&fault, link)?;
+                self.hold_for(fault, link)?;
                 client.write_all(&frame.0)
             }
             Strike::CutInReply => {
                 client.write_all(&frame.0[..frame.0.len() / 2])?;
-                Err(self.cut_by(&fault, link))
+                Err(self.cut_by(fault, link))
             }
             Strike::CutBehindReply => {
                 client.write_all(&frame.0)?;
-                Err(self.cut_by(&fault, link))
+                Err(self.cut_by(fault, link))
             }
-            _ => Err(self.cut_by(&fault, link)),
+            _ => Err(self.cut_by(fault, link)),
         }
     }
 

@@ -161,19 +161,20 @@ impl Arena {
         let mut account = Account::default();
         let mut inside = BTreeMap::new();
         let process = self.accounts.len();
+        let number = |text: &str| text.parse::<u64>().unwrap();
         for line in lines {
             let words: Vec<_> = line.split(' ').collect();
-            let number = |text: &str| text.parse::<u64>().unwrap();
             match words[..] {
                 ["in", hold, name, asked, from, deadline, counts] => {
                     let holder = format!("process {process} hold {hold}");
-                    let interval = move |until: u64| {
+                    // Killed inside, it may have believed in the deadline it began with.
+                    let until = number(deadline).min(end);
+                    let interval = move |until| {
                         Interval::new(name, &holder, number(asked), number(from), until)
                     };
-                    inside.insert(hold, (interval, number(deadline)));
-                    if counts == "true" {
-                        *account.open.entry(name.to_owned()).or_default() += 1;
-                    }
+                    inside.insert(hold, (interval, until));
+                    let begun = u64::from(counts == "true");
+                    *account.open.entry(name.to_owned()).or_default() += begun;
                 }
                 ["counted", _, name, overdue] => {
                     *account.open.get_mut(name).unwrap() -= 1;
@@ -181,16 +182,14 @@ impl Arena {
                     account.overdue += u64::from(overdue == "true");
                 }
                 ["out", hold, until] => {
-                    let (interval, _) = inside.remove(hold).unwrap();
-                    account.intervals.push(interval(number(until)));
+                    let (_, last) = inside.get_mut(hold).unwrap();
+                    *last = number(until);
                 }
                 _ => {}
             }
         }
-        // Killed inside: it may have believed in the deadline it began with.
-        let killed = inside.into_values();
-        let killed = killed.map(|(interval, deadline)| interval(deadline.min(end)));
-        account.intervals.extend(killed);
+        let holds = inside.into_values();
+        account.intervals = holds.map(|(interval, until)| interval(until)).collect();
         account
     }
 

@@ -94,6 +94,23 @@ impl Arena {
                 Strike::CutBehindReply,
             ]),
             Trouble::HoldOne => self.strike_one(&[Strike::HoldRequest, Strike::HoldReply]),
+            Trouble::StopProcess => {
+                let victim = self.victim();
+                self.processes[victim].child.pause();
+                std::thread::sleep(self.span());
+                self.processes[victim].child.resume();
+                true
+            }
+            Trouble::KillProcess => {
+                self.kill_process();
+                true
+            }
+            at_the_server => self.strike_server(at_the_server),
+        }
+    }
+
+    fn strike_server(&mut self, trouble: Trouble) -> bool {
+        match trouble {
             Trouble::KillClients => {
                 let kind = self.one_of(&["normal", "pubsub"]);
                 let killed = self.server.command(&["CLIENT", "KILL", "TYPE", kind]);
@@ -115,17 +132,7 @@ impl Arena {
                 std::thread::sleep(self.span());
                 self.server.resume().is_ok()
             }
-            Trouble::StopProcess => {
-                let victim = self.victim();
-                self.processes[victim].child.pause();
-                std::thread::sleep(self.span());
-                self.processes[victim].child.resume();
-                true
-            }
-            Trouble::KillProcess => {
-                self.kill_process();
-                true
-            }
+            other => unreachable!("{other:?} is no trouble of the server"),
         }
     }
 
