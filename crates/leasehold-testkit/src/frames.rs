@@ -1,138 +1,228 @@
-//! Counts requests and replies in a byte stream, so that a fault can hit exactly one of them.
+//! Cuts a byte stream into requests, replies and messages, so that a fault can hit exactly one
+//! of them.
 
-/// Counts the complete RESP2 or RESP3 frames of one direction of a connection.
-///
-/// Pushes are left out: they answer nothing. (RESP2 has no pushes; there, a published message
-/// counts as a reply.)
+/// One complete RESP2 or RESP3 value, or one inline request, with the bytes it came in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Frame(pub(crate) Vec<u8>);
+
+impl Frame {
+    /// Whether the bytes of `needle` are in it.
+    pub(crate) fn contains(&self, needle: &[u8]) -> bool {
+        self.0.windows(needle.len()).any(|window| window == needle)
+    }
+
+    /// Whether it is a request after which messages come.
+    pub(crate) fn subscribes(&self) -> bool {
+        let word = self.first_word().to_ascii_uppercase();
+        word.ends_with(b"SUBSCRIBE") && !word.ends_with(b"UNSUBSCRIBE")
+    }
+
+    /// How many replies a request gets: a subscription gets one for each channel.
+    pub(crate) fn replies(&self) -> usize {
+        let word = self.first_word().to_ascii_uppercase();
+        if word.ends_with(b"SUBSCRIBE") {
+            self.elements().saturating_sub(1).max(1)
+        } else {
+            1
+        }
+    }
+
+    /// Whether it answers nothing, on a connection that has subscribed or not. A published
+    /// message is a push in RESP3 and an array like any other in RESP2; a confirmation
+    /// answers, also where it comes as a push.
+    pub(crate) fn is_message(&self, subscribed: bool) -> bool {
+        match self.0[0] {
+            b'>' => !self.first_word().ends_with(b"subscribe"),
+            b'*' => subscribed && self.first_word().ends_with(b"message"),
+            _ => false,
+        }
+    }
+
+    fn elements(&self) -> usize {
+        let line = self.lines().next().unwrap_or_default();
+        number(line).unwrap_or(0)
+    }
+
+    /// The first element of an array, or of an inline request.
+    fn first_word(&self) -> &[u8] {
+        let mut lines = self.lines();
+        let head = lines.next().unwrap_or_default();
+        if !head.starts_with(b"*") && !head.starts_with(b">") {
+            return head.split(|byte| *byte == b' ').next().unwrap_or_default();
+        }
+        match lines.next().unwrap_or_default() {
+            [b'$', ..] => lines.next().unwrap_or_default(),
+            [b'+', word @ ..] => word,
+            _ => &[],
+        }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.0
+            .split(|byte| *byte == b'\n')
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+    }
+}
+
+/// Finds the ends of the frames in one direction of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct FrameCounter {
-    complete: u64,
-    /// The header line read so far.
-    line: Vec<u8>,
+pub(crate) struct Splitter {
+    /// What has come of the present frame.
+    frame: Vec<u8>,
+    /// Where its last header line starts.
+    line: usize,
     /// Bytes of a string's body that are still to come.
     body_left: usize,
     /// How many elements each open aggregate still lacks, outermost first.
     open: Vec<usize>,
-    /// The outermost open aggregate answers nothing.
-    is_push: bool,
+    /// The outermost open aggregate only comes before the frame it belongs to.
+    is_attribute: bool,
 }
 
-impl FrameCounter {
-    /// Frames complete so far.
-    pub(crate) fn complete(&self) -> u64 {
-        self.complete
-    }
-
-    /// Reads `bytes`, but not beyond the end of frame number `last`. Returns how many were read.
-    pub(crate) fn read_to(&mut self, bytes: &[u8], last: u64) -> usize {
-        let mut read = 0;
-        while read < bytes.len() && self.complete < last {
-            if self.body_left > 0 {
-                let step = self.body_left.min(bytes.len() - read);
-                read += step;
-                self.body_left -= step;
-                if self.body_left == 0 {
-                    self.end_element();
-                }
+impl Splitter {
+    /// Reads `bytes`, and gives back the frames that are complete now.
+    pub(crate) fn split(&mut self, mut bytes: &[u8]) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while !bytes.is_empty() {
+            let in_body = self.body_left > 0;
+            let step = if in_body {
+                self.body_left.min(bytes.len())
             } else {
-                self.line.push(bytes[read]);
-                read += 1;
-                if self.line.ends_with(b"\n") {
-                    self.end_line();
-                }
+                let end = bytes.iter().position(|byte| *byte == b'\n');
+                end.map_or(bytes.len(), |end| end + 1)
+            };
+            self.frame.extend_from_slice(&bytes[..step]);
+            bytes = &bytes[step..];
+            let complete = if in_body {
+                self.body_left -= step;
+                self.body_left == 0 && self.end_element()
+            } else {
+                self.frame.ends_with(b"\n") && self.end_line()
+            };
+            if complete {
+                frames.push(Frame(std::mem::take(&mut self.frame)));
+                self.line = 0;
             }
         }
-        read
+        frames
     }
 
-    fn end_line(&mut self) {
-        let line = std::mem::take(&mut self.line);
-        let count = String::from_utf8_lossy(&line[1..]).trim().parse().ok();
-        match (line[0], count) {
-            (b'*' | b'~', Some(elements)) => self.open(elements),
+    /// Reads a header line. `true` when the frame ends with it.
+    fn end_line(&mut self) -> bool {
+        let line = &self.frame[self.line..];
+        match (line[0], number(line)) {
+            (b'*' | b'~' | b'>', Some(elements)) => self.open(elements),
             (b'%', Some(pairs)) => self.open(pairs * 2),
-            // Attributes come before the reply they belong to and are part of no count.
-            (kind @ (b'>' | b'|'), Some(elements)) => {
-                self.is_push |= self.open.is_empty();
-                // Inside an aggregate, the attributed element follows as one more element.
-                let nested = usize::from(kind == b'|');
-                if let (Some(left), 1) = (self.open.last_mut(), nested) {
-                    *left += 1;
+            (b'|', Some(pairs)) => {
+                // Attributes are part of no count: inside an aggregate, the attributed element
+                // follows as one more.
+                match self.open.last_mut() {
+                    Some(left) => *left += 1,
+                    None => self.is_attribute = true,
                 }
-                self.open(elements << nested);
+                self.open(pairs * 2)
             }
-            (b'$' | b'=' | b'!', Some(length)) => self.body_left = length + 2,
+            (b'$' | b'=' | b'!', Some(length)) => {
+                self.body_left = length + 2;
+                false
+            }
             // A number, a simple string, a missing value ("$-1"), or an inline request.
             _ => self.end_element(),
         }
     }
 
-    fn open(&mut self, elements: usize) {
+    fn open(&mut self, elements: usize) -> bool {
         if elements == 0 {
-            self.end_element();
-        } else {
-            self.open.push(elements);
+            return self.end_element();
         }
+        self.line = self.frame.len();
+        self.open.push(elements);
+        false
     }
 
-    fn end_element(&mut self) {
+    fn end_element(&mut self) -> bool {
+        self.line = self.frame.len();
         while let Some(left) = self.open.last_mut() {
             *left -= 1;
             if *left > 0 {
-                return;
+                return false;
             }
             self.open.pop();
         }
-        if !std::mem::take(&mut self.is_push) {
-            self.complete += 1;
-        }
+        !std::mem::take(&mut self.is_attribute)
     }
+}
+
+/// The number in a header line.
+fn number(line: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(line.get(1..)?).ok()?;
+    text.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn count(bytes: &[u8]) -> u64 {
-        // One byte at a time is the worst way to cut a stream.
-        let mut frames = FrameCounter::default();
-        for byte in bytes {
-            assert_eq!(frames.read_to(&[*byte], u64::MAX), 1);
-        }
-        frames.complete()
+    /// The frames of a stream that comes one byte at a time, which is the worst way to cut it.
+    fn frames(bytes: &[u8]) -> Vec<Frame> {
+        let mut splitter = Splitter::default();
+        let one_by_one: Vec<_> = bytes
+            .chunks(1)
+            .flat_map(|byte| splitter.split(byte))
+            .collect();
+        assert_eq!(Splitter::default().split(bytes), one_by_one);
+        one_by_one
     }
 
     #[test]
-    fn requests_are_counted_whole() {
+    fn requests_are_cut_whole() {
+        let stream = b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n*1\r\n$4\r\nPING\r\nPING\r\n*1\r\n$4\r\nPI";
+        let frames = frames(stream);
+        let ends: Vec<_> = frames.iter().map(|frame| frame.0.len()).collect();
+        assert_eq!(ends, [20, 14, 6]);
+        assert!(frames[0].contains(b"GET") && !frames[1].contains(b"GET"));
+    }
+
+    #[test]
+    fn replies_of_every_shape_are_one_frame_each() {
+        for shapes in [
+            &b"+OK\r\n:1\r\n$-1\r\n*-1\r\n*0\r\n$0\r\n\r\n_\r\n"[..],
+            b"*2\r\n*1\r\n:1\r\n$2\r\n\r\n\r\n+a\r\n+b\r\n+c\r\n+d\r\n+e\r\n+f\r\n",
+            b"%2\r\n+a\r\n:1\r\n+b\r\n*2\r\n:1\r\n:2\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n:6\r\n",
+        ] {
+            assert_eq!(frames(shapes).len(), 7);
+        }
+    }
+
+    #[test]
+    fn an_attribute_belongs_to_the_reply_behind_it() {
+        assert_eq!(frames(b"|1\r\n+ttl\r\n:1\r\n:5\r\n").len(), 1);
         assert_eq!(
-            count(b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n*1\r\n$4\r\nPING\r\n"),
+            frames(b"*2\r\n|1\r\n+ttl\r\n:1\r\n:5\r\n:6\r\n+OK\r\n").len(),
             2
         );
-        assert_eq!(count(b"*2\r\n$3\r\nGET\r\n$1\r\nx"), 0);
-        assert_eq!(count(b"PING\r\n"), 1);
     }
 
     #[test]
-    fn replies_of_every_shape_count_once() {
-        assert_eq!(
-            count(b"+OK\r\n:1\r\n$-1\r\n*-1\r\n*0\r\n$0\r\n\r\n_\r\n"),
-            7
-        );
-        assert_eq!(count(b"*2\r\n*1\r\n:1\r\n$2\r\n\r\n\r\n"), 1);
-        assert_eq!(count(b"%2\r\n+a\r\n:1\r\n+b\r\n*2\r\n:1\r\n:2\r\n"), 1);
+    fn messages_answer_nothing_and_confirmations_do() {
+        let kind = |bytes: &[u8]| frames(bytes)[0].is_message(true);
+        assert!(kind(b">3\r\n+message\r\n+c\r\n$1\r\n0\r\n"));
+        assert!(kind(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n"));
+        assert!(!kind(b">3\r\n$9\r\nsubscribe\r\n+c\r\n:1\r\n"));
+        assert!(!kind(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"));
+        // Somebody's data may say anything.
+        let list = b"*1\r\n$7\r\nmessage\r\n";
+        assert!(!frames(list)[0].is_message(false));
     }
 
     #[test]
-    fn pushes_and_attributes_are_no_replies() {
-        assert_eq!(count(b">3\r\n+message\r\n+c\r\n$1\r\n0\r\n:1\r\n"), 1);
-        assert_eq!(count(b"|1\r\n+ttl\r\n:1\r\n:5\r\n"), 1);
-        assert_eq!(count(b"*2\r\n|1\r\n+ttl\r\n:1\r\n:5\r\n:6\r\n"), 1);
-    }
-
-    #[test]
-    fn reading_stops_at_the_frame_asked_for() {
-        let mut frames = FrameCounter::default();
-        assert_eq!(frames.read_to(b"+OK\r\n:12\r\n:3\r\n", 2), 10);
-        assert_eq!(frames.complete(), 2);
+    fn a_subscription_is_confirmed_once_for_each_channel() {
+        let subscribe = &frames(b"*3\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n$1\r\nb\r\n")[0];
+        assert!(subscribe.subscribes());
+        assert_eq!(subscribe.replies(), 2);
+        let all = &frames(b"*1\r\n$11\r\nunsubscribe\r\n")[0];
+        assert!(!all.subscribes());
+        assert_eq!(all.replies(), 1);
+        assert_eq!(frames(b"*2\r\n$3\r\nGET\r\n$1\r\nx\r\n")[0].replies(), 1);
     }
 }

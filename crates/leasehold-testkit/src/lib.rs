@@ -5,8 +5,9 @@
 //! can look at Redis through eyes that do not share its mistakes.
 
 mod clock;
+pub mod clock_shim;
 mod frames;
-mod process;
+pub mod process;
 pub mod proxy;
 pub mod redisson;
 pub mod reply;
@@ -15,7 +16,8 @@ mod tls;
 mod wait;
 
 pub use clock::monotonic_ns;
-pub use proxy::Proxy;
+pub use clock_shim::ClockShim;
+pub use proxy::{Proxy, Strike};
 pub use redisson::{LockKind, Redisson, RedissonVersion};
 pub use reply::Reply;
 pub use server::RedisServer;

@@ -10,7 +10,11 @@ use nix::{
 use crate::wait::eventually;
 
 /// Stops a process and returns when none of its threads runs any more.
-pub(crate) fn pause(pid: u32) -> io::Result<()> {
+///
+/// # Errors
+///
+/// When the signal cannot be sent.
+pub fn pause(pid: u32) -> io::Result<()> {
     signal(pid, Signal::SIGSTOP)?;
     // The signal only starts the stop: a thread on another core may still answer a request.
     eventually("all threads stopped", Duration::from_secs(5), || {
@@ -20,7 +24,11 @@ pub(crate) fn pause(pid: u32) -> io::Result<()> {
 }
 
 /// Lets a paused process run on.
-pub(crate) fn resume(pid: u32) -> io::Result<()> {
+///
+/// # Errors
+///
+/// When the signal cannot be sent.
+pub fn resume(pid: u32) -> io::Result<()> {
     signal(pid, Signal::SIGCONT)
 }
 

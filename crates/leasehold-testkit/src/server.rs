@@ -15,6 +15,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
+    clock_shim::ClockShim,
     process,
     reply::{Reply, call},
     tls,
@@ -140,7 +141,8 @@ impl RedisServer {
         kill(&mut self.child())
     }
 
-    /// Starts an empty server on the same port, after ending the present one.
+    /// Ends the server without a chance to clean up, and starts it again on the same port: empty,
+    /// or with what it has in its `appendonly` file if it was told to keep one.
     ///
     /// # Errors
     ///
@@ -148,7 +150,7 @@ impl RedisServer {
     pub fn restart(&self) -> io::Result<()> {
         let mut child = self.child();
         kill(&mut child)?;
-        *child = spawn(self.dir.path())?;
+        *child = self.settings.spawn(self.dir.path())?;
         self.wait_until_ready(&mut child)
     }
 
@@ -248,6 +250,7 @@ pub struct Builder {
     tls: bool,
     unix_socket: bool,
     args: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Builder {
@@ -283,6 +286,12 @@ impl Builder {
         self
     }
 
+    /// Lives by this wall clock, which must not be dropped before the server.
+    pub fn clock(mut self, clock: &ClockShim) -> Self {
+        self.environment = clock.environment().into();
+        self
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
@@ -310,7 +319,7 @@ impl Builder {
         };
         fs::write(dir.path().join(CONFIG), self.config(dir.path(), port))?;
         let server = RedisServer {
-            child: Mutex::new(spawn(dir.path())?),
+            child: Mutex::new(self.spawn(dir.path())?),
             settings: self,
             dir,
             port,
@@ -354,6 +363,18 @@ impl Builder {
         lines.join("\n")
     }
 
+    fn spawn(&self, dir: &Path) -> io::Result<Child> {
+        // Emptied: the log of the process before would be taken for this one's.
+        let log = fs::File::create(dir.join(LOG))?;
+        Command::new(program())
+            .arg(dir.join(CONFIG))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+    }
+
     /// The default user's password.
     fn admin_password(&self) -> Option<&str> {
         let shut = self.user.as_ref().map(|_| "known to the testkit only");
@@ -392,17 +413,6 @@ impl io::Write for BufStream {
 
 fn program() -> String {
     env::var("LEASEHOLD_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
-}
-
-fn spawn(dir: &Path) -> io::Result<Child> {
-    // Emptied: the log of the process before would be taken for this one's.
-    let log = fs::File::create(dir.join(LOG))?;
-    Command::new(program())
-        .arg(dir.join(CONFIG))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
 }
 
 fn kill(child: &mut Child) -> io::Result<()> {

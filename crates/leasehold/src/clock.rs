@@ -80,7 +80,9 @@ impl Clock {
 
     /// The same point in time on the runtime's clock, for `timeout_at` and the like.
     pub(crate) fn to_instant(self, moment: Moment) -> Instant {
-        let (here, now) = (self.now(), Instant::now());
+        // The runtime's clock first: if the thread is stopped between the two, a deadline
+        // comes out early, never late.
+        let (now, here) = (Instant::now(), self.now());
         if moment < here {
             // What is over must not look as if it ended just now.
             return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);

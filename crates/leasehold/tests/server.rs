@@ -13,8 +13,16 @@ mod support;
 #[path = "server"]
 mod server {
     mod addresses;
+    mod child;
+    mod clocks;
     mod faults;
     mod keys;
+    mod lost;
+    mod messages;
+    mod nemesis;
+    mod outages;
     mod permissions;
+    mod processes;
     mod renewal;
+    mod scene;
 }

@@ -8,7 +8,7 @@ use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson};
 
 use super::VERSION;
-use crate::child::Child;
+use crate::child;
 use crate::support::{HOUR, eventually};
 
 /// Long before any lease of 30 s ends.
@@ -240,7 +240,7 @@ async fn a_killed_process_of_one_side_lets_the_other_in() {
 
     let other = Redisson::start(VERSION, &server.url());
     other.client("c", None).unwrap();
-    let mut child = Child::hold(&server.url(), "x", WATCHDOG);
+    let mut child = child::hold(&server.url(), "x", WATCHDOG);
     let thread = other.thread("c", "t");
     assert!(!thread.try_lock("x").unwrap().value);
     child.kill();

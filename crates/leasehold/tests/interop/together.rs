@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::history::{Interval, check};
 use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
 
-use crate::child::Child;
+use crate::child;
 
 const THREADS: usize = 8;
 const RUN: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ fn threads_of_both_versions_and_two_rust_processes_lose_no_count() {
         .map(|java| java.thread("c", "t").hammer("hot", "counter", THREADS, RUN))
         .collect();
     let children: Vec<_> = (0..2)
-        .map(|_| Child::count(&server.url(), "hot", "counter", THREADS / 2, RUN))
+        .map(|_| child::count(&server.url(), "hot", "counter", THREADS / 2, RUN))
         .collect();
     let mut intervals = Vec::new();
     let mut sides = Vec::new();
@@ -44,7 +44,7 @@ fn threads_of_both_versions_and_two_rust_processes_lose_no_count() {
         }
     }
     for (number, child) in children.into_iter().enumerate() {
-        let holds = child.intervals("hot");
+        let holds = child::intervals(child, "hot");
         sides.push((format!("Rust process {number}"), holds.len()));
         intervals.extend(holds);
     }

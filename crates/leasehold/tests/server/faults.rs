@@ -5,25 +5,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::history::Recorder;
-use leasehold::{Client, ClientBuilder, ErrorKind, LossReason};
+use leasehold::{Client, ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
 
+use super::scene::{LEASE, builder, steady, struck, through_proxy};
 use crate::support::{HOUR, eventually};
-
-const LEASE: Duration = Duration::from_millis(600);
-
-fn builder() -> ClientBuilder {
-    Client::builder().reply_limit(Duration::from_millis(400))
-}
-
-/// A server, a proxy before it, a client through the proxy and one beside it.
-async fn through_proxy() -> (RedisServer, Proxy, Client, Client) {
-    let server = RedisServer::start().unwrap();
-    let proxy = Proxy::to(server.port());
-    let ours = builder().connect(&proxy.url()).await.unwrap();
-    let beside = builder().connect(&server.url()).await.unwrap();
-    (server, proxy, ours, beside)
-}
 
 #[tokio::test]
 async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
@@ -31,7 +17,7 @@ async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
     let fault = proxy.cut_after_next(b"lock.acquire");
     let error = ours.lock("x").try_acquire().await.unwrap_err();
     // The proxy notes it once the connection is closed, which we may see first.
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
     // Long before its lease of 30 s.
@@ -39,7 +25,7 @@ async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
     // A wait rides over it.
     let fault = proxy.cut_after_next(b"lock.acquire");
     let guard = ours.lock("x").acquire().await.unwrap();
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     guard.release().await.unwrap();
     eventually("nothing is left", async || server.keys().is_empty()).await;
 }
@@ -49,7 +35,7 @@ async fn an_acquire_whose_request_is_lost_is_asked_again() {
     let (server, proxy, ours, _) = through_proxy().await;
     let fault = proxy.cut_before_next(b"lock.acquire");
     let guard = ours.lock("x").acquire().await.unwrap();
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     guard.release().await.unwrap();
     assert!(server.keys().is_empty());
 }
@@ -64,7 +50,7 @@ async fn a_release_whose_reply_is_lost_succeeds_once() {
         .release()
         .await
         .expect("released, by the request whose reply was lost");
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     let successor = successor.await.unwrap();
     assert_eq!(server.keys(), ["x"]);
     successor
@@ -75,11 +61,10 @@ async fn a_release_whose_reply_is_lost_succeeds_once() {
 
 #[tokio::test]
 async fn a_renewal_whose_reply_is_lost_loses_nothing() {
-    let (_server, proxy, _, _) = through_proxy().await;
-    let ours = builder().lease(LEASE).connect(&proxy.url()).await.unwrap();
-    let guard = ours.lock("x").acquire().await.unwrap();
+    let (_server, proxy, ours, _) = through_proxy().await;
+    let guard = steady(&ours).acquire().await.unwrap();
     let fault = proxy.cut_after_next(b"lock.renew");
-    eventually("the fault", async || fault.fired()).await;
+    struck(&fault).await;
     let lost = tokio::time::timeout(LEASE * 3, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
@@ -87,17 +72,21 @@ async fn a_renewal_whose_reply_is_lost_loses_nothing() {
 
 #[tokio::test]
 async fn a_hold_counts_from_before_its_request_left() {
-    let (_server, proxy, ours, _) = through_proxy().await;
+    let (_server, proxy, _, _) = through_proxy().await;
+    let patient = builder().reply_limit(HOUR);
+    let ours = patient.connect(&proxy.url()).await.unwrap();
     proxy.hold(true);
-    let lock = ours.lock("x").lease(LEASE);
-    let before = tokio::time::Instant::now();
+    let lease = LEASE * 8;
+    let lock = ours.lock("x").lease(lease);
     let acquire = tokio::spawn(async move { lock.acquire().await.unwrap() });
     // A slow network, not a slow server: the answer comes late.
     tokio::time::sleep(LEASE / 3).await;
+    let answered = tokio::time::Instant::now();
     proxy.hold(false);
     let guard = acquire.await.unwrap();
+    // By more than what it is drawn back for the drift.
     assert!(
-        guard.valid_until() < before + LEASE,
+        guard.valid_until() + lease / 50 < answered + lease,
         "it counts from the reply"
     );
     guard.release().await.unwrap();
@@ -173,7 +162,7 @@ async fn a_connection_that_is_lost_right_after_its_handshake_is_opened_again() {
         // The script is loaded first thing on every connection.
         let fault = proxy.cut_before_next(b"LOAD");
         proxy.cut();
-        eventually("the fault", async || fault.fired()).await;
+        struck(&fault).await;
     }
     let guard = ours.lock("x").acquire().await.unwrap();
     guard.release().await.unwrap();
@@ -222,14 +211,19 @@ async fn a_server_that_restarts_empty_tells_holders_and_serves_waiters() {
 #[tokio::test]
 async fn a_key_deleted_under_its_holder_is_told_as_deleted() {
     let server = RedisServer::start().unwrap();
-    let client = builder().lease(LEASE).connect(&server.url()).await.unwrap();
+    let client = builder()
+        .lease(LEASE * 4)
+        .connect(&server.url())
+        .await
+        .unwrap();
     let guard = client.lock("x").acquire().await.unwrap();
     server.command(&["FLUSHALL"]).unwrap();
     assert_eq!(guard.lost().await, LossReason::Deleted);
     drop(guard);
     // The next hold is renewed again as if nothing had been.
-    let guard = client.lock("x").acquire().await.unwrap();
-    let lost = tokio::time::timeout(LEASE * 3, guard.lost()).await;
+    let lock = client.lock("x").lease(LEASE * 3).renewed(true);
+    let guard = lock.acquire().await.unwrap();
+    let lost = tokio::time::timeout(LEASE * 5, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
 }
@@ -237,7 +231,11 @@ async fn a_key_deleted_under_its_holder_is_told_as_deleted() {
 #[tokio::test]
 async fn a_frozen_server_costs_the_lock_before_anyone_else_can_have_it() {
     let (server, _proxy, _, beside) = through_proxy().await;
-    let ours = builder().lease(LEASE).connect(&server.url()).await.unwrap();
+    let ours = builder()
+        .lease(LEASE * 2)
+        .connect(&server.url())
+        .await
+        .unwrap();
     let recorder = Recorder::new();
     recorder.expect_fault("frozen");
     let asked = recorder.ask("x", "ours");
@@ -407,7 +405,12 @@ async fn a_short_renewal_that_was_refused_with_others_does_not_cut_a_longer_one(
     let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
     let client = Client::connect(&url).await.unwrap();
     for round in 0..5 {
-        let guard = client.lock("app:x").lease(LEASE).acquire().await.unwrap();
+        let guard = client
+            .lock("app:x")
+            .lease(LEASE * 8)
+            .acquire()
+            .await
+            .unwrap();
         // Keys that are denied, so that the call they share with the short one is split
         // and goes again one by one; new ones each round, because those that were
         // denied before travel alone.
@@ -451,19 +454,23 @@ async fn a_short_renewal_that_was_refused_with_others_does_not_cut_a_longer_one(
 
 #[tokio::test]
 async fn a_renewal_counts_from_before_its_request_left() {
-    let (_server, proxy, ours, _) = through_proxy().await;
-    let guard = ours.lock("x").lease(LEASE).acquire().await.unwrap();
+    let (_server, proxy, _, _) = through_proxy().await;
+    let patient = builder().reply_limit(HOUR);
+    let ours = patient.connect(&proxy.url()).await.unwrap();
+    let lease = LEASE * 8;
+    let guard = ours.lock("x").lease(lease).acquire().await.unwrap();
     proxy.hold(true);
-    let before = tokio::time::Instant::now();
-    let extend = guard.extend(LEASE);
+    let extend = guard.extend(lease);
     let network = async {
         tokio::time::sleep(LEASE / 3).await;
+        let answered = tokio::time::Instant::now();
         proxy.hold(false);
+        answered
     };
-    let (extended, ()) = tokio::join!(extend, network);
+    let (extended, answered) = tokio::join!(extend, network);
     extended.unwrap();
     assert!(
-        guard.valid_until() < before + LEASE,
+        guard.valid_until() + lease / 50 < answered + lease,
         "it counts from the reply"
     );
     guard.release().await.unwrap();

@@ -1,6 +1,8 @@
 //! Where a test runs, and what it checks at its end.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
+pub(crate) mod child;
+
 use std::time::Duration;
 
 use leasehold::{Activity, Client, ClientBuilder, Embedded};
@@ -111,21 +113,30 @@ impl Place {
 
     /// Waits until no key, channel, subscription, line, owner or renewal is left.
     pub(crate) async fn is_clean(&self, clients: &[&Client]) {
-        let mut last = String::new();
-        for _ in 0..2000 {
-            let (keys, channels) = (self.keys(), self.channels());
-            let busy = clients
-                .iter()
-                .map(|client| client.activity())
-                .find(|activity| *activity != Activity::default());
-            if keys.is_empty() && channels.is_empty() && busy.is_none() {
-                return;
-            }
-            last = format!("keys {keys:?}, channels {channels:?}, {busy:?}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("left behind: {last}");
+        is_clean(|| self.keys(), || self.channels(), clients).await;
     }
+}
+
+/// Waits until no key, channel, subscription, line, owner or renewal is left.
+pub(crate) async fn is_clean(
+    keys: impl Fn() -> Vec<String>,
+    channels: impl Fn() -> Vec<String>,
+    clients: &[&Client],
+) {
+    let mut last = String::new();
+    for _ in 0..2000 {
+        let (keys, channels) = (keys(), channels());
+        let busy = clients
+            .iter()
+            .map(|client| client.activity())
+            .find(|activity| *activity != Activity::default());
+        if keys.is_empty() && channels.is_empty() && busy.is_none() {
+            return;
+        }
+        last = format!("keys {keys:?}, channels {channels:?}, {busy:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("left behind: {last}");
 }
 
 /// Polls until `condition` holds; the limit only ends a hopeless wait.

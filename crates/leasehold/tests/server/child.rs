@@ -1,0 +1,82 @@
+//! Processes that are stopped and killed while they hold, wait or ask.
+
+use std::time::Duration;
+
+use leasehold::history::monotonic_ns;
+use leasehold::{Client, Result};
+
+use super::nemesis::worker;
+use super::scene::{NAME, builder};
+use crate::support::child::{Child, job};
+
+const TEST: &str = "server::child::a_process_of_its_own";
+
+/// Uses the lock until it is told that it is lost, or until it is killed.
+pub(crate) fn hold(url: &str, lease: Duration) -> Child {
+    Child::start(TEST, &format!("hold {url} {}", lease.as_millis()))
+}
+
+/// Asks once for a fixed lease, with all the time in the world for the reply.
+pub(crate) fn ask(url: &str, lease: Duration) -> Child {
+    Child::start(TEST, &format!("ask {url} {}", lease.as_millis()))
+}
+
+/// Hammers the locks at `url` and the counters at `resource`.
+pub(crate) fn work(url: &str, resource: &str, tasks: usize, seed: u64) -> Child {
+    Child::start(TEST, &format!("work {url} {resource} {tasks} {seed}"))
+}
+
+/// Not a test when it is run as one: the job of a child.
+#[test]
+fn a_process_of_its_own() {
+    let Some(job) = job() else {
+        return;
+    };
+    let words: Vec<_> = job.iter().map(String::as_str).collect();
+    let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    match words[..] {
+        ["hold", url, lease] => runtime.block_on(use_until_told(url, ms(lease))).unwrap(),
+        ["ask", url, lease] => runtime.block_on(ask_once(url, ms(lease))).unwrap(),
+        ["work", url, resource, tasks, seed] => {
+            let (tasks, seed) = (tasks.parse().unwrap(), seed.parse().unwrap());
+            runtime.block_on(worker::work(url, resource, tasks, seed));
+        }
+        _ => panic!("no such job: {job:?}"),
+    }
+}
+
+/// Says `held` with the time, then `told` with the time of the last use and the reason.
+async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
+    let client = builder().lease(lease).connect(url).await?;
+    println!("asks");
+    let guard = client.lock(NAME).acquire().await?;
+    println!("held {}", monotonic_ns());
+    let mut used = 0;
+    loop {
+        // Before the look at the guard: whoever is stopped between the two has not used
+        // the lock since.
+        let now = monotonic_ns();
+        if let Some(reason) = guard.loss() {
+            println!("told {used} {reason:?}");
+            break;
+        }
+        used = now;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    println!("released {:?}", guard.release().await.map_err(|e| e.kind()));
+    Ok(())
+}
+
+async fn ask_once(url: &str, lease: Duration) -> Result<()> {
+    let limit = Duration::from_secs(600);
+    let client = Client::builder().reply_limit(limit).connect(url).await?;
+    match client.lock(NAME).lease(lease).try_acquire().await {
+        Ok(guard) => println!("outcome {guard:?}"),
+        Err(error) => println!("outcome {:?}: {error}", error.kind()),
+    }
+    // What it may have been granted is given back.
+    client.close().await;
+    println!("closed");
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Servers whose wall clock is wrong, jumps, or runs at another pace.
+
+use std::time::Duration;
+
+use leasehold_testkit::{ClockShim, RedisServer};
+
+use super::scene::{LEASE, NAME, Scene, builder, steady};
+use crate::support::{HOUR, eventually};
+
+fn scene_with(clock: &ClockShim) -> Scene {
+    Scene::with(RedisServer::builder().clock(clock).start().unwrap())
+}
+
+#[tokio::test]
+async fn a_server_an_hour_ahead_serves_like_any_other() {
+    let clock = ClockShim::new().unwrap();
+    clock.step_ahead(HOUR);
+    let mut scene = scene_with(&clock);
+    let ours = scene.client(builder()).await;
+    let theirs = scene.beside(builder()).await;
+    let hold = scene.hold(&steady(&ours), "ours").await;
+    scene.waiter(theirs.lock(NAME).poll_cap(HOUR), "theirs");
+    hold.is_renewed().await;
+    hold.is_renewed().await;
+    hold.release().await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_holder_whose_server_jumps_ahead_is_told_at_its_next_renewal() {
+    let clock = ClockShim::new().unwrap();
+    let scene = scene_with(&clock);
+    scene
+        .take_away("an hour ahead", |_| clock.step_ahead(HOUR))
+        .await;
+}
+
+#[tokio::test]
+async fn a_single_try_succeeds_although_the_server_has_jumped_ahead() {
+    let clock = ClockShim::new().unwrap();
+    let mut scene = scene_with(&clock);
+    let ours = scene.client(builder()).await;
+    clock.step_ahead(HOUR);
+    // By the client's idea of the server's time each request comes an hour too late.
+    let guard = ours.lock(NAME).try_acquire().await.unwrap();
+    guard.expect("it is free").release().await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_hold_outlives_a_server_clock_that_jumps_back() {
+    let clock = ClockShim::new().unwrap();
+    let mut scene = scene_with(&clock);
+    let ours = scene.client(builder()).await;
+    let theirs = scene.beside(builder()).await;
+    let hold = scene.hold(&steady(&ours), "ours").await;
+    scene.waiter(theirs.lock(NAME).poll_cap(HOUR), "theirs");
+    clock.step_back(HOUR);
+    // What the server has left is an hour more at first, and a lease after a renewal.
+    eventually("the lease is right again", async || {
+        let left = scene.server.command(&["PTTL", NAME]).unwrap();
+        left.as_int().unwrap() < 60_000
+    })
+    .await;
+    hold.is_renewed().await;
+    assert_eq!(hold.loss(), None);
+    hold.release().await.unwrap();
+    scene.end().await;
+}
+
+/// A holder that stops at its deadline, and a waiter that asks all the time. Says after how
+/// many of `rounds` holds two of them have overlapped.
+async fn overlap_within(scene: &mut Scene, rounds: usize, lease: Duration) -> Option<usize> {
+    let ours = scene.client(builder()).await;
+    let theirs = scene.beside(builder()).await;
+    for round in 1..=rounds {
+        let hold = scene.hold(&ours.lock(NAME).lease(lease), "ours").await;
+        let lock = theirs.lock(NAME).poll_cap(Duration::from_millis(5));
+        scene.waiter(lock, "theirs");
+        let (_, guard) = hold.until_lost().await;
+        scene.all_served().await;
+        // Not before: its release would let the waiter in.
+        drop(guard);
+        if !scene.recorder.report().overlaps.is_empty() {
+            return Some(round);
+        }
+    }
+    None
+}
+
+#[tokio::test]
+async fn a_server_clock_within_the_drift_lets_nobody_in_early() {
+    let clock = ClockShim::running_fast(10_000).unwrap();
+    let mut scene = scene_with(&clock);
+    let overlap = overlap_within(&mut scene, 5, LEASE).await;
+    assert_eq!(overlap, None);
+    scene.end().await;
+}
+
+/// Beyond the drift that clients were told of the promise ends; a test that could not see
+/// that would show nothing about a clock within it.
+#[tokio::test]
+async fn a_server_clock_beyond_the_drift_is_found_by_the_history() {
+    let clock = ClockShim::running_fast(80_000).unwrap();
+    let mut scene = scene_with(&clock);
+    let overlap = overlap_within(&mut scene, 20, LEASE * 2).await;
+    assert!(overlap.is_some(), "nobody came in early");
+}

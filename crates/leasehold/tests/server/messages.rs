@@ -1,0 +1,127 @@
+//! Wake-ups that are late, lost or never confirmed. Nobody waits for a poll but where
+//! the test is about it.
+
+use std::time::Duration;
+
+use leasehold_testkit::Strike;
+
+use super::scene::{NAME, SUBSCRIBE, Scene, builder, struck};
+use crate::support::{HOUR, eventually};
+
+#[tokio::test]
+async fn a_release_between_the_failed_try_and_the_subscription_is_not_missed() {
+    // The server hears of the subscription after the release, or just before it.
+    for strike in [Strike::HoldRequest, Strike::HoldReply] {
+        let mut scene = Scene::new();
+        let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+        let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
+        let fault = scene.proxy.strike_next(SUBSCRIBE, strike);
+        scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+        struck(&fault).await;
+        hold.release().await.unwrap();
+        scene.proxy.let_go(&fault);
+        scene.all_served().await;
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_that_is_not_confirmed_is_made_again() {
+    for strike in [
+        Strike::CutBefore,
+        Strike::CutInRequest,
+        Strike::CutAfter,
+        Strike::CutInReply,
+        Strike::LoseRequest,
+        Strike::LoseReply,
+    ] {
+        let mut scene = Scene::new();
+        let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+        let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
+        let fault = scene.proxy.strike_next(SUBSCRIBE, strike);
+        scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+        struck(&fault).await;
+        hold.release().await.unwrap();
+        scene.all_served().await;
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_cut_right_behind_its_confirmation_costs_no_wake_up() {
+    let mut scene = Scene::new();
+    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
+    let fault = scene.proxy.strike_next(SUBSCRIBE, Strike::CutBehindReply);
+    scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+    struck(&fault).await;
+    // The message goes to nobody, or to the next connection.
+    hold.release().await.unwrap();
+    scene.all_served().await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn waiters_are_served_by_their_polls_when_every_message_is_swallowed() {
+    let mut scene = Scene::new();
+    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    scene.proxy.swallow_messages(true);
+    let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
+    for _ in 0..3 {
+        let lock = ours.lock(NAME).poll_cap(Duration::from_millis(100));
+        scene.waiter(lock, "ours");
+    }
+    eventually("they listen", async || !scene.server.channels().is_empty()).await;
+    hold.release().await.unwrap();
+    scene.all_served().await;
+    eventually("a message was swallowed", async || {
+        scene.proxy.swallowed() > 0
+    })
+    .await;
+    scene.proxy.swallow_messages(false);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_waiter_whose_messages_are_cut_off_alone_is_served() {
+    let mut scene = Scene::new();
+    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
+    scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+    for _ in 0..3 {
+        eventually("it listens", async || !scene.server.channels().is_empty()).await;
+        assert_eq!(scene.proxy.cut_messages(), 1);
+    }
+    // The message goes nowhere.
+    scene.proxy.refuse(true);
+    eventually("it listens again", async || {
+        scene.proxy.cut_messages();
+        scene.server.channels().is_empty()
+    })
+    .await;
+    hold.release().await.unwrap();
+    scene.proxy.refuse(false);
+    scene.all_served().await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_waiter_whose_calls_are_cut_off_alone_is_served() {
+    let mut scene = Scene::new();
+    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
+    scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+    eventually("it listens", async || !scene.server.channels().is_empty()).await;
+    scene.proxy.refuse(true);
+    assert_eq!(scene.proxy.cut_calls(), 1);
+    // The message comes, the ask it leads to cannot.
+    hold.release().await.unwrap();
+    let refused = scene.proxy.connections();
+    eventually("a call was refused", async || {
+        scene.proxy.connections() > refused + 1
+    })
+    .await;
+    scene.proxy.refuse(false);
+    scene.all_served().await;
+    scene.end().await;
+}

@@ -1,0 +1,247 @@
+//! Several processes hammer a few names while everything around them fails at random.
+//!
+//! `LEASEHOLD_NEMESIS_SECONDS` lets it go on for longer, `LEASEHOLD_NEMESIS_SEED` repeats
+//! the choices of another run (not what the processes make of them).
+
+mod trouble;
+pub(crate) mod worker;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use leasehold::history::{Interval, Report, check, monotonic_ns};
+use leasehold_testkit::{Proxy, RedisServer, Reply, eventually};
+
+use self::trouble::Trouble;
+use super::child;
+use crate::support::child::Child;
+
+pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
+/// At the resource: what the counters' names begin with, and the sign to stop.
+pub(crate) const COUNTER: &str = "count:";
+pub(crate) const STOP: &str = "stop";
+
+const PROCESSES: usize = 3;
+const TASKS: usize = 3;
+
+#[test]
+fn nobody_overlaps_and_no_count_is_lost_while_network_and_server_fail() {
+    let arena = Arena::run(&Trouble::OUTSIDE);
+    arena.judge_counters();
+}
+
+#[test]
+fn nobody_overlaps_while_processes_are_stopped_and_killed_too() {
+    // A process that is stopped in the middle of a count finishes it when it goes on, too
+    // late or not: only what it believes in can be judged.
+    Arena::run(&Trouble::EVERYWHERE);
+}
+
+/// One client process, and the proxy it goes through.
+struct Process {
+    proxy: Proxy,
+    child: Child,
+}
+
+/// What one process said about its holds.
+#[derive(Default)]
+struct Account {
+    intervals: Vec<Interval>,
+    /// By name: counts that are done, and such as were begun and maybe not done.
+    done: BTreeMap<String, u64>,
+    open: BTreeMap<String, u64>,
+    overdue: u64,
+}
+
+struct Arena {
+    seed: u64,
+    random: fastrand::Rng,
+    server: RedisServer,
+    resource: RedisServer,
+    processes: Vec<Process>,
+    accounts: Vec<Account>,
+    happened: BTreeMap<Trouble, usize>,
+}
+
+impl Arena {
+    fn run(troubles: &[Trouble]) -> Self {
+        let variable = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
+        let seconds = variable("LEASEHOLD_NEMESIS_SECONDS").unwrap_or(5);
+        let seed = variable("LEASEHOLD_NEMESIS_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+        // Shown if the test fails.
+        println!("LEASEHOLD_NEMESIS_SEED={seed} LEASEHOLD_NEMESIS_SECONDS={seconds}");
+        let mut arena = Self::open(seed);
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end || !arena.all_happened(troubles) {
+            let mut round = troubles.to_vec();
+            arena.random.shuffle(&mut round);
+            for trouble in round {
+                arena.make(trouble);
+                if Instant::now() >= end && arena.all_happened(troubles) {
+                    break;
+                }
+            }
+        }
+        arena.calm();
+        arena.close();
+        arena.judge_history();
+        arena
+    }
+
+    fn open(seed: u64) -> Self {
+        let mut arena = Self {
+            seed,
+            random: fastrand::Rng::with_seed(seed),
+            server: RedisServer::start().unwrap(),
+            resource: RedisServer::start().unwrap(),
+            processes: Vec::new(),
+            accounts: Vec::new(),
+            happened: BTreeMap::new(),
+        };
+        for _ in 0..PROCESSES {
+            arena.start_process();
+        }
+        arena
+    }
+
+    fn start_process(&mut self) {
+        let proxy = Proxy::to(self.server.port());
+        let seed = self.random.u64(..1 << 32);
+        let child = child::work(&proxy.url(), &self.resource.url(), TASKS, seed);
+        self.processes.push(Process { proxy, child });
+    }
+
+    fn make(&mut self, trouble: Trouble) {
+        if self.strike(trouble) {
+            *self.happened.entry(trouble).or_default() += 1;
+        }
+        for process in &mut self.processes {
+            assert!(
+                !process.child.has_ended(),
+                "a process has ended after {trouble:?}, seed {}",
+                self.seed
+            );
+        }
+        // Calm for a moment, or nobody would come to hold anything.
+        let pause = self.random.u64(..100);
+        std::thread::sleep(Duration::from_millis(pause));
+    }
+
+    fn all_happened(&self, troubles: &[Trouble]) -> bool {
+        troubles
+            .iter()
+            .all(|trouble| self.happened.contains_key(trouble))
+    }
+
+    /// All is well again, and everybody goes on.
+    fn calm(&self) {
+        for process in &self.processes {
+            process.proxy.disarm();
+            let before = process.child.count("in ");
+            eventually("a process goes on", Duration::from_secs(30), || {
+                process.child.count("in ") > before
+            });
+        }
+    }
+
+    fn close(&mut self) {
+        self.resource.command(&["SET", STOP, "1"]).unwrap();
+        for process in std::mem::take(&mut self.processes) {
+            let lines = process.child.finished();
+            self.accounts.push(self.account(&lines, u64::MAX));
+        }
+        let limit = Duration::from_secs(10);
+        eventually("nothing is left", limit, || {
+            self.server.keys().is_empty() && self.server.channels().is_empty()
+        });
+    }
+
+    /// Reads what a process said that ended at `end`.
+    fn account(&self, lines: &[String], end: u64) -> Account {
+        let mut account = Account::default();
+        let mut inside = BTreeMap::new();
+        let process = self.accounts.len();
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        for line in lines {
+            let words: Vec<_> = line.split(' ').collect();
+            match words[..] {
+                ["in", hold, name, asked, from, deadline, counts] => {
+                    let holder = format!("process {process} hold {hold}");
+                    // Killed inside, it may have believed in the deadline it began with.
+                    let until = number(deadline).min(end);
+                    let interval = move |until| {
+                        Interval::new(name, &holder, number(asked), number(from), until)
+                    };
+                    inside.insert(hold, (interval, until));
+                    let begun = u64::from(counts == "true");
+                    *account.open.entry(name.to_owned()).or_default() += begun;
+                }
+                ["counted", _, name, overdue] => {
+                    *account.open.get_mut(name).unwrap() -= 1;
+                    *account.done.entry(name.to_owned()).or_default() += 1;
+                    account.overdue += u64::from(overdue == "true");
+                }
+                ["out", hold, until] => {
+                    let (_, last) = inside.get_mut(hold).unwrap();
+                    *last = number(until);
+                }
+                _ => {}
+            }
+        }
+        let holds = inside.into_values();
+        account.intervals = holds.map(|(interval, until)| interval(until)).collect();
+        account
+    }
+
+    fn judge_history(&self) {
+        let all = self.accounts.iter().flat_map(|account| &account.intervals);
+        let report: Report = check(&all.cloned().collect::<Vec<_>>());
+        println!(
+            "{} holds, {} contended, {:?}",
+            report.holds, report.contended, self.happened
+        );
+        if let Err(wrong) = report.judge() {
+            panic!("seed {}: {wrong}", self.seed);
+        }
+        assert!(report.holds > 100, "{} holds show little", report.holds);
+    }
+
+    fn judge_counters(&self) {
+        // Whoever was so slow that its lease ended while it counted broke the promise itself.
+        let overdue: u64 = self.accounts.iter().map(|account| account.overdue).sum();
+        if overdue > 0 {
+            println!("{overdue} counts took longer than a lease; the counters show nothing");
+            return;
+        }
+        for name in NAMES {
+            let sum = |part: fn(&Account) -> &BTreeMap<String, u64>| -> u64 {
+                let counts = self.accounts.iter().filter_map(|a| part(a).get(name));
+                counts.sum()
+            };
+            let (done, open) = (sum(|a| &a.done), sum(|a| &a.open));
+            let reply = self.resource.command(&["GET", &format!("{COUNTER}{name}")]);
+            let counted: u64 = match reply.unwrap() {
+                Reply::Text(text) => text.parse().unwrap(),
+                other => panic!("{other:?}"),
+            };
+            println!("`{name}`: {done} counts done, {open} maybe, counted {counted}");
+            assert!(
+                (done..=done + open).contains(&counted),
+                "seed {}: `{name}` was counted {done} to {} times and says {counted}",
+                self.seed,
+                done + open
+            );
+        }
+    }
+
+    /// Ends a process without a chance to clean up; another one takes its place.
+    fn kill_process(&mut self) {
+        let victim = self.random.usize(..self.processes.len());
+        let mut process = self.processes.swap_remove(victim);
+        let end = monotonic_ns();
+        process.child.kill();
+        let account = self.account(&process.child.lines(), end);
+        self.accounts.push(account);
+        self.start_process();
+    }
+}

@@ -1,0 +1,211 @@
+//! Servers that stop, stand still, come back with or without their data; operators who
+//! remove keys, flush scripts, cut and pause clients.
+
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, LossReason};
+use leasehold_testkit::{RedisServer, Reply};
+use tokio::task::JoinSet;
+
+use super::scene::{LEASE, Load, NAME, Scene, builder, steady};
+use crate::support::{HOUR, eventually};
+
+/// Waits for the end of all loads. Gives back how often the lock was held, and the errors.
+async fn stop(loads: Vec<Load>) -> (usize, Vec<Error>) {
+    let (mut all, mut errors) = (0, Vec::new());
+    for load in loads {
+        let (holds, went_wrong) = load.stop().await;
+        all += holds;
+        errors.extend(went_wrong);
+    }
+    (all, errors)
+}
+
+/// Two clients with three tasks each, all for one name.
+async fn loads(scene: &mut Scene, lease: Duration) -> Vec<Load> {
+    let mut loads = Vec::new();
+    for number in 0..2 {
+        let client = scene.client(builder().lease(lease)).await;
+        for task in 0..3 {
+            let lock = client.lock(NAME).poll_cap(LEASE);
+            loads.push(scene.load(&lock, &format!("client {number} task {task}")));
+        }
+    }
+    loads
+}
+
+#[tokio::test]
+async fn a_hold_survives_a_server_that_restarts_with_its_data() {
+    let server = RedisServer::builder()
+        .arg("appendonly", "yes")
+        .arg("appendfsync", "always")
+        .start()
+        .unwrap();
+    let mut scene = Scene::with(server);
+    let ours = scene.client(builder()).await;
+    let theirs = scene.beside(builder()).await;
+    let hold = scene.hold(&steady(&ours), "ours").await;
+    let id = hold.holder_id().to_owned();
+    scene.waiter(theirs.lock(NAME).poll_cap(HOUR), "theirs");
+    for _ in 0..2 {
+        scene.server.restart().unwrap();
+        let there = scene.server.command(&["HGET", NAME, &id]).unwrap();
+        assert_eq!(there, Reply::Text("1".into()));
+        hold.is_renewed().await;
+    }
+    hold.release().await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_holder_whose_key_is_removed_is_told_at_its_next_renewal() {
+    let mut cases = JoinSet::new();
+    for command in [
+        &["FLUSHALL"][..],
+        &["FLUSHDB", "ASYNC"],
+        &["DEL", NAME],
+        &["RENAME", NAME, "elsewhere"],
+        &["EXPIRE", NAME, "0"],
+    ] {
+        cases.spawn(async {
+            let by_force = |server: &RedisServer| {
+                server.command(command).unwrap();
+            };
+            Scene::new().take_away(&command.join(" "), by_force).await;
+        });
+    }
+    cases.join_all().await;
+}
+
+#[tokio::test]
+async fn a_holder_whose_server_came_back_empty_is_told_at_its_next_renewal() {
+    let by_force = |server: &RedisServer| server.restart().unwrap();
+    Scene::new().take_away("restart", by_force).await;
+}
+
+#[tokio::test]
+async fn nobody_overlaps_when_a_server_stands_still_for_three_leases() {
+    let mut scene = Scene::new();
+    // Long enough for a renewal that fails to be the reason, on a busy machine too.
+    let ours = scene.client(builder().lease(LEASE * 2)).await;
+    let loads = loads(&mut scene, LEASE).await;
+    let hold = scene.hold(&ours.lock(NAME), "ours").await;
+    scene.server.pause().unwrap();
+    let (reason, guard) = hold.until_lost().await;
+    assert!(
+        matches!(reason, LossReason::RenewalFailed { .. }),
+        "{reason:?}"
+    );
+    // Nothing to wait for: it is how long the server stands still.
+    tokio::time::sleep(LEASE * 4).await;
+    scene.server.resume().unwrap();
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    let before = scene.recorder.report().holds;
+    eventually("the others go on", async || {
+        scene.recorder.report().holds > before + 20
+    })
+    .await;
+    stop(loads).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn nobody_overlaps_when_the_server_pauses_its_clients_for_three_leases() {
+    for mode in ["WRITE", "ALL"] {
+        let mut scene = Scene::new();
+        let ours = scene.client(builder().lease(LEASE * 2)).await;
+        let theirs = scene.beside(builder()).await;
+        let hold = scene.hold(&ours.lock(NAME), "ours").await;
+        scene.waiter(theirs.lock(NAME), "theirs");
+        let pause = (LEASE * 6).as_millis().to_string();
+        let paused = scene.server.command(&["CLIENT", "PAUSE", &pause, mode]);
+        assert_eq!(paused.unwrap(), Reply::Text("OK".into()));
+        let (reason, guard) = hold.until_lost().await;
+        assert!(
+            matches!(reason, LossReason::RenewalFailed { .. }),
+            "{mode}: {reason:?}"
+        );
+        assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_notices_that_the_scripts_are_flushed_all_the_time() {
+    let mut scene = Scene::new();
+    let loads = loads(&mut scene, LEASE * 8).await;
+    let ours = scene.client(builder()).await;
+    let lock = ours.lock("kept").lease(LEASE * 8).renew_every(LEASE / 6);
+    let kept = scene.hold(&lock, "ours").await;
+    let mut flushed = 0;
+    while flushed < 200 {
+        let reply = scene.server.command(&["SCRIPT", "FLUSH"]).unwrap();
+        assert_eq!(reply, Reply::Text("OK".into()));
+        flushed += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (holds, errors) = stop(loads).await;
+    assert!(
+        errors.is_empty(),
+        "{} errors in {holds} holds: {errors:?}",
+        errors.len()
+    );
+    assert!(holds > 20, "{holds}");
+    kept.release().await.unwrap();
+    scene.end().await;
+}
+
+/// Kills some clients, and says how many.
+type Kill = fn(&RedisServer) -> i64;
+
+async fn kill_clients(server: &RedisServer, at_least: i64, kill: Kill) {
+    let mut killed = 0;
+    eventually("enough clients are killed", async || {
+        killed += kill(server);
+        tokio::time::sleep(Duration::from_millis(45)).await;
+        killed >= at_least
+    })
+    .await;
+}
+
+fn kill_kind(server: &RedisServer, kind: &str) -> i64 {
+    let reply = server.command(&["CLIENT", "KILL", "TYPE", kind]).unwrap();
+    reply.as_int().unwrap()
+}
+
+/// Kills the client in the list that has been there longest.
+fn kill_oldest(server: &RedisServer) -> i64 {
+    let list = server.command(&["CLIENT", "LIST"]).unwrap();
+    let list = list.as_text().unwrap().to_owned();
+    let ids = list.lines().filter_map(|line| line.strip_prefix("id="));
+    let id = ids.filter_map(|rest| rest.split(' ').next()).next();
+    let kill = ["CLIENT", "KILL", "ID", id.unwrap()];
+    server.command(&kill).unwrap().as_int().unwrap()
+}
+
+#[tokio::test]
+async fn nobody_overlaps_or_waits_for_ever_while_clients_are_killed() {
+    let kinds: [(&str, Kill); 3] = [
+        ("calls", |server| kill_kind(server, "normal")),
+        ("messages", |server| kill_kind(server, "pubsub")),
+        ("the oldest", kill_oldest),
+    ];
+    for (what, kill) in kinds {
+        let mut scene = Scene::new();
+        let loads = loads(&mut scene, LEASE).await;
+        kill_clients(&scene.server, 20, kill).await;
+        let (holds, errors) = stop(loads).await;
+        assert!(holds > 20, "{what}: {holds}");
+        for error in errors {
+            // Without an answer a release may have to say so.
+            assert!(
+                matches!(
+                    error.kind(),
+                    ErrorKind::OutcomeUnknown | ErrorKind::Unavailable | ErrorKind::Lost
+                ),
+                "{what}: {error}"
+            );
+        }
+        scene.end().await;
+    }
+}

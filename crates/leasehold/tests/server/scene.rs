@@ -1,0 +1,283 @@
+//! What the tests with faults share: a server behind a proxy, clients, whose holds are
+//! recorded, and the judgement at the end.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::ops::Deref;
+use std::time::Duration;
+
+use leasehold::history::{Inside, Recorder};
+use leasehold::{Client, ClientBuilder, Error, Lock, LockGuard, LossReason, Result};
+use leasehold_testkit::proxy::Fault;
+use leasehold_testkit::{Proxy, RedisServer};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+use crate::support::{eventually, is_clean};
+
+/// The name most tests are about; everybody takes it once more at the end.
+pub(crate) const NAME: &str = "x";
+/// For holds that run out.
+pub(crate) const LEASE: Duration = Duration::from_millis(600);
+
+/// A lock whose holds are renewed often and outlast a machine that has no time for them.
+pub(crate) fn steady(client: &Client) -> Lock {
+    let lock = client.lock(NAME).lease(LEASE * 8);
+    lock.renew_every(LEASE / 3)
+}
+
+/// After this a wait is hopeless; a lock that nobody freed stays for a default lease, which
+/// is longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+// Whole arguments: the text of the script, which is sent on each new connection, has
+// the same words.
+pub(crate) const ACQUIRE: &[u8] = b"\r\nlock.acquire\r\n";
+pub(crate) const RELEASE: &[u8] = b"\r\nlock.release\r\n";
+pub(crate) const RENEW: &[u8] = b"\r\nlock.renew\r\n";
+pub(crate) const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n";
+
+/// A client that notices soon that nobody answers. Its leases are so long that
+/// nothing but an undo frees a lock in time for a test.
+pub(crate) fn builder() -> ClientBuilder {
+    Client::builder().reply_limit(Duration::from_millis(400))
+}
+
+/// A server, a proxy before it, a client through the proxy and one beside it.
+pub(crate) async fn through_proxy() -> (RedisServer, Proxy, Client, Client) {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let ours = builder().connect(&proxy.url()).await.unwrap();
+    let beside = builder().connect(&server.url()).await.unwrap();
+    (server, proxy, ours, beside)
+}
+
+/// Waits until a fault has struck.
+pub(crate) async fn struck(fault: &Fault) {
+    eventually("the fault", async || fault.fired()).await;
+}
+
+/// How often the server has run a command.
+pub(crate) fn calls(server: &RedisServer, command: &str) -> usize {
+    let stats = server.command(&["INFO", "commandstats"]).unwrap();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let stats = stats.as_text().unwrap().to_owned();
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Sends the bytes of a request again, from nowhere. Gives back what the server says.
+pub(crate) fn replay(server: &RedisServer, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    stream.write_all(request).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+/// One test's server, proxy, clients, waiters and history.
+pub(crate) struct Scene {
+    pub(crate) server: RedisServer,
+    pub(crate) proxy: Proxy,
+    pub(crate) recorder: Recorder,
+    clients: Vec<Client>,
+    waiters: JoinSet<()>,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        Self::with(RedisServer::start().unwrap())
+    }
+
+    pub(crate) fn with(server: RedisServer) -> Self {
+        Self {
+            proxy: Proxy::to(server.port()),
+            server,
+            recorder: Recorder::new(),
+            clients: Vec::new(),
+            waiters: JoinSet::new(),
+        }
+    }
+
+    /// A client behind the proxy.
+    pub(crate) async fn client(&mut self, builder: ClientBuilder) -> Client {
+        let client = builder.connect(&self.proxy.url()).await.unwrap();
+        self.clients.push(client.clone());
+        client
+    }
+
+    /// A client with a connection of its own to the server.
+    pub(crate) async fn beside(&mut self, builder: ClientBuilder) -> Client {
+        let client = builder.connect(&self.server.url()).await.unwrap();
+        self.clients.push(client.clone());
+        client
+    }
+
+    /// Acquires, and records the hold. It must not take until a lease of 30 s is over.
+    pub(crate) async fn hold(&self, lock: &Lock, who: &str) -> Hold {
+        let asked = self.recorder.ask(lock.name(), who);
+        let acquire = tokio::time::timeout(PATIENCE, lock.acquire());
+        let guard = acquire.await.expect("acquired in the end").unwrap();
+        Hold {
+            inside: asked.acquired(&guard),
+            guard,
+        }
+    }
+
+    /// Somebody waits for the lock from now on, holds it for a moment and gives it
+    /// back. At the end everybody who waited must have been served.
+    pub(crate) fn waiter(&mut self, lock: Lock, who: &str) {
+        let asked = self.recorder.ask(lock.name(), who);
+        self.waiters.spawn(async move {
+            let guard = lock.acquire().await.expect("served in the end");
+            let inside = asked.acquired(&guard);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Hold { guard, inside }.release().await.unwrap();
+        });
+    }
+
+    /// Somebody takes the lock again and again from now on, until it is stopped.
+    pub(crate) fn load(&self, lock: &Lock, who: &str) -> Load {
+        let (lock, recorder) = (lock.clone(), self.recorder.clone());
+        let who = who.to_owned();
+        let (stop, stopped) = watch::channel(());
+        let task = tokio::spawn(async move {
+            let mut errors = Vec::new();
+            let mut holds = 0;
+            while !stopped.has_changed().unwrap_or(true) {
+                let asked = recorder.ask(lock.name(), &who);
+                let released = match lock.acquire().await {
+                    Ok(guard) => {
+                        holds += 1;
+                        let inside = asked.acquired(&guard);
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        Hold { guard, inside }.release().await
+                    }
+                    Err(error) => Err(error),
+                };
+                errors.extend(released.err());
+            }
+            (holds, errors)
+        });
+        Load { stop, task }
+    }
+
+    /// Takes the lock away from its holder by force. The holder is told with its next
+    /// renewal, not only at its deadline, and those who come next exclude each other.
+    pub(crate) async fn take_away(mut self, what: &str, by_force: impl FnOnce(&RedisServer)) {
+        const LONG: Duration = Duration::from_secs(3);
+        const REPLY: Duration = Duration::from_secs(1);
+        const WHY: Duration = Duration::from_millis(250);
+        let builder = builder().reply_limit(REPLY).lease(LONG);
+        let ours = self.client(builder.clone()).await;
+        let theirs = self.beside(builder).await;
+        let guard = self.hold(&ours.lock(NAME), "ours").await.without_promise();
+        let taken = Instant::now();
+        by_force(&self.server);
+        for _ in 0..3 {
+            let lock = theirs.lock(NAME).poll_cap(Duration::from_millis(50));
+            self.waiter(lock, "theirs");
+        }
+        let reason = guard.lost().await;
+        let told_after = taken.elapsed();
+        assert!(
+            matches!(reason, LossReason::Deleted | LossReason::Taken { .. }),
+            "{what}: {reason:?}"
+        );
+        assert!(
+            told_after < LONG / 3 + REPLY + WHY,
+            "{what}: {told_after:?}"
+        );
+        let error = guard.release().await.unwrap_err();
+        assert_eq!(error.loss(), Some(&reason), "{what}");
+        self.end().await;
+    }
+
+    /// Waits until everybody who waits has been served.
+    pub(crate) async fn all_served(&mut self) {
+        let all = async {
+            while let Some(served) = self.waiters.join_next().await {
+                served.unwrap();
+            }
+        };
+        tokio::time::timeout(PATIENCE, all)
+            .await
+            .expect("every waiter is served");
+    }
+
+    /// The judgement: every waiter was served, everybody can still have the lock, no two
+    /// holds overlapped, nothing is left behind.
+    pub(crate) async fn end(mut self) {
+        self.all_served().await;
+        let clients = self.clients.clone();
+        let first = self.hold(&steady(&clients[0]), "once more").await;
+        for client in &clients {
+            self.waiter(steady(client), "once more");
+        }
+        first.release().await.unwrap();
+        self.all_served().await;
+        self.recorder.report().judge().unwrap();
+        let clients: Vec<_> = clients.iter().collect();
+        let server = &self.server;
+        is_clean(|| server.keys(), || server.channels(), &clients).await;
+    }
+}
+
+/// Somebody who takes a lock again and again.
+pub(crate) struct Load {
+    stop: watch::Sender<()>,
+    task: JoinHandle<(usize, Vec<Error>)>,
+}
+
+impl Load {
+    /// Ends it, and says how often it held the lock and what went wrong.
+    pub(crate) async fn stop(self) -> (usize, Vec<Error>) {
+        drop(self.stop);
+        let stopped = tokio::time::timeout(PATIENCE, self.task).await;
+        stopped.expect("whoever asks is served").unwrap()
+    }
+}
+
+/// A hold in a scene's history.
+pub(crate) struct Hold {
+    guard: LockGuard,
+    inside: Inside,
+}
+
+impl Hold {
+    pub(crate) async fn release(self) -> Result<()> {
+        self.inside.releasing(&self.guard);
+        self.guard.release().await
+    }
+
+    /// Stops, by the promise, when it is told that the lock is lost.
+    pub(crate) async fn until_lost(self) -> (LossReason, LockGuard) {
+        let reason = self.guard.lost().await;
+        self.inside.releasing(&self.guard);
+        (reason, self.guard)
+    }
+
+    /// From here on the promise does not hold: somebody is about to take the lock away
+    /// by force.
+    pub(crate) fn without_promise(self) -> LockGuard {
+        self.inside.releasing(&self.guard);
+        self.guard
+    }
+
+    /// The watchdog has renewed the hold since this was called.
+    pub(crate) async fn is_renewed(&self) {
+        // By more than the two clocks behind it can be read apart.
+        let beyond = self.guard.valid_until() + LEASE / 4;
+        eventually("a renewal", async || self.guard.valid_until() > beyond).await;
+    }
+}
+
+impl Deref for Hold {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}

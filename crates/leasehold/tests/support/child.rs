@@ -1,0 +1,117 @@
+//! A process of its own: this test binary, started once more for one job.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use leasehold_testkit::{eventually, process};
+
+const JOB: &str = "LEASEHOLD_TEST_JOB";
+
+/// A running child. Killed when it is dropped.
+pub(crate) struct Child {
+    process: std::process::Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Child {
+    /// Starts the test `test` of this binary as the child; it finds its words in [`job`].
+    pub(crate) fn start(test: &str, job: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(JOB, job)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let said = Arc::clone(&lines);
+        let reader = std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                said.lock().unwrap().push(line);
+            }
+        });
+        Self {
+            process,
+            lines,
+            reader: Some(reader),
+        }
+    }
+
+    /// What follows `word` in the first line that begins with it; `None` so far.
+    pub(crate) fn said(&self, word: &str) -> Option<String> {
+        let lines = self.lines.lock().unwrap();
+        let rest = lines.iter().find_map(|line| line.strip_prefix(word));
+        rest.map(|rest| rest.trim().to_owned())
+    }
+
+    /// How many lines begin with `word` so far.
+    pub(crate) fn count(&self, word: &str) -> usize {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| line.starts_with(word)).count()
+    }
+
+    /// Waits, on this thread, until it has said `word`.
+    pub(crate) fn wait_for(&self, word: &str) -> String {
+        eventually(word, Duration::from_secs(20), || self.said(word).is_some());
+        self.said(word).unwrap()
+    }
+
+    /// Stops it where it is.
+    pub(crate) fn pause(&self) {
+        process::pause(self.process.id()).unwrap();
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        process::resume(self.process.id()).unwrap();
+    }
+
+    /// Ends it without a chance to clean up. Returns when it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Whether it has ended by itself or was killed.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// All it has said, once it has ended.
+    pub(crate) fn lines(mut self) -> Vec<String> {
+        self.process.wait().unwrap();
+        self.reader.take().unwrap().join().unwrap();
+        std::mem::take(&mut *self.lines.lock().unwrap())
+    }
+
+    /// As [`Self::lines`], of a child that did its job to its end.
+    pub(crate) fn finished(mut self) -> Vec<String> {
+        let success = self.process.wait().unwrap().success();
+        let lines = self.lines();
+        assert!(success, "{lines:#?}");
+        lines
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The job of this process, if it is a child: words.
+pub(crate) fn job() -> Option<Vec<String>> {
+    let job = std::env::var(JOB).ok()?;
+    // The test harness has not ended its line.
+    println!();
+    Some(job.split(' ').map(ToOwned::to_owned).collect())
+}
