@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
@@ -78,11 +79,15 @@ impl Shared {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Due one renewal period after it was confirmed last, or when its maximum hold
-    /// ends.
+    /// Due one renewal period after it was confirmed last, or somewhat earlier, or when
+    /// its maximum hold ends.
     fn schedule(&self, hold: &Arc<Hold>) {
         let period = hold.terms().renew_every;
-        let renewal = period.map(|period| hold.confirmed_at() + period);
+        // Holds that were acquired together, or renewed together after an outage, drift
+        // apart. Else thousands of them would come in one burst each time, and whatever
+        // else the client asks would stand behind it.
+        let renewal = period
+            .map(|period| hold.confirmed_at() + period.mul_f64(1.0 - SPREAD * fastrand::f64()));
         let end = hold.must_end_at().map(|(end, _)| end);
         if let Some(due) = renewal.into_iter().chain(end).min() {
             self.schedule_at(hold, due);
@@ -121,7 +126,12 @@ impl Shared {
         while let Some(entry) = holds.first_entry() {
             let (at, _) = *entry.key();
             let period = entry.get().terms().renew_every.unwrap_or_default();
-            if at.saturating_sub(now) > period / 20 {
+            let along = if due.len() < ONE_CALL {
+                period / 20
+            } else {
+                Duration::ZERO
+            };
+            if at.saturating_sub(now) > along {
                 break;
             }
             let hold = entry.remove();
@@ -148,6 +158,11 @@ impl Shared {
     }
 }
 
+/// Up to which part of its period a renewal comes earlier.
+const SPREAD: f64 = 0.2;
+/// So many fill a call: then no more travel along.
+const ONE_CALL: usize = 256;
+
 /// The first whole millisecond at which it is due.
 fn wake_for(due: Moment) -> u64 {
     due.as_millis().saturating_add(1)
@@ -156,8 +171,14 @@ fn wake_for(due: Moment) -> u64 {
 async fn run(shared: Arc<Shared>) {
     let mut renewals = JoinSet::new();
     loop {
-        for hold in shared.take_due(shared.clock.now()) {
-            renewals.spawn(look_after(Arc::clone(&shared), hold));
+        // In one task, so that they are queued together and make one call: a task each
+        // costs more than the renewal.
+        for due in shared.take_due(shared.clock.now()).chunks(ONE_CALL) {
+            let each = due.iter().cloned();
+            let shared = Arc::clone(&shared);
+            renewals.spawn(join_all(
+                each.map(move |hold| look_after(Arc::clone(&shared), hold)),
+            ));
         }
         while renewals.try_join_next().is_some() {}
         let changed = shared.changed.notified();
@@ -289,4 +310,33 @@ pub(crate) async fn why_lost(backend: &Backend, hold: &Hold, clock: Clock) -> Lo
         _ => None,
     }
     .unwrap_or(LossReason::Deleted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn holds_that_were_acquired_together_drift_apart_and_no_burst_is_over_a_call() {
+        const HOLDS: usize = 4000;
+        let client = crate::Client::embedded();
+        let mut guards = Vec::with_capacity(HOLDS);
+        for n in 0..HOLDS {
+            let lock = client.lock(&n.to_string());
+            guards.push(lock.acquire().await.expect("free"));
+        }
+        tokio::time::sleep(Duration::from_secs(15)).await;
+
+        // One group for each instant at which some were renewed.
+        let mut groups = BTreeMap::new();
+        for guard in &guards {
+            *groups.entry(guard.valid_until()).or_insert(0) += 1;
+        }
+        let (first, last) = (groups.keys().next(), groups.keys().last());
+        let apart = last.and_then(|last| Some(*last - *first?));
+        assert!(apart >= Some(Duration::from_secs(1)), "{apart:?}");
+        let largest = groups.values().max();
+        // What is due already goes as well, and that is a few each millisecond.
+        assert!(largest <= Some(&(2 * ONE_CALL)), "{largest:?} at once");
+    }
 }
