@@ -31,6 +31,7 @@ pub(crate) struct Churn {
 
 /// Every so many names one is wanted by another client as well.
 const CONTENDED: usize = 50;
+const HOUR: Duration = Duration::from_secs(3600);
 /// Tasks that go through the names.
 const TASKS: usize = 256;
 
@@ -38,8 +39,11 @@ impl Churn {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        let one = Client::connect(&server.url()).await?;
-        let other = Client::connect(&server.url()).await?;
+        // A lease that is not renewed meanwhile: what the watchdog does not forget at the
+        // release, it would forget when the renewal is due.
+        let client = Client::builder().lease(HOUR);
+        let one = client.connect(&server.url()).await?;
+        let other = client.connect(&server.url()).await?;
         self.names_come_and_go(&one, &other, &server, &mut findings)
             .await?;
         // Twice: what the first time leaves with the allocator, the second must not need.
