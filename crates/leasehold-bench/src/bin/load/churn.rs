@@ -73,7 +73,7 @@ impl Churn {
             let mut tasks = JoinSet::new();
             for task in 0..TASKS {
                 let names = part.clone().skip(task).step_by(TASKS);
-                tasks.spawn(go_through(names.collect(), one.clone(), other.clone()));
+                tasks.spawn(go_through(names, one.clone(), other.clone()));
             }
             while let Some(done) = tasks.join_next().await {
                 done??;
@@ -146,7 +146,7 @@ impl Churn {
     }
 }
 
-async fn go_through(names: Vec<usize>, one: Client, other: Client) -> Result<()> {
+async fn go_through(names: impl Iterator<Item = usize>, one: Client, other: Client) -> Result<()> {
     for n in names {
         let name = format!("load:churn:{n}");
         let lock = one.lock(&name);

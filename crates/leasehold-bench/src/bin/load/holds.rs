@@ -44,7 +44,6 @@ impl Holds {
             .await?;
         findings.say("locks held", self.locks);
         let guards = self.acquire_all(&client, &server, &findings).await?;
-        server::note_slow_calls(&server)?;
         let probe = Probe::start(client.lock("load:probe"));
         let looks = self.look_on(&guards, &server).await?;
         let probed = probe.stop().await?;
@@ -99,9 +98,13 @@ impl Holds {
         let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
             return;
         };
-        let least = looks.iter().map(|look| look.least_left).min();
-        let least = least.unwrap_or_default();
-        findings.say("least validity left, of all guards", format!("{least:.1?}"));
+        let worst = looks.iter().min_by_key(|look| look.least_left);
+        let (least, at) = worst.map_or_else(Default::default, |look| (look.least_left, look.at));
+        findings.say(
+            "least validity left, of all guards",
+            format!("{least:.1?}, {at:.0?} after the start"),
+        );
+        say_machine(looks, findings);
         // Half a lease, but for what drift and rounding take from it.
         let bound = self.lease / 2 - self.lease / 50;
         findings.must(least >= bound, || {
@@ -123,6 +126,15 @@ impl Holds {
         findings.say("client CPU per renewal", format!("{us:.2} us"));
         say_cpu(looks, wall, findings);
         judge_memory(looks, findings);
+    }
+}
+
+/// What the machine did to us: a late look is a process that did not run.
+fn say_machine(looks: &[Look], findings: &Findings) {
+    let gaps = looks.windows(2).map(|two| two[1].at - two[0].at);
+    findings.say("between two looks", spread(gaps.collect()));
+    if let (Some(first), Some(last)) = (looks.first(), looks.last()) {
+        findings.say("reconnects", last.connects - first.connects);
     }
 }
 
@@ -180,7 +192,7 @@ fn say_server(server: &RedisServer, findings: &Findings) -> Result<()> {
     );
     let (slow, longest) = server::slow_scripts(server)?;
     findings.say(
-        "calls over 1 ms, longest",
+        "calls over 1 ms, all within",
         format!("{slow}, {:.1} ms", longest as f64 / 1000.0),
     );
     Ok(())
@@ -198,6 +210,8 @@ struct Look {
     rss: u64,
     memory: u64,
     scripts: u64,
+    /// Connections for calls: each loads the script.
+    connects: u64,
     /// What renews looks first whether the hold is there.
     renewals: u64,
 }
@@ -218,6 +232,7 @@ impl Look {
             rss: usage::rss()?,
             memory: server::memory(server)?,
             scripts: server::scripts(server)?,
+            connects: server::calls(server, "script|load")?,
             renewals: server::calls(server, "hexists")?,
             client_cpu,
             looking: usage::cpu_of_this_thread() - began,

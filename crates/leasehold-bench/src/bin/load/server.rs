@@ -1,6 +1,6 @@
 //! What the server says of itself.
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, Reply};
 
 use crate::Result;
 
@@ -45,30 +45,22 @@ pub(crate) fn script_times(server: &RedisServer) -> Result<String> {
         .replace(',', ", "))
 }
 
-/// From now on the server notes what takes it longer than 1 ms.
-pub(crate) fn note_slow_calls(server: &RedisServer) -> Result<()> {
-    server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"])?;
-    server.command(&["CONFIG", "SET", "slowlog-max-len", "1000000"])?;
-    server.command(&["SLOWLOG", "RESET"])?;
-    Ok(())
-}
-
-/// How many script calls took it longer than 1 ms, and the longest in us.
-pub(crate) fn slow_scripts(server: &RedisServer) -> Result<(usize, i64)> {
-    let log = server.command(&["SLOWLOG", "GET", "-1"])?;
-    let times: Vec<i64> = log
+/// How many script calls took the server longer than about 1 ms, and a bound in us that
+/// none exceeded. From its histogram: its log of slow calls would be memory that grows.
+pub(crate) fn slow_scripts(server: &RedisServer) -> Result<(i64, i64)> {
+    let reply = server.command(&["LATENCY", "HISTOGRAM", "evalsha"])?;
+    let buckets = reply
         .as_array()
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|entry| {
-            let [_, _, micros, command, ..] = entry.as_array()? else {
-                return None;
-            };
-            let name = command.as_array()?.first()?.as_text()?;
-            (name.starts_with("EVAL")).then(|| micros.as_int())?
-        })
-        .collect();
-    Ok((times.len(), times.into_iter().max().unwrap_or(0)))
+        .and_then(|commands| commands.get(1)?.as_array()?.get(3)?.as_array())
+        .ok_or("no histogram of evalsha")?;
+    // Pairs of an upper bound and how many calls were within it.
+    let numbers: Vec<i64> = buckets.iter().filter_map(Reply::as_int).collect();
+    let within = |most: i64| {
+        let counts = numbers.chunks_exact(2).filter(|pair| pair[0] <= most);
+        counts.map(|pair| pair[1]).max().unwrap_or(0)
+    };
+    let bound = numbers.iter().rev().nth(1).copied().unwrap_or(0);
+    Ok((within(i64::MAX) - within(1024), bound))
 }
 
 fn info(server: &RedisServer, section: &str) -> Result<String> {

@@ -69,8 +69,7 @@ impl Waiters {
         Ok(findings)
     }
 
-    /// All wait, then each takes the lock and releases it. The holds in the order of
-    /// the line.
+    /// All wait, then each takes the lock and releases it.
     async fn round(
         &self,
         lock: &Lock,
@@ -79,30 +78,25 @@ impl Waiters {
     ) -> Result<Vec<Seen>> {
         let holder = lock.acquire().await?;
         let mut tasks = Vec::with_capacity(self.tasks);
-        let mut seen = Vec::with_capacity(self.tasks);
         let (memory, cpu) = (usage::rss()?, usage::cpu_here()?);
         for _ in 0..self.tasks {
             tasks.push(line_up(lock.clone()).await);
         }
         let waiting = usage::rss()?.saturating_sub(memory);
         findings.say(
-            "memory per waiter",
+            "memory per waiter, beyond what is in reserve",
             format!("{:.0} bytes", per(waiting, self.tasks)),
         );
         let (calls, start) = (server::scripts(server)?, Instant::now());
         holder.release().await?;
-        let all = async {
-            for task in tasks {
-                seen.push(task.await??);
-            }
-            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-        };
-        let limit = LIMIT + LIMIT_EACH * u32::try_from(self.tasks)?;
-        timeout(limit, all)
-            .await
-            .map_err(|_| format!("violated: a wait did not end within {limit:?}"))??;
+        let seen = all_served(tasks).await?;
         let took = start.elapsed();
-        let calls = server::scripts(server)? - calls;
+        self.judge_calls(server::scripts(server)? - calls, findings);
+        say_times(findings, took, usage::cpu_here()? - cpu, self.tasks);
+        Ok(seen)
+    }
+
+    fn judge_calls(&self, calls: u64, findings: &mut Findings) {
         let hand_overs = self.tasks + 1;
         findings.say(
             "server calls per hand-over",
@@ -112,9 +106,22 @@ impl Waiters {
         findings.must(calls <= most as u64, || {
             format!("{calls} server calls for {hand_overs} hand-overs")
         });
-        say_times(findings, took, usage::cpu_here()? - cpu, self.tasks);
-        Ok(seen)
     }
+}
+
+/// What each saw, in the order of the line.
+async fn all_served(tasks: Vec<Waiting>) -> Result<Vec<Seen>> {
+    let limit = LIMIT + LIMIT_EACH * u32::try_from(tasks.len())?;
+    let mut seen = Vec::with_capacity(tasks.len());
+    let all = async {
+        for task in tasks {
+            seen.push(task.await??);
+        }
+        Ok(seen)
+    };
+    timeout(limit, all)
+        .await
+        .map_err(|_| format!("violated: a wait did not end within {limit:?}"))?
 }
 
 fn say_times(findings: &Findings, took: Duration, cpu: Duration, tasks: usize) {
@@ -124,9 +131,10 @@ fn say_times(findings: &Findings, took: Duration, cpu: Duration, tasks: usize) {
 }
 
 type Served = Pin<Box<dyn Future<Output = leasehold::Result<Seen>> + Send>>;
+type Waiting = JoinHandle<leasehold::Result<Seen>>;
 
 /// A task whose place in the line is taken when this returns.
-async fn line_up(lock: Lock) -> JoinHandle<leasehold::Result<Seen>> {
+async fn line_up(lock: Lock) -> Waiting {
     let asked = monotonic_ns();
     let mut waiter: Served = Box::pin(async move {
         let guard = lock.acquire().await?;
