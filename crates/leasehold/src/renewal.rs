@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
@@ -78,11 +79,15 @@ impl Shared {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Due one renewal period after it was confirmed last, or when its maximum hold
-    /// ends.
+    /// Due one renewal period after it was confirmed last, or somewhat earlier, or when
+    /// its maximum hold ends.
     fn schedule(&self, hold: &Arc<Hold>) {
         let period = hold.terms().renew_every;
-        let renewal = period.map(|period| hold.confirmed_at() + period);
+        // Holds that were acquired together, or renewed together after an outage, drift
+        // apart. Else thousands of them would come in one burst each time, and whatever
+        // else the client asks would stand behind it.
+        let renewal = period
+            .map(|period| hold.confirmed_at() + period.mul_f64(1.0 - SPREAD * fastrand::f64()));
         let end = hold.must_end_at().map(|(end, _)| end);
         if let Some(due) = renewal.into_iter().chain(end).min() {
             self.schedule_at(hold, due);
@@ -114,14 +119,22 @@ impl Shared {
     }
 
     /// Takes what is due, and what is due so soon after that it may as well
-    /// travel along. Whoever looks after a hold puts it back.
-    fn take_due(&self, now: Moment) -> Vec<Arc<Hold>> {
+    /// travel along, but no more than there is room for. Whoever looks after a hold puts
+    /// it back.
+    fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Hold>> {
         let mut due = Vec::new();
         let mut holds = self.holds();
-        while let Some(entry) = holds.first_entry() {
+        while due.len() < room
+            && let Some(entry) = holds.first_entry()
+        {
             let (at, _) = *entry.key();
             let period = entry.get().terms().renew_every.unwrap_or_default();
-            if at.saturating_sub(now) > period / 20 {
+            let along = if due.len() < ONE_CALL {
+                period / 20
+            } else {
+                Duration::ZERO
+            };
+            if at.saturating_sub(now) > along {
                 break;
             }
             let hold = entry.remove();
@@ -148,6 +161,16 @@ impl Shared {
     }
 }
 
+/// Up to which part of its period a renewal comes earlier.
+const SPREAD: f64 = 0.2;
+/// So many fill a call: then no more travel along.
+const ONE_CALL: usize = 256;
+
+/// Most renewals on their way. After a pause of the process all holds can be due at
+/// once: the others wait here, in order of urgency, and not in the connection's queue,
+/// where whatever else the client asks would stand behind them.
+const MOST_AT_ONCE: usize = 8 * ONE_CALL;
+
 /// The first whole millisecond at which it is due.
 fn wake_for(due: Moment) -> u64 {
     due.as_millis().saturating_add(1)
@@ -155,11 +178,25 @@ fn wake_for(due: Moment) -> u64 {
 
 async fn run(shared: Arc<Shared>) {
     let mut renewals = JoinSet::new();
+    let mut on_their_way = 0;
     loop {
-        for hold in shared.take_due(shared.clock.now()) {
-            renewals.spawn(look_after(Arc::clone(&shared), hold));
+        // In one task, so that they are queued together and make one call: a task each
+        // costs more than the renewal.
+        let due = shared.take_due(shared.clock.now(), MOST_AT_ONCE - on_their_way);
+        on_their_way += due.len();
+        for due in due.chunks(ONE_CALL) {
+            renewals.spawn(look_after_all(Arc::clone(&shared), due.to_vec()));
         }
-        while renewals.try_join_next().is_some() {}
+        while let Some(done) = renewals.try_join_next() {
+            on_their_way -= done.unwrap_or(0);
+        }
+        if on_their_way == MOST_AT_ONCE {
+            on_their_way -= renewals
+                .join_next()
+                .await
+                .map_or(0, Result::unwrap_or_default);
+            continue;
+        }
         let changed = shared.changed.notified();
         match shared.next_wake() {
             None => changed.await,
@@ -173,6 +210,18 @@ async fn run(shared: Arc<Shared>) {
             }
         }
     }
+}
+
+/// Returns how many they were.
+async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Hold>>) -> usize {
+    let count = holds.len();
+    join_all(
+        holds
+            .into_iter()
+            .map(|hold| look_after(Arc::clone(&shared), hold)),
+    )
+    .await;
+    count
 }
 
 /// One hold is due: renew it, or end it.
@@ -288,4 +337,33 @@ pub(crate) async fn why_lost(backend: &Backend, hold: &Hold, clock: Clock) -> Lo
         _ => None,
     }
     .unwrap_or(LossReason::Deleted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn holds_that_were_acquired_together_drift_apart_and_no_burst_is_over_a_call() {
+        const HOLDS: usize = 4000;
+        let client = crate::Client::embedded();
+        let mut guards = Vec::with_capacity(HOLDS);
+        for n in 0..HOLDS {
+            let lock = client.lock(&n.to_string());
+            guards.push(lock.acquire().await.expect("free"));
+        }
+        tokio::time::sleep(Duration::from_secs(15)).await;
+
+        // One group for each instant at which some were renewed.
+        let mut groups = BTreeMap::new();
+        for guard in &guards {
+            *groups.entry(guard.valid_until()).or_insert(0) += 1;
+        }
+        let (first, last) = (groups.keys().next(), groups.keys().last());
+        let apart = last.and_then(|last| Some(*last - *first?));
+        assert!(apart >= Some(Duration::from_secs(1)), "{apart:?}");
+        let largest = groups.values().max();
+        // What is due already goes as well, and that is a few each millisecond.
+        assert!(largest <= Some(&(2 * ONE_CALL)), "{largest:?} at once");
+    }
 }

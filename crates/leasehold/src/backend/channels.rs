@@ -14,17 +14,28 @@ use tokio::sync::{Notify, watch};
 /// The channels of one backend.
 #[derive(Debug)]
 pub(crate) struct Channels {
-    entries: Mutex<HashMap<Arc<str>, Entry>>,
+    table: Mutex<Table>,
     /// Told when a channel is wanted or no longer wanted.
     changed: Notify,
     /// Channels live without a subscription (the embedded backend).
     always_live: bool,
 }
 
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<Arc<str>, Entry>,
+    /// Entries that no subscription has been asked for, and entries whose last listener
+    /// has left: what the connection's task has to do, however many stay as they are.
+    fresh: Vec<Arc<str>>,
+    left: Vec<Arc<str>>,
+}
+
 #[derive(Debug)]
 struct Entry {
     signal: watch::Sender<Signal>,
     listeners: usize,
+    /// Among those that were left; it may have listeners again.
+    noted: bool,
 }
 
 /// What a listener sees of its channel.
@@ -41,20 +52,21 @@ pub(crate) struct Signal {
 impl Channels {
     pub(crate) fn new(always_live: bool) -> Arc<Self> {
         Arc::new(Self {
-            entries: Mutex::default(),
+            table: Mutex::default(),
             changed: Notify::new(),
             always_live,
         })
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         // No code that can panic runs under this lock.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listens to `name`; the subscription may still be on its way.
     pub(crate) fn listen(self: &Arc<Self>, name: &str) -> Listener {
-        let mut entries = self.entries();
+        let mut table = self.table();
+        let entries = &mut table.entries;
         if let Some((name, entry)) = entries
             .get_key_value(name)
             .map(|(name, _)| Arc::clone(name))
@@ -74,9 +86,13 @@ impl Channels {
             Entry {
                 signal: sender,
                 listeners: 1,
+                noted: false,
             },
         );
-        drop(entries);
+        if !self.always_live {
+            table.fresh.push(Arc::clone(&name));
+        }
+        drop(table);
         self.changed.notify_one();
         self.listener(name, signal)
     }
@@ -84,7 +100,8 @@ impl Channels {
     /// Listens to `name` only if a subscription is already confirmed.
     pub(crate) fn listen_if_live(self: &Arc<Self>, name: &str) -> Option<Listener> {
         let live = self
-            .entries()
+            .table()
+            .entries
             .get(name)
             .is_some_and(|entry| entry.signal.borrow().live);
         live.then(|| self.listen(name))
@@ -100,21 +117,23 @@ impl Channels {
 
     /// A message came on `name`.
     pub(crate) fn wake(&self, name: &str) {
-        if let Some(entry) = self.entries().get(name) {
+        if let Some(entry) = self.table().entries.get(name) {
             entry.signal.send_modify(|signal| signal.count += 1);
         }
     }
 
     /// Nothing listens here any more: for "nothing is left behind" checks.
     pub(crate) fn len(&self) -> usize {
-        self.entries().len()
+        self.table().entries.len()
     }
 }
 
 impl Channels {
     /// The connection that carries the messages is gone: whatever came since is lost.
     pub(crate) fn all_down(&self) {
-        for entry in self.entries().values() {
+        let mut table = self.table();
+        table.fresh = table.entries.keys().cloned().collect();
+        for entry in table.entries.values() {
             entry.signal.send_modify(|signal| {
                 signal.count += 1;
                 signal.live = false;
@@ -124,7 +143,7 @@ impl Channels {
 
     /// The server has answered the subscription to `name`.
     pub(crate) fn subscribed(&self, name: &str, denied: bool) {
-        if let Some(entry) = self.entries().get(name) {
+        if let Some(entry) = self.table().entries.get(name) {
             entry.signal.send_modify(|signal| {
                 signal.count += 1;
                 signal.live = !denied;
@@ -133,21 +152,35 @@ impl Channels {
         }
     }
 
-    /// All channels somebody listens to, or has listened to until just now.
-    pub(crate) fn wanted(&self) -> Vec<Arc<str>> {
-        self.entries().keys().cloned().collect()
+    /// Nobody listens to any channel, and nobody has until just now.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table().entries.is_empty()
+    }
+
+    /// The channels that a subscription has to be asked for; the caller does.
+    pub(crate) fn take_fresh(&self) -> Vec<Arc<str>> {
+        let mut table = self.table();
+        let mut fresh = std::mem::take(&mut table.fresh);
+        // Forgotten before anybody subscribed, it may stand there twice, or for nothing.
+        fresh.sort_unstable();
+        fresh.dedup();
+        fresh.retain(|name| table.entries.contains_key(name));
+        fresh
     }
 
     /// Forgets the channels that nobody listens to.
     pub(crate) fn remove_idle(&self) -> Vec<Arc<str>> {
-        let mut idle = Vec::new();
-        self.entries().retain(|name, entry| {
-            if entry.listeners == 0 {
-                idle.push(Arc::clone(name));
-            }
-            entry.listeners > 0
+        let mut table = self.table();
+        let mut left = std::mem::take(&mut table.left);
+        left.retain(|name| {
+            let Some(entry) = table.entries.get_mut(name) else {
+                return false;
+            };
+            entry.noted = false;
+            entry.listeners == 0 && table.entries.remove(name).is_some()
         });
-        idle
+        left
     }
 
     /// Resolves when a channel is wanted or no longer wanted.
@@ -183,17 +216,81 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut entries = self.channels.entries();
-        if let Some(entry) = entries.get_mut(&self.name) {
-            entry.listeners -= 1;
-            if entry.listeners > 0 {
-                return;
-            }
-            if self.channels.always_live {
-                entries.remove(&self.name);
-            } else {
-                self.channels.changed.notify_one();
-            }
+        let mut table = self.channels.table();
+        let Some(entry) = table.entries.get_mut(&self.name) else {
+            return;
+        };
+        entry.listeners -= 1;
+        if entry.listeners > 0 {
+            return;
         }
+        if self.channels.always_live {
+            table.entries.remove(&self.name);
+        } else if !std::mem::replace(&mut entry.noted, true) {
+            table.left.push(Arc::clone(&self.name));
+            self.channels.changed.notify_one();
+        }
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    fn names(taken: &[Arc<str>]) -> Vec<&str> {
+        taken.iter().map(|name| &**name).collect()
+    }
+
+    #[test]
+    fn only_what_is_new_has_to_be_subscribed() {
+        let channels = Channels::new(false);
+        let _first = (channels.listen("b"), channels.listen("a"));
+        assert_eq!(names(&channels.take_fresh()), ["a", "b"]);
+        let _second = (channels.listen("b"), channels.listen("c"));
+        assert_eq!(names(&channels.take_fresh()), ["c"]);
+        assert!(channels.take_fresh().is_empty());
+    }
+
+    #[test]
+    fn channel_that_is_wanted_again_in_time_is_kept() {
+        let channels = Channels::new(false);
+        drop((channels.listen("a"), channels.listen("b")));
+        let _again = channels.listen("b");
+        assert_eq!(names(&channels.remove_idle()), ["a"]);
+        assert_eq!(channels.len(), 1);
+        assert!(channels.remove_idle().is_empty());
+    }
+
+    #[test]
+    fn channel_that_is_left_a_second_time_is_forgotten() {
+        let channels = Channels::new(false);
+        drop(channels.listen("a"));
+        let again = channels.listen("a");
+        assert!(channels.remove_idle().is_empty());
+        drop(again);
+        assert_eq!(names(&channels.remove_idle()), ["a"]);
+        assert!(channels.is_empty());
+    }
+
+    #[test]
+    fn forgotten_channel_that_is_wanted_again_is_subscribed_once() {
+        let channels = Channels::new(false);
+        drop(channels.listen("a"));
+        assert_eq!(names(&channels.remove_idle()), ["a"]);
+        let _again = channels.listen("a");
+        assert_eq!(names(&channels.take_fresh()), ["a"]);
+        drop(channels.listen("b"));
+        assert_eq!(names(&channels.remove_idle()), ["b"]);
+        assert!(channels.take_fresh().is_empty());
+    }
+
+    #[test]
+    fn after_a_lost_connection_all_have_to_be_subscribed_again() {
+        let channels = Channels::new(false);
+        let _listeners = (channels.listen("a"), channels.listen("b"));
+        channels.take_fresh();
+        let _new = channels.listen("c");
+        channels.all_down();
+        assert_eq!(names(&channels.take_fresh()), ["a", "b", "c"]);
     }
 }

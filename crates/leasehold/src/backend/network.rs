@@ -254,8 +254,7 @@ struct State {
     silent: u32,
     /// Server time minus our clock, as the client knows it.
     offset_ms: i64,
-    /// What has been subscribed to, and what of it the server knows.
-    subscribed: HashSet<Arc<str>>,
+    /// What the server knows to be subscribed to.
     at_server: HashSet<Arc<str>>,
     /// When channels that nobody listens to are given up.
     linger_until: Option<Moment>,
@@ -273,7 +272,6 @@ impl State {
             pending: Pending::default(),
             silent: 0,
             offset_ms,
-            subscribed: HashSet::new(),
             at_server: HashSet::new(),
             linger_until: None,
         }
@@ -358,7 +356,6 @@ impl Link {
         let mut state = self.state();
         state.events.cut_messages();
         state.at_server.clear();
-        state.subscribed.clear();
         drop(state);
         self.channels.all_down();
         self.changed.notify_one();
@@ -459,7 +456,6 @@ impl Link {
         if state.linger_until.is_some_and(|until| now >= until) {
             state.linger_until = None;
             for channel in self.channels.remove_idle() {
-                state.subscribed.remove(&channel);
                 let event = Event::Unsubscribe(channel);
                 state.events.subscription(now, event);
             }
@@ -467,11 +463,7 @@ impl Link {
         if state.refused {
             return;
         }
-        let mut wanted = self.channels.wanted();
-        wanted.retain(|channel| state.subscribed.insert(Arc::clone(channel)));
-        // The same order in every run.
-        wanted.sort();
-        for channel in wanted {
+        for channel in self.channels.take_fresh() {
             let delay = (state.on_message)(&channel).unwrap_or_default();
             let event = Event::Subscribe(channel);
             state.events.subscription(now + delay, event);

@@ -113,7 +113,8 @@ impl Lock {
     }
 
     /// Sets how often a hold is renewed, and turns renewal on. A third of the lease
-    /// by default, at least 1 ms, at most half the lease.
+    /// by default, at least 1 ms, at most half the lease. A renewal comes up to a fifth
+    /// of that earlier, so that many holds are not renewed in one burst.
     #[must_use]
     pub fn renew_every(mut self, period: Duration) -> Self {
         self.settings.renew_every = Some(period);
@@ -281,7 +282,8 @@ impl Lock {
         self.context.check_open(key)?;
         let held = match &self.owner {
             None => self.ask_until(key, terms, deadline).await?,
-            Some(owner) => self.enter_as(owner, key, terms, deadline).await?,
+            // In a box: every waiter would carry its state, and few have an owner.
+            Some(owner) => Box::pin(self.enter_as(owner, key, terms, deadline)).await?,
         };
         Ok(held.map(|share| LockGuard { share }))
     }

@@ -1,7 +1,6 @@
 //! Subscriptions: one connection for messages, opened when the first waiter
 //! needs it, and everything subscribed again after it was lost.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ const CHUNK: usize = 128;
 pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
     let mut pause = Pause::new();
     loop {
-        while channels.wanted().is_empty() {
+        while channels.is_empty() {
             channels.changed().await;
         }
         match connector.open_pubsub().await {
@@ -36,12 +35,11 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
                     sink,
                     stream,
                     channels: &channels,
-                    subscribed: HashSet::new(),
                     reply_limit: connector.reply_limit,
                 };
                 let end = session.run(&mut pause).await;
                 // Nobody misses it while nobody listens.
-                if !channels.wanted().is_empty() {
+                if !channels.is_empty() {
                     tracing::warn!(
                         address = %connector.address.shown(), cause = %end,
                         "the connection for wake-ups is lost; waiters poll until it is back"
@@ -64,7 +62,6 @@ struct Session<'a> {
     sink: PubSubSink,
     stream: PubSubStream,
     channels: &'a Arc<Channels>,
-    subscribed: HashSet<Arc<str>>,
     reply_limit: Duration,
 }
 
@@ -75,7 +72,7 @@ impl Session<'_> {
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping.reset();
         loop {
-            if let Err(error) = self.subscribe_wanted().await {
+            if let Err(error) = self.subscribe_fresh().await {
                 return error;
             }
             pause.reset();
@@ -98,10 +95,8 @@ impl Session<'_> {
         }
     }
 
-    async fn subscribe_wanted(&mut self) -> Result<(), String> {
-        let mut wanted = self.channels.wanted();
-        wanted.retain(|name| !self.subscribed.contains(name));
-        for chunk in wanted.chunks(CHUNK) {
+    async fn subscribe_fresh(&mut self) -> Result<(), String> {
+        for chunk in self.channels.take_fresh().chunks(CHUNK) {
             let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
             match self.subscribe(&names).await? {
                 Ok(()) => self.confirmed(chunk, false),
@@ -137,7 +132,6 @@ impl Session<'_> {
 
     fn confirmed(&mut self, names: &[Arc<str>], denied: bool) {
         for name in names {
-            self.subscribed.insert(Arc::clone(name));
             self.channels.subscribed(name, denied);
         }
     }
@@ -146,13 +140,13 @@ impl Session<'_> {
     /// caller's loop at once; idle ones go after a while, and meanwhile messages
     /// and new channels are served.
     async fn after_a_change(&mut self) -> Result<(), String> {
-        self.subscribe_wanted().await?;
+        self.subscribe_fresh().await?;
         let linger = sleep(LINGER);
         tokio::pin!(linger);
         loop {
             tokio::select! {
                 () = &mut linger => break,
-                () = self.channels.changed() => self.subscribe_wanted().await?,
+                () = self.channels.changed() => self.subscribe_fresh().await?,
                 message = self.stream.next() => match message {
                     Some(message) => self.channels.wake(message.get_channel_name()),
                     None => return Err("the server closed it".into()),
@@ -161,9 +155,6 @@ impl Session<'_> {
         }
         let idle = self.channels.remove_idle();
         for chunk in idle.chunks(CHUNK) {
-            for name in chunk {
-                self.subscribed.remove(name);
-            }
             let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
             match timeout(self.reply_limit, self.sink.unsubscribe(&names[..])).await {
                 Ok(Ok(())) => {}

@@ -1,0 +1,76 @@
+//! What a load has found: figures for people, and the promises that were broken.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use leasehold::{Activity, Client};
+use leasehold_testkit::RedisServer;
+
+use crate::Result;
+use crate::server::number;
+
+/// The broken promises of one load. Figures are printed as they come.
+#[derive(Debug, Default)]
+#[must_use = "nobody learns of a violation without the verdict"]
+pub(crate) struct Findings {
+    violations: Vec<String>,
+}
+
+impl Findings {
+    /// A figure, for whoever reads along.
+    pub(crate) fn say(&self, what: &str, figure: impl Display) {
+        println!("{what:<42} {figure}");
+    }
+
+    /// A promise: `violation` says what was seen instead.
+    pub(crate) fn must(&mut self, kept: bool, violation: impl FnOnce() -> String) {
+        if !kept {
+            self.violations.push(violation());
+        }
+    }
+
+    /// Nothing may be left behind, in the clients or on the server. What is undone in
+    /// the background gets some time for it.
+    pub(crate) async fn must_come_to_rest(
+        &mut self,
+        clients: &[&Client],
+        server: &RedisServer,
+    ) -> Result<()> {
+        const LIMIT: Duration = Duration::from_secs(30);
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let left = left_behind(clients, server)?;
+            if left.is_none() || Instant::now() > deadline {
+                self.must(left.is_none(), || {
+                    format!("left behind after {LIMIT:?}: {}", left.unwrap_or_default())
+                });
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Prints the verdict and gives it as an exit code.
+    pub(crate) fn verdict(self) -> ExitCode {
+        if self.violations.is_empty() {
+            println!("every promise was kept");
+            return ExitCode::SUCCESS;
+        }
+        for violation in self.violations {
+            eprintln!("violated: {violation}");
+        }
+        ExitCode::FAILURE
+    }
+}
+
+fn left_behind(clients: &[&Client], server: &RedisServer) -> Result<Option<String>> {
+    let keys = server.command(&["DBSIZE"])?.as_int().unwrap_or(-1);
+    let channels = number(server, "stats", "pubsub_channels")?;
+    let busy = clients
+        .iter()
+        .map(|client| client.activity())
+        .find(|activity| *activity != Activity::default());
+    Ok((keys != 0 || channels != 0 || busy.is_some())
+        .then(|| format!("{keys} keys and {channels} channels on the server, {busy:?}")))
+}

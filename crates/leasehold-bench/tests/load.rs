@@ -1,0 +1,50 @@
+//! The loads in small: what is judged is the same.
+
+use std::process::Command;
+
+/// Runs a load, which must keep every promise.
+///
+/// # Panics
+///
+/// When it did not; the message says which.
+fn load(args: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_load"))
+        .args(args)
+        .output()
+        .expect("the load can be started");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}{said}");
+}
+
+#[test]
+fn waiters_of_one_process_are_served_once_in_order_and_without_a_herd() {
+    load(&["waiters", "--tasks", "300", "--rounds", "3"]);
+}
+
+#[test]
+fn processes_exclude_each_other_and_each_gets_its_holds() {
+    load(&["processes", "--processes", "12", "--rounds", "10"]);
+}
+
+#[test]
+fn thousands_of_holds_stay_valid_for_longer_than_half_a_lease() {
+    load(&["holds", "--locks", "3000", "--lease", "6s", "--for", "5s"]);
+}
+
+#[test]
+fn names_that_come_and_go_and_names_that_are_waited_for_leave_nothing() {
+    load(&[
+        "churn", "--names", "10000", "--waited", "500", "--wait", "1s",
+    ]);
+}
+
+#[test]
+fn load_that_cannot_be_run_fails() {
+    let output = Command::new(env!("CARGO_BIN_EXE_load"))
+        .arg("waiters")
+        .env("LEASEHOLD_REDIS_SERVER", "/nowhere/redis-server")
+        .output()
+        .expect("the load can be started");
+    assert_eq!(output.status.code(), Some(1));
+}
