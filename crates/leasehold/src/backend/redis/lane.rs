@@ -43,6 +43,7 @@ pub(crate) struct Lane {
     /// Server time minus our clock, in ms.
     offset_ms: AtomicI64,
     silent_calls: AtomicU32,
+    call_numbers: AtomicI64,
     /// Told when the connection should be given up.
     pub(crate) given_up: Notify,
 }
@@ -109,6 +110,7 @@ impl Lane {
             reply_limit,
             offset_ms: AtomicI64::new(0),
             silent_calls: AtomicU32::new(0),
+            call_numbers: AtomicI64::new(0),
             given_up: Notify::new(),
         })
     }
@@ -272,8 +274,18 @@ impl Lane {
     /// connection, and only a new one finds that out.
     pub(crate) fn unheard(&self) {
         if self.silent_calls.fetch_add(1, Ordering::Relaxed) + 1 == MAX_SILENCE {
-            self.given_up.notify_one();
+            self.give_up();
         }
+    }
+
+    /// The connection is not to be trusted any more: another one is opened.
+    pub(crate) fn give_up(&self) {
+        self.given_up.notify_one();
+    }
+
+    /// What a call's reply is known by. A server returns whole numbers below 2^53.
+    pub(crate) fn next_call_number(&self) -> i64 {
+        self.call_numbers.fetch_add(1, Ordering::Relaxed)
     }
 }
 
