@@ -5,6 +5,7 @@
 //! can look at Redis through eyes that do not share its mistakes.
 
 mod clock;
+pub mod fake;
 mod frames;
 mod process;
 pub mod proxy;
@@ -15,6 +16,7 @@ mod tls;
 mod wait;
 
 pub use clock::monotonic_ns;
+pub use fake::FakeServer;
 pub use proxy::Proxy;
 pub use redisson::{LockKind, Redisson, RedissonVersion};
 pub use reply::Reply;
