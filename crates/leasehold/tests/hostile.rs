@@ -14,10 +14,10 @@ mod support;
 mod hostile {
     mod calls;
     mod fuzz;
-
+    mod messages;
     mod mutate;
     mod oracle;
     mod process;
-
+    mod replies;
     mod session;
 }

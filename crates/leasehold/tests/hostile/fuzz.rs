@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use leasehold::{Client, Lock, LockGuard};
 
-use super::process::{assert_no_panics, memory, watch_panics};
+use super::process::{MEASURING, assert_no_panics, memory, watch_panics};
 use super::session::{Liar, Session};
 
 /// Spoilt replies in a normal run.
@@ -56,6 +56,7 @@ struct Run {
 
 /// Runs sessions from the seed `first` until `inputs` were sent or `end` is reached.
 fn run(workers: usize, inputs: usize, first: u64, end: u64) {
+    let _alone = MEASURING.blocking_lock();
     watch_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -138,7 +139,9 @@ async fn live(liar: &Liar, session: &Arc<Session>) {
             tasks.spawn(async move { act(&client, &session, rng).await });
         }
         while let Some(done) = tasks.join_next().await {
-            done.unwrap();
+            if let Err(error) = done {
+                std::panic::resume_unwind(error.into_panic());
+            }
         }
     }
 }

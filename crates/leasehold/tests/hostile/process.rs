@@ -3,6 +3,8 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::sync::Mutex;
+
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts panics from here on, also those of background tasks, which nobody joins.
@@ -20,6 +22,9 @@ pub(crate) fn watch_panics() {
 pub(crate) fn assert_no_panics() {
     assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a task panicked");
 }
+
+/// Whoever measures the process's memory is the only one who uses much of it.
+pub(crate) static MEASURING: Mutex<()> = Mutex::const_new(());
 
 /// The memory of this process, in bytes.
 pub(crate) fn memory() -> usize {
