@@ -7,6 +7,7 @@ use redis::{Cmd, RedisError, ServerErrorKind};
 
 use super::connect::reply_text;
 use super::lane::{Lane, Waiting};
+use super::script::commands;
 use crate::backend::step::{Cause, Failure, Outcome, Value};
 use crate::key::Shown;
 
@@ -169,7 +170,7 @@ fn finish(lane: &Lane, batch: Vec<Waiting>, replies: Replies) {
     match replies {
         Ok(replies) => {
             for (waiting, reply) in batch.into_iter().zip(replies) {
-                waiting.answer(read(lane, reply));
+                answer(waiting, read(lane, reply));
             }
         }
         Err(NoReplies::Nonsense(what)) => {
@@ -182,8 +183,20 @@ fn finish(lane: &Lane, batch: Vec<Waiting>, replies: Replies) {
 
 fn fail(batch: Vec<Waiting>, failure: &Failure) {
     for waiting in batch {
-        waiting.answer(Err(failure.clone()));
+        answer(waiting, Err(failure.clone()));
     }
+}
+
+/// A script that may not run one of its commands does not say which.
+fn answer(waiting: Waiting, reply: Result<Value, Failure>) {
+    let step = waiting.operation.step;
+    waiting.answer(reply.map_err(|failure| match failure.cause {
+        Cause::Denied(said) if !said.starts_with("NOPERM") => Failure {
+            cause: Cause::Denied(format!("{said}; {} runs {}", step.name, commands(step))),
+            ..failure
+        },
+        _ => failure,
+    }));
 }
 
 /// One operation's reply.

@@ -13,10 +13,14 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::key::Shown;
+
 /// Most bytes in one reply: far above the 256 longest that one call can bring.
 const MAX_REPLY: usize = 1024 * 1024;
 /// Levels of lists in lists. The greeting of RESP3, with its list of modules, has four.
 const MAX_DEPTH: usize = 8;
+/// Most of an error's text that is kept.
+const MAX_SHOWN: usize = 120;
 /// Longest line that announces a length: a sign and 19 digits are a number.
 const MAX_HEADER: usize = 20;
 
@@ -55,8 +59,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
+        let room = buffer.remaining();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let checked = self.replies.read(&buffer.filled()[before..]);
+        let new = &buffer.filled()[before..];
+        if new.is_empty() && room > 0 {
+            return Poll::Ready(self.replies.end());
+        }
+        let checked = self.replies.read(new);
         Poll::Ready(checked.map_err(|what| io::Error::new(io::ErrorKind::InvalidData, what)))
     }
 }
@@ -90,6 +99,8 @@ struct Replies {
     body_left: usize,
     /// What has come of the present line; of one without a length its two ends only.
     line: Vec<u8>,
+    /// The last line, if it is an error, as far as it is worth showing.
+    error: Vec<u8>,
     /// The first text of the present reply, as far as it may be a word.
     word: Vec<u8>,
     /// The first element of the present reply is not over yet.
@@ -137,8 +148,12 @@ impl Replies {
         for (at, byte) in bytes.iter().enumerate() {
             if self.line.is_empty() {
                 check_kind(*byte)?;
+                self.error.clear();
             }
             self.line.push(*byte);
+            if self.line[0] == b'-' && self.error.len() < MAX_SHOWN {
+                self.error.push(*byte);
+            }
             if self.line.ends_with(b"\r\n") && self.line.len() > 2 {
                 self.end_line()?;
                 return Ok(at + 1);
@@ -152,6 +167,19 @@ impl Replies {
             }
         }
         Ok(bytes.len())
+    }
+
+    /// The server has closed the connection. One that takes no more clients says so
+    /// before it does, and the driver has no request to give that to.
+    fn end(&self) -> io::Result<()> {
+        let Some((_, error)) = self.error.split_first() else {
+            return Ok(());
+        };
+        let said = String::from_utf8_lossy(error);
+        Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            format!("its last word was: {}", Shown(said.trim_end())),
+        ))
     }
 
     fn end_line(&mut self) -> Check {
@@ -323,6 +351,21 @@ mod tests {
         replies.read(b"*1048576\r\n").unwrap();
         let error = (0..MAX_REPLY).find_map(|_| replies.read(b":1\r\n").err());
         assert!(error.is_some(), "an endless list");
+    }
+
+    #[test]
+    fn an_error_before_the_end_is_kept_for_it() {
+        let mut replies = Replies::default();
+        replies
+            .read(b"+OK\r\n-ERR max number of clients reached\r\n")
+            .unwrap();
+        let error = replies.end().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "its last word was: ERR max number of clients reached"
+        );
+        replies.read(b"+OK\r\n").unwrap();
+        assert!(replies.end().is_ok());
     }
 
     #[test]
