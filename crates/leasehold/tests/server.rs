@@ -13,7 +13,12 @@ mod support;
 #[path = "server"]
 mod server {
     mod addresses;
+    mod connections;
     mod faults;
     mod keys;
+    mod login;
+    mod matrix;
     mod permissions;
+    mod states;
+    mod warnings;
 }

@@ -1,13 +1,12 @@
 //! Replies that are none, one at a time.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind};
 use leasehold_testkit::FakeServer;
-use leasehold_testkit::fake::{Action, Request};
+use leasehold_testkit::fake::Action;
 
 use super::calls::{self, Call, grant, int};
 use super::process::{assert_no_panics, watch_panics};
@@ -173,18 +172,19 @@ async fn a_server_that_does_not_say_how_old_it_is_is_used() {
     }
 }
 
-/// Answers calls by their connection's number: a client that comes again and again is seen.
-fn connections_of(requests: &Mutex<HashMap<usize, usize>>, request: &Request) -> usize {
-    let mut requests = requests.lock().unwrap();
-    *requests.entry(request.connection.number()).or_default() += 1;
-    requests.len()
+#[tokio::test]
+async fn a_server_that_says_why_it_hangs_up_is_quoted() {
+    let why = b"-ERR max number of clients reached\r\n";
+    let server = FakeServer::with(|_| Some(Action::SendAndClose(why.to_vec())));
+    let error = Client::connect(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let said = "max number of clients";
+    assert!(error.to_string().contains(said), "{error}");
 }
 
 #[tokio::test]
 async fn a_server_that_hangs_up_on_every_call_is_not_stormed() {
-    let requests = Mutex::default();
-    let server = FakeServer::with(move |request| {
-        connections_of(&requests, request);
+    let server = FakeServer::with(|request| {
         calls::read(request).map(|_| Action::SendAndClose(b"oops".to_vec()))
     });
     let client = Client::connect(&server.url()).await.unwrap();
