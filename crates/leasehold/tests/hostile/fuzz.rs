@@ -49,6 +49,7 @@ struct Run {
     /// Spoilt replies to send.
     inputs: usize,
     sent: Arc<AtomicUsize>,
+    first: u64,
     seeds: AtomicU64,
     end: u64,
     guards: AtomicUsize,
@@ -66,11 +67,11 @@ fn run(workers: usize, inputs: usize, first: u64, end: u64) {
     let run = Arc::new(Run {
         inputs,
         sent: Arc::default(),
+        first,
         seeds: AtomicU64::new(first),
         end,
         guards: AtomicUsize::new(0),
     });
-    let started = tokio::time::Instant::now();
     let tasks: Vec<_> = (0..workers)
         .map(|_| runtime.spawn(work(Arc::clone(&run))))
         .collect();
@@ -78,18 +79,19 @@ fn run(workers: usize, inputs: usize, first: u64, end: u64) {
         .into_iter()
         .filter_map(|task| runtime.block_on(task).unwrap())
         .min();
-    let (sent, guards) = (
-        run.sent.load(Ordering::SeqCst),
-        run.guards.load(Ordering::SeqCst),
-    );
-    println!(
-        "{sent} spoilt replies in {} sessions with {guards} guards, {:.1?}",
-        run.seeds.load(Ordering::SeqCst) - first,
-        started.elapsed(),
-    );
-    assert_no_panics();
-    if let Some(early) = early {
-        assert!(guards > inputs / 20, "the client was let in now and then");
+    run.judge(early);
+}
+
+impl Run {
+    /// `early`: how large the process was when a quarter of the run was over.
+    fn judge(&self, early: Option<usize>) {
+        let sent = self.sent.load(Ordering::SeqCst);
+        let guards = self.guards.load(Ordering::SeqCst);
+        let sessions = self.seeds.load(Ordering::SeqCst) - self.first;
+        println!("{sent} spoilt replies in {sessions} sessions with {guards} guards");
+        assert_no_panics();
+        let Some(early) = early else { return };
+        assert!(guards > sent / 20, "the client was let in now and then");
         let growth = memory().saturating_sub(early);
         println!("memory grew from {early} by {growth} bytes");
         assert!(growth < MOST_GROWTH, "memory grew by {growth} bytes");

@@ -151,6 +151,24 @@ async fn payloads_of_any_size_and_content_change_nothing() {
     assert_no_panics();
 }
 
+/// Sends `unasked` behind the first subscription; its locks are free from the second on.
+fn intruding(unasked: Vec<u8>, subscriptions: &Arc<AtomicUsize>) -> FakeServer {
+    let seen = Arc::clone(subscriptions);
+    FakeServer::with(move |request| {
+        if let Some(call) = calls::read(request) {
+            let free = seen.load(Ordering::SeqCst) > 1;
+            let reply = if free { grant(&call) } else { busy(&call) };
+            return Some(Action::Send(reply));
+        }
+        if request.command() != "SUBSCRIBE" {
+            return None;
+        }
+        let first = seen.fetch_add(1, Ordering::SeqCst) == 0;
+        let more = if first { &unasked[..] } else { b"" };
+        Some(Action::Send([&ordinary(request), more].concat()))
+    })
+}
+
 #[tokio::test]
 async fn what_nobody_asked_for_ends_the_connection_and_the_next_one_serves() {
     watch_panics();
@@ -164,31 +182,9 @@ async fn what_nobody_asked_for_ends_the_connection_and_the_next_one_serves() {
     ];
     let pushes = pushes.map(<[u8]>::to_vec);
     for unasked in odd.into_iter().chain(pushes) {
-        let subscriptions = Arc::new(AtomicUsize::new(0));
-        let seen = Arc::clone(&subscriptions);
         let shown = unasked.escape_ascii().to_string();
-        let server = FakeServer::with(move |request| {
-            if let Some(call) = calls::read(request) {
-                // Free from the second subscription on.
-                let free = seen.load(Ordering::SeqCst) > 1;
-                let reply = if free {
-                    b"$-1\r\n".to_vec()
-                } else {
-                    int(60_000)
-                };
-                let reply = match &*call.operations[0].step {
-                    "lock.acquire" => reply,
-                    _ => int(1),
-                };
-                return Some(Action::Send(list(&[int(call.number), reply])));
-            }
-            if request.command() != "SUBSCRIBE" {
-                return None;
-            }
-            let first = seen.fetch_add(1, Ordering::SeqCst) == 0;
-            let more = if first { &unasked[..] } else { b"" };
-            Some(Action::Send([&ordinary(request), more].concat()))
-        });
+        let subscriptions = Arc::default();
+        let server = intruding(unasked, &subscriptions);
         let client = Client::connect(&server.url()).await.unwrap();
         let lock = client.lock("x").poll_cap(HOUR);
         let guard = tokio::time::timeout(Duration::from_secs(30), lock.acquire()).await;
