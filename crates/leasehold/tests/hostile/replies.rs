@@ -120,6 +120,31 @@ async fn replies_in_the_wrong_order_grant_nothing() {
 }
 
 #[tokio::test]
+async fn a_grant_that_comes_before_its_call_grants_nothing() {
+    let server = FakeServer::with(|request| {
+        let call = calls::read(request)?;
+        if call.operations[0].step != "lock.acquire" {
+            return Some(Action::Send(grant(&call)));
+        }
+        // A slow server, so that the next call is on its way and not read yet.
+        std::thread::sleep(Duration::from_millis(5));
+        let next = grant(&Call {
+            number: call.number + 1,
+            ..call
+        });
+        Some(Action::Send([b"+OK\r\n".to_vec(), next].concat()))
+    });
+    for _ in 0..10 {
+        let client = Client::connect(&server.url()).await.unwrap();
+        // Once its connection is in use, each of the two leaves as a call of its own.
+        client.lock("zero").force_unlock().await.unwrap();
+        let (one, two) = (client.lock("one"), client.lock("two"));
+        let (one, two) = tokio::join!(one.try_acquire(), two.try_acquire());
+        assert!(one.is_err() && two.is_err(), "{one:?} {two:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_good_reply_in_single_bytes_is_a_good_reply() {
     let server = FakeServer::with(|request| {
         let call = calls::read(request)?;

@@ -88,7 +88,7 @@ async fn transmit(
     batch: &[Waiting],
     by: By,
 ) -> Replies {
-    let number = lane.next_call_number();
+    let number = Lane::call_number();
     let command = build(lane, batch, by, number);
     let result = match connection.send_packed_command(&command).await {
         Ok(redis::Value::ServerError(error)) => Err(error.into()),

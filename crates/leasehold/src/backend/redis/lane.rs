@@ -43,7 +43,6 @@ pub(crate) struct Lane {
     /// Server time minus our clock, in ms.
     offset_ms: AtomicI64,
     silent_calls: AtomicU32,
-    call_numbers: AtomicI64,
     /// Told when the connection should be given up.
     pub(crate) given_up: Notify,
 }
@@ -110,7 +109,6 @@ impl Lane {
             reply_limit,
             offset_ms: AtomicI64::new(0),
             silent_calls: AtomicU32::new(0),
-            call_numbers: AtomicI64::new(0),
             given_up: Notify::new(),
         })
     }
@@ -283,9 +281,11 @@ impl Lane {
         self.given_up.notify_one();
     }
 
-    /// What a call's reply is known by. A server returns whole numbers below 2^53.
-    pub(crate) fn next_call_number(&self) -> i64 {
-        self.call_numbers.fetch_add(1, Ordering::Relaxed)
+    /// What a call's reply is known by: nothing that follows from other calls, or a
+    /// reply that was spoilt could name the next one. A server returns whole numbers
+    /// below 2^53.
+    pub(crate) fn call_number() -> i64 {
+        fastrand::i64(1_000_000_000_000_000..1 << 53)
     }
 }
 
