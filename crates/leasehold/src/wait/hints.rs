@@ -6,7 +6,9 @@
 //! hold in the way will expire: as long as that stands still, nothing was released
 //! and nothing renewed. It is known only to lie between two instants, because a reply
 //! takes its time; a hold is taken for another one when no instant fits all that was
-//! said, so a slow network can't make one hold look like two.
+//! said, so a slow network can't make one hold look like two. (Answers without an
+//! expiry can't be told apart at all: a primitive that has only such needs a sign of
+//! its own that something has changed.)
 
 use std::time::Duration;
 

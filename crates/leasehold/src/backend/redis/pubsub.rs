@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use redis::aio::{PubSubSink, PubSubStream};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use redis::{Msg, RedisError};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -35,18 +35,8 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
         match connector.open_pubsub(Arc::clone(&asked)).await {
             Ok(pubsub) => {
                 let since = Instant::now();
-                let (sink, stream) = pubsub.split();
-                let mut session = Session {
-                    sink,
-                    messages: Messages {
-                        stream,
-                        channels: &channels,
-                    },
-                    channels: &channels,
-                    subscribed: HashSet::new(),
-                    asked,
-                    reply_limit: connector.reply_limit,
-                };
+                let limit = connector.reply_limit;
+                let mut session = Session::new(pubsub, &channels, asked, limit);
                 let end = session.run().await;
                 // One that did not last is not followed by the next without a pause.
                 if since.elapsed() > LASTING {
@@ -119,7 +109,24 @@ struct Session<'a> {
     reply_limit: Duration,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    fn new(
+        pubsub: PubSub,
+        channels: &'a Arc<Channels>,
+        asked: Arc<AtomicUsize>,
+        reply_limit: Duration,
+    ) -> Self {
+        let (sink, stream) = pubsub.split();
+        Self {
+            sink,
+            messages: Messages { stream, channels },
+            channels,
+            subscribed: HashSet::new(),
+            asked,
+            reply_limit,
+        }
+    }
+
     /// Runs until the connection is lost, and says why.
     async fn run(&mut self) -> String {
         let mut ping = interval(PING_EVERY);
