@@ -183,28 +183,26 @@ impl Replies {
     }
 
     fn end_line(&mut self) -> Check {
-        let line = std::mem::take(&mut self.line);
-        let (kind, rest) = (line[0], &line[1..line.len() - 2]);
+        let kind = self.line[0];
+        let announced = match kind {
+            kind if is_simple(kind) => None,
+            _ => length(&self.line[1..self.line.len() - 2])?,
+        };
+        self.line.clear();
         if self.asked.is_some() && self.open.is_empty() {
             self.word.clear();
             self.first = kind == b'*';
         }
-        match kind {
-            b'$' | b'=' | b'!' => match length(rest)? {
-                Some(length) => {
-                    self.body_left = length + 2;
-                    Ok(())
-                }
-                None if kind == b'$' => self.end_element(),
-                None => Err("a length below zero".into()),
-            },
-            b'*' | b'~' => match length(rest)? {
-                None if kind == b'~' => Err("a length below zero".into()),
-                elements => self.open(elements.unwrap_or(0)),
-            },
-            b'%' => self.open(length(rest)?.ok_or("a length below zero")? * 2),
+        match (kind, announced) {
+            (b'$' | b'=' | b'!', Some(length)) => {
+                self.body_left = length + 2;
+                Ok(())
+            }
+            (b'*' | b'~', Some(elements)) => self.open(elements),
+            (b'%', Some(pairs)) => self.open(pairs * 2),
             // What the attributes belong to follows them as one more element.
-            b'|' => self.open(length(rest)?.ok_or("a length below zero")? * 2 + 1),
+            (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
+            (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
             _ => self.end_element(),
         }
     }
