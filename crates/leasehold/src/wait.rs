@@ -6,6 +6,8 @@
 
 pub(crate) mod backoff;
 mod hints;
+#[cfg(test)]
+mod tests;
 pub(crate) mod turns;
 
 use std::time::Duration;
