@@ -14,7 +14,7 @@ async fn logged_in() -> (RedisServer, Proxy, Client) {
     set_user(&server, &["on", ">old", "+@all", "~*", "&*"]);
     let proxy = Proxy::to(server.port());
     let url = format!("redis://app:old@127.0.0.1:{}", proxy.port());
-    let builder = Client::builder().lease(Duration::from_millis(600));
+    let builder = Client::builder().lease(Duration::from_secs(2));
     let client = builder.connect(&url).await.unwrap();
     (server, proxy, client)
 }

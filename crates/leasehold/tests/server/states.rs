@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 use crate::server::warnings::Warnings;
 use crate::support::{HOUR, eventually};
 
-const LEASE: Duration = Duration::from_millis(600);
+/// Long enough for a renewal on a machine that does other things as well.
+const LEASE: Duration = Duration::from_secs(2);
 
 fn builder() -> ClientBuilder {
     Client::builder().lease(LEASE)
@@ -107,8 +108,12 @@ async fn out_of_memory_refuses_new_locks_and_lets_old_ones_renew_and_go() {
     let error = client.lock("x").try_acquire().await.unwrap_err();
     assert_not_now(&error, "OOM");
     let waiting = waiter(&client);
-    let lost = tokio::time::timeout(LEASE * 3, guard.lost()).await;
-    assert!(lost.is_err(), "renewed without memory: {lost:?}");
+    let first = guard.valid_until();
+    eventually("it outlives its lease", async || {
+        assert_eq!(guard.loss(), None, "renewed without memory");
+        guard.valid_until() > first + LEASE * 2
+    })
+    .await;
     fixed.extend(HOUR * 2).await.unwrap();
     fixed.release().await.unwrap();
     guard.release().await.unwrap();
