@@ -6,6 +6,7 @@
 
 mod clock;
 pub mod clock_shim;
+pub mod fake;
 mod frames;
 pub mod process;
 pub mod proxy;
@@ -17,6 +18,7 @@ mod wait;
 
 pub use clock::monotonic_ns;
 pub use clock_shim::ClockShim;
+pub use fake::FakeServer;
 pub use proxy::{Proxy, Strike};
 pub use redisson::{LockKind, Redisson, RedissonVersion};
 pub use reply::Reply;

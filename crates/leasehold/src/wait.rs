@@ -5,6 +5,9 @@
 //! wakes a waiter is a hint to ask the server, never a grant.
 
 pub(crate) mod backoff;
+mod hints;
+#[cfg(test)]
+mod tests;
 pub(crate) mod turns;
 
 use std::time::Duration;
@@ -17,6 +20,7 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use backoff::Pauses;
+use hints::Hints;
 
 /// Until when a caller waits.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +101,7 @@ impl Wait<'_> {
         let mut sleep = Sleep::new(&self);
         loop {
             let mark = sleep.mark();
+            let sent = clock.now();
             let answer = tokio::select! {
                 biased;
                 answer = asker.ask() => answer,
@@ -117,6 +122,7 @@ impl Wait<'_> {
                         // It stood already, but not when this ask left.
                         continue;
                     }
+                    sleep.hints.busy(sent, clock.now(), ttl);
                     sleep.after_busy(ttl)
                 }
                 Err(failure) if failure.may_heal() => {
@@ -163,6 +169,7 @@ struct Sleep<'a> {
     listener: Option<Listener>,
     pauses: Option<Pauses>,
     failures: Pauses,
+    hints: Hints,
 }
 
 impl<'a> Sleep<'a> {
@@ -179,6 +186,7 @@ impl<'a> Sleep<'a> {
             listener,
             pauses,
             failures: Pauses::after_failures(),
+            hints: Hints::default(),
         }
     }
 
@@ -225,7 +233,8 @@ impl<'a> Sleep<'a> {
         self.failures.next()
     }
 
-    /// Sleeps until `moment`, or until the channel has moved since `mark`.
+    /// Sleeps until `moment`, or until the channel has moved since `mark` and that may
+    /// be followed.
     async fn until(&mut self, mark: Option<Signal>, moment: Moment) {
         let clock = self.wait.context.clock;
         match &mut self.listener {
@@ -233,9 +242,16 @@ impl<'a> Sleep<'a> {
             Some(listener) => {
                 // Listening began after the ask: whatever comes from now on counts.
                 let mark = mark.unwrap_or_default();
+                let not_before = self.hints.not_before();
+                let woken = async {
+                    listener.moved_since(mark).await;
+                    if let Some(not_before) = not_before {
+                        clock.sleep_until(not_before).await;
+                    }
+                };
                 tokio::select! {
                     biased;
-                    () = listener.moved_since(mark) => {}
+                    () = woken => {}
                     () = clock.sleep_until(moment) => {}
                 }
             }

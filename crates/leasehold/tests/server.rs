@@ -15,9 +15,12 @@ mod server {
     mod addresses;
     mod child;
     mod clocks;
+    mod connections;
     mod faults;
     mod keys;
+    mod login;
     mod lost;
+    mod matrix;
     mod messages;
     mod nemesis;
     mod outages;
@@ -25,4 +28,6 @@ mod server {
     mod processes;
     mod renewal;
     mod scene;
+    mod states;
+    mod warnings;
 }

@@ -8,8 +8,10 @@ pub(crate) mod lane;
 mod pause;
 mod pubsub;
 pub(crate) mod script;
+mod server_info;
 #[cfg(feature = "tls")]
 mod tls;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +24,10 @@ use tokio::task::JoinHandle;
 use self::address::Address;
 use self::connect::{Connector, Driver};
 use self::lane::{Lane, Queued};
-use self::pause::Pause;
+use self::pause::{LASTING, Pause};
 use self::script::Script;
 use super::channels::Channels;
-use super::step::{Cause, Failure, Operation, Step};
+use super::step::{Failure, Operation, Step};
 use crate::clock::Clock;
 use crate::error::Result;
 
@@ -113,31 +115,32 @@ impl Drop for Redis {
     }
 }
 
-/// A connection that has lasted this long was a good one.
-const LASTING: Duration = Duration::from_secs(1);
-
 type Connection = (MultiplexedConnection, Driver);
 
-/// Opens a connection, learns the server's clock and loads the script.
+/// Opens a connection, learns the server's clock and version, and loads the script.
 async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failure> {
     let (connection, mut driver) = connector.open().await?;
     let questions = async {
         let mut load = ::redis::Cmd::new();
         load.arg("SCRIPT").arg("LOAD").arg(&lane.script.text);
         let time = ::redis::cmd("TIME");
-        let (mut one, mut other) = (connection.clone(), connection.clone());
+        let info = ::redis::cmd("INFO");
+        let mut lines = [0; 3].map(|_| connection.clone());
+        let [one, other, third] = &mut lines;
         // A server that denies them is found out by the first call, which says
         // what is missing; a script that is not loaded is sent as text.
-        let (time, _) = tokio::join!(
-            time.query_async::<(i64, i64)>(&mut one),
-            other.send_packed_command(&load)
+        let (time, info, _) = tokio::join!(
+            time.query_async::<(i64, i64)>(one),
+            info.query_async::<String>(other),
+            third.send_packed_command(&load)
         );
         if let Ok((seconds, micros)) = time {
             lane.learn_time(seconds.saturating_mul(1000).saturating_add(micros / 1000));
         }
+        server_info::check(&info.unwrap_or_default(), &lane.address)
     };
     tokio::select! {
-        () = questions => Ok((connection, driver)),
+        checked = questions => checked.map(|()| (connection, driver)),
         () = &mut driver => Err(connector.lost_at_once()),
     }
 }
@@ -181,7 +184,7 @@ async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Conne
                 if !std::mem::replace(&mut down, true) {
                     tracing::warn!(address = %lane.address, cause = %failure.cause, "no connection; trying again");
                 }
-                if matches!(failure.cause, Cause::Denied(_)) {
+                if !failure.may_heal() {
                     pause.longest();
                 }
                 lane.down(&failure);

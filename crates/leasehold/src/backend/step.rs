@@ -94,6 +94,9 @@ pub(crate) enum Cause {
     Denied(String),
     /// The key holds something else. Does not heal by itself.
     WrongKind(String),
+    /// The server can't run the scripts. Does not heal by itself.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    TooOld { found: String, needed: String },
     /// Anything else the server says.
     Other(String),
 }
@@ -107,6 +110,12 @@ impl fmt::Display for Cause {
             | Self::WrongKind(what)
             | Self::Other(what) => f.write_str(what),
             Self::Late => f.write_str("the request came too late"),
+            Self::TooOld { found, needed } => {
+                write!(
+                    f,
+                    "its version is {found}, and {needed} is the oldest that works"
+                )
+            }
         }
     }
 }
@@ -199,6 +208,12 @@ impl Failure {
                 ErrorKind::WrongKind,
                 format!(
                     "the key at {at}{subject} holds something other than this lock: {said}; nothing was changed: use another name, or look at the key and remove it"
+                ),
+            ),
+            (Cause::TooOld { found, needed }, _) => (
+                ErrorKind::Unsupported,
+                format!(
+                    "the server at {at} is too old{subject}: its version is {found}, and {needed} is the oldest that works; upgrade it or use another one"
                 ),
             ),
             (Cause::Other(said), _) => (

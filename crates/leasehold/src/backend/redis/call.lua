@@ -2,24 +2,25 @@
 -- of one is its reply and leaves the others alone.
 --
 -- KEYS  the operations' keys, one operation after the other
--- ARGV  not_after (server time in ms, 0 for none), then for each operation the
---       step's name and its arguments
--- Returns a list with one reply per operation. A text is an error; the list
+-- ARGV  the call's number, not_after (server time in ms, 0 for none), then for each
+--       operation the step's name and its arguments
+-- Returns a list: the call's number, so that no other call's reply is taken for this
+--       one's, then one reply per operation. A text is an error; the list
 --       { 'late', now } says that the operation was not run because the call came
 --       too late; anything else is the step's own reply.
 
 local ARGV, KEYS = ARGV, KEYS
 local late = false
-if ARGV[1] ~= '0' then
+if ARGV[2] ~= '0' then
   local time = redis.call('TIME')
   -- Nobody waits for this answer any more: a grant would be a lock for nobody.
-  if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[1]) then
+  if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then
     late = { 'late', time[1] * 1000 + math.floor(time[2] / 1000) }
   end
 end
 
-local made, replies = {}, {}
-local key, arg, n = 1, 2, 1
+local made, replies = {}, { tonumber(ARGV[1]) }
+local key, arg, n = 1, 3, 2
 local name = ARGV[arg]
 while name do
   local ok, reply = true, late

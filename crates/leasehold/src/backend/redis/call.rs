@@ -7,14 +7,25 @@ use redis::{Cmd, RedisError, ServerErrorKind};
 
 use super::connect::reply_text;
 use super::lane::{Lane, Waiting};
+use super::script::commands;
 use crate::backend::step::{Cause, Failure, Outcome, Value};
 use crate::key::Shown;
 
+/// What came of a call: one reply per operation, or why there is none.
+type Replies = Result<Vec<redis::Value>, NoReplies>;
+
+enum NoReplies {
+    /// The driver's word: an error reply, a lost connection, no answer in time.
+    Failed(RedisError),
+    /// What came is no answer to this call.
+    Nonsense(&'static str),
+}
+
 /// Sends a batch and answers each of its operations.
 pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, batch: Vec<Waiting>) {
-    let result = transmit(lane, &mut connection, &batch, By::Hash).await;
-    let (batch, result) = match result {
-        Err(error) if is_noscript(&error) => {
+    let replies = transmit(lane, &mut connection, &batch, By::Hash).await;
+    let (batch, replies) = match replies {
+        Err(NoReplies::Failed(error)) if is_noscript(&error) => {
             // Nothing of the call ran. What nobody waits for any more stays out:
             // its undo may have overtaken it meanwhile.
             let (abandoned, batch): (Vec<_>, Vec<_>) =
@@ -25,16 +36,16 @@ pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, bat
             if batch.is_empty() {
                 return;
             }
-            let result = transmit(lane, &mut connection, &batch, By::Text).await;
-            (batch, result)
+            let replies = transmit(lane, &mut connection, &batch, By::Text).await;
+            (batch, replies)
         }
-        result => (batch, result),
+        replies => (batch, replies),
     };
-    match result {
-        Err(error) if is_refused_whole(&error) => {
+    match replies {
+        Err(NoReplies::Failed(error)) if is_refused_whole(&error) => {
             split(lane, connection, batch, &error).await;
         }
-        result => finish(lane, batch, result),
+        replies => finish(lane, batch, replies),
     }
 }
 
@@ -49,18 +60,18 @@ async fn split(
     let single = batch.len() == 1;
     for waiting in batch {
         let batch = std::slice::from_ref(&waiting);
-        let result = if single {
-            Err(error.clone())
+        let replies = if single {
+            Err(NoReplies::Failed(error.clone()))
         } else if waiting.abandoned() {
             waiting.answer(Err(no_answer(lane, "given up", Outcome::DidNotRun)));
             continue;
         } else {
             transmit(lane, &mut connection, batch, By::Text).await
         };
-        if result.as_ref().is_err_and(is_refused_whole) {
+        if matches!(&replies, Err(NoReplies::Failed(error)) if is_refused_whole(error)) {
             lane.remember_refused(&waiting.operation.parts[0]);
         }
-        finish(lane, vec![waiting], result);
+        finish(lane, vec![waiting], replies);
     }
 }
 
@@ -76,8 +87,9 @@ async fn transmit(
     connection: &mut MultiplexedConnection,
     batch: &[Waiting],
     by: By,
-) -> Result<redis::Value, RedisError> {
-    let command = build(lane, batch, by);
+) -> Replies {
+    let number = Lane::call_number();
+    let command = build(lane, batch, by, number);
     let result = match connection.send_packed_command(&command).await {
         Ok(redis::Value::ServerError(error)) => Err(error.into()),
         result => result,
@@ -86,10 +98,35 @@ async fn transmit(
         Err(error) if error.is_timeout() => lane.unheard(),
         _ => lane.heard(),
     }
-    result
+    let replies = result.map_err(NoReplies::Failed)?;
+    check(replies, number, batch.len()).map_err(|what| {
+        // Replies are told apart by their order alone, and this one broke it.
+        lane.give_up();
+        NoReplies::Nonsense(what)
+    })
 }
 
-fn build(lane: &Lane, batch: &[Waiting], by: By) -> Cmd {
+/// The replies of call `number`, if these are its.
+fn check(
+    value: redis::Value,
+    number: i64,
+    operations: usize,
+) -> Result<Vec<redis::Value>, &'static str> {
+    let mut replies = match value {
+        redis::Value::Array(replies) => replies,
+        redis::Value::Nil => return Err("nothing"),
+        _ => return Err("not a list"),
+    };
+    if replies.len() != operations + 1 {
+        return Err("a list of another length");
+    }
+    if replies.remove(0) != redis::Value::Int(number) {
+        return Err("the reply to another call");
+    }
+    Ok(replies)
+}
+
+fn build(lane: &Lane, batch: &[Waiting], by: By, number: i64) -> Cmd {
     let mut command = match by {
         By::Hash => {
             let mut command = Cmd::new();
@@ -119,7 +156,7 @@ fn build(lane: &Lane, batch: &[Waiting], by: By) -> Cmd {
     } else {
         0
     };
-    command.arg(not_after);
+    command.arg(number).arg(not_after);
     for operation in operations() {
         command.arg(operation.step.name);
         for argument in &operation.parts[operation.step.keys..] {
@@ -129,25 +166,37 @@ fn build(lane: &Lane, batch: &[Waiting], by: By) -> Cmd {
     command
 }
 
-fn finish(lane: &Lane, batch: Vec<Waiting>, result: Result<redis::Value, RedisError>) {
-    match result {
-        Ok(redis::Value::Array(replies)) if replies.len() == batch.len() => {
+fn finish(lane: &Lane, batch: Vec<Waiting>, replies: Replies) {
+    match replies {
+        Ok(replies) => {
             for (waiting, reply) in batch.into_iter().zip(replies) {
-                waiting.answer(read(lane, reply));
+                answer(waiting, read(lane, reply));
             }
         }
-        Ok(other) => {
-            let what = format!("the reply makes no sense ({})", kind_of(&other));
+        Err(NoReplies::Nonsense(what)) => {
+            let what = format!("the reply makes no sense ({what})");
             fail(batch, &no_answer(lane, &what, Outcome::MayHaveRun));
         }
-        Err(error) => fail(batch, &failure(lane, error)),
+        Err(NoReplies::Failed(error)) => fail(batch, &failure(lane, error)),
     }
 }
 
 fn fail(batch: Vec<Waiting>, failure: &Failure) {
     for waiting in batch {
-        waiting.answer(Err(failure.clone()));
+        answer(waiting, Err(failure.clone()));
     }
+}
+
+/// A script that may not run one of its commands does not say which.
+fn answer(waiting: Waiting, reply: Result<Value, Failure>) {
+    let step = waiting.operation.step;
+    waiting.answer(reply.map_err(|failure| match failure.cause {
+        Cause::Denied(said) if !said.starts_with("NOPERM") => Failure {
+            cause: Cause::Denied(format!("{said}; {} runs {}", step.name, commands(step))),
+            ..failure
+        },
+        _ => failure,
+    }));
 }
 
 /// One operation's reply.
@@ -231,12 +280,4 @@ fn is_noscript(error: &RedisError) -> bool {
 /// Refused before anything ran, because of one of its keys.
 fn is_refused_whole(error: &RedisError) -> bool {
     matches!(error.code(), Some("NOPERM" | "CROSSSLOT"))
-}
-
-fn kind_of(value: &redis::Value) -> &'static str {
-    match value {
-        redis::Value::Array(_) => "a list of another length",
-        redis::Value::Nil => "nothing",
-        _ => "not a list",
-    }
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -12,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::{Address, Target};
+use super::wire::Checked;
 use crate::backend::step::{Cause, Failure, Outcome};
 
 /// Makes connections to one server.
@@ -42,14 +44,14 @@ impl Connector {
                 tls: false,
             } = &self.address.target
             {
-                let stream = self.tcp(host, *port).await?;
+                let stream = Checked::calls(self.tcp(host, *port).await?);
                 let (connection, driver) =
                     MultiplexedConnection::new_with_config(&info, stream, config)
                         .await
                         .map_err(|error| self.handshake_failed(&error))?;
                 return Ok((connection, Box::pin(driver) as Driver));
             }
-            let stream = self.stream().await?;
+            let stream = Checked::calls(self.stream().await?);
             let (connection, driver) =
                 MultiplexedConnection::new_with_config(&info, stream, config)
                     .await
@@ -60,11 +62,12 @@ impl Connector {
     }
 
     /// A connection for messages. RESP2 always: the driver's own form of it is the
-    /// same for both, and one form is one thing less to go wrong.
-    pub(crate) async fn open_pubsub(&self) -> Result<PubSub, Failure> {
+    /// same for both, and one form is one thing less to go wrong. `asked` are the
+    /// confirmations that may come on it.
+    pub(crate) async fn open_pubsub(&self, asked: Arc<AtomicUsize>) -> Result<PubSub, Failure> {
         let info = self.address.handshake(false);
         self.within_limit(async {
-            let stream = self.stream().await?;
+            let stream = Checked::messages(self.stream().await?, asked);
             PubSub::new(&info, stream)
                 .await
                 .map_err(|error| self.handshake_failed(&error))

@@ -272,8 +272,20 @@ impl Lane {
     /// connection, and only a new one finds that out.
     pub(crate) fn unheard(&self) {
         if self.silent_calls.fetch_add(1, Ordering::Relaxed) + 1 == MAX_SILENCE {
-            self.given_up.notify_one();
+            self.give_up();
         }
+    }
+
+    /// The connection is not to be trusted any more: another one is opened.
+    pub(crate) fn give_up(&self) {
+        self.given_up.notify_one();
+    }
+
+    /// What a call's reply is known by: nothing that follows from other calls, or a
+    /// reply that was spoilt could name the next one. A server returns whole numbers
+    /// below 2^53.
+    pub(crate) fn call_number() -> i64 {
+        fastrand::i64(1_000_000_000_000_000..1 << 53)
     }
 }
 

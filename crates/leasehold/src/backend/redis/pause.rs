@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// A connection that has lasted this long was a good one.
+pub(crate) const LASTING: Duration = Duration::from_secs(1);
+
 /// 10 ms, doubled to 1 s, a random half of each taken off so that the clients of
 /// a server that comes back don't arrive together.
 #[derive(Debug)]

@@ -2,15 +2,17 @@
 //! needs it, and everything subscribed again after it was lost.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use redis::RedisError;
-use redis::aio::{PubSubSink, PubSubStream};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use futures_util::{FutureExt, StreamExt};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use redis::{Msg, RedisError};
+use tokio::task::unconstrained;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::connect::Connector;
-use super::pause::Pause;
+use super::pause::{LASTING, Pause};
 use crate::backend::channels::Channels;
 
 /// How long a subscription outlives its last listener. The next waiter of a busy
@@ -18,6 +20,8 @@ use crate::backend::channels::Channels;
 const LINGER: Duration = Duration::from_millis(500);
 /// How often a silent connection is asked whether it still stands.
 const PING_EVERY: Duration = Duration::from_secs(10);
+/// Messages that are served before anything else has its turn.
+const MOST_AT_ONCE: usize = 4096;
 /// Channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
 
@@ -28,16 +32,17 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
         while channels.is_empty() {
             channels.changed().await;
         }
-        match connector.open_pubsub().await {
+        let asked = Arc::new(AtomicUsize::new(0));
+        match connector.open_pubsub(Arc::clone(&asked)).await {
             Ok(pubsub) => {
-                let (sink, stream) = pubsub.split();
-                let mut session = Session {
-                    sink,
-                    stream,
-                    channels: &channels,
-                    reply_limit: connector.reply_limit,
-                };
-                let end = session.run(&mut pause).await;
+                let since = Instant::now();
+                let limit = connector.reply_limit;
+                let mut session = Session::new(pubsub, &channels, asked, limit);
+                let end = session.run().await;
+                // One that did not last is not followed by the next without a pause.
+                if since.elapsed() > LASTING {
+                    pause.reset();
+                }
                 // Nobody misses it while nobody listens.
                 if !channels.is_empty() {
                     tracing::warn!(
@@ -58,16 +63,75 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
     }
 }
 
-struct Session<'a> {
-    sink: PubSubSink,
+/// The messages of one connection.
+struct Messages<'a> {
     stream: PubSubStream,
     channels: &'a Arc<Channels>,
+}
+
+impl Messages<'_> {
+    /// Wakes whom the next messages are for. `Err` when no more can come.
+    async fn wake_next(&mut self) -> Result<(), String> {
+        let message = self.stream.next().await;
+        self.wake(message)?;
+        // Many, whatever this task's share of the time is: the driver reads on, and what
+        // a flood leaves here grows. Not all, or an endless one would keep new channels
+        // from being subscribed.
+        for _ in 0..MOST_AT_ONCE {
+            match unconstrained(self.stream.next()).now_or_never() {
+                Some(message) => self.wake(message)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn wake(&self, message: Option<Msg>) -> Result<(), String> {
+        let message = message.ok_or("the server closed it")?;
+        self.channels.wake(message.get_channel_name());
+        Ok(())
+    }
+
+    /// Wakes whom messages are for until `work` is done.
+    async fn wake_during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, String> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                output = &mut work => return Ok(output),
+                woken = self.wake_next() => woken?,
+            }
+        }
+    }
+}
+
+struct Session<'a> {
+    sink: PubSubSink,
+    messages: Messages<'a>,
+    channels: &'a Arc<Channels>,
+    /// Confirmations that are still to come.
+    asked: Arc<AtomicUsize>,
     reply_limit: Duration,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    fn new(
+        pubsub: PubSub,
+        channels: &'a Arc<Channels>,
+        asked: Arc<AtomicUsize>,
+        reply_limit: Duration,
+    ) -> Self {
+        let (sink, stream) = pubsub.split();
+        Self {
+            sink,
+            messages: Messages { stream, channels },
+            channels,
+            asked,
+            reply_limit,
+        }
+    }
+
     /// Runs until the connection is lost, and says why.
-    async fn run(&mut self, pause: &mut Pause) -> String {
+    async fn run(&mut self) -> String {
         let mut ping = interval(PING_EVERY);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping.reset();
@@ -75,18 +139,9 @@ impl Session<'_> {
             if let Err(error) = self.subscribe_fresh().await {
                 return error;
             }
-            pause.reset();
             let result = tokio::select! {
-                message = self.stream.next() => match message {
-                    Some(message) => {
-                        self.channels.wake(message.get_channel_name());
-                        continue;
-                    }
-                    None => Err("the server closed it".into()),
-                },
-                () = self.channels.changed() => {
-                    self.after_a_change().await
-                }
+                woken = self.messages.wake_next() => woken,
+                () = self.channels.changed() => self.after_a_change().await,
                 _ = ping.tick() => self.ping().await,
             };
             if let Err(error) = result {
@@ -121,8 +176,9 @@ impl Session<'_> {
 
     /// The outer error is a lost connection, the inner one a refusal.
     async fn subscribe(&mut self, names: &[&str]) -> Result<Result<(), RedisError>, String> {
-        let subscribe = self.sink.subscribe(names);
-        match timeout(self.reply_limit, subscribe).await {
+        self.asked.fetch_add(names.len(), Ordering::SeqCst);
+        let subscribe = timeout(self.reply_limit, self.sink.subscribe(names));
+        match self.messages.wake_during(subscribe).await? {
             Ok(Ok(())) => Ok(Ok(())),
             Ok(Err(error)) if error.code() == Some("NOPERM") => Ok(Err(error)),
             Ok(Err(error)) => Err(error.to_string()),
@@ -147,16 +203,15 @@ impl Session<'_> {
             tokio::select! {
                 () = &mut linger => break,
                 () = self.channels.changed() => self.subscribe_fresh().await?,
-                message = self.stream.next() => match message {
-                    Some(message) => self.channels.wake(message.get_channel_name()),
-                    None => return Err("the server closed it".into()),
-                },
+                woken = self.messages.wake_next() => woken?,
             }
         }
         let idle = self.channels.remove_idle();
         for chunk in idle.chunks(CHUNK) {
             let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
-            match timeout(self.reply_limit, self.sink.unsubscribe(&names[..])).await {
+            self.asked.fetch_add(names.len(), Ordering::SeqCst);
+            let unsubscribe = timeout(self.reply_limit, self.sink.unsubscribe(&names[..]));
+            match self.messages.wake_during(unsubscribe).await? {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(error.to_string()),
                 Err(_) => return Err("an unsubscription was not confirmed in time".into()),
@@ -167,7 +222,9 @@ impl Session<'_> {
 
     /// A connection cut without a word would otherwise look like silence.
     async fn ping(&mut self) -> Result<(), String> {
-        match timeout(self.reply_limit, self.sink.ping::<redis::Value>()).await {
+        let ping = timeout(self.reply_limit, self.sink.ping::<redis::Value>());
+        match self.messages.wake_during(ping).await? {
+            // An error too: a user who may not ask is answered.
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("it no longer answers".into()),

@@ -62,6 +62,17 @@ pub(crate) fn function_name(step: &Step) -> &'static str {
     step.name.rsplit('.').next().unwrap_or(step.name)
 }
 
+/// The commands that a step may run, for a user who lacks one of them.
+pub(crate) fn commands(step: &Step) -> String {
+    let clock = step.grants.then_some("TIME");
+    let called = step.lua.split("call('").skip(1);
+    let called = called.filter_map(|rest| rest.split('\'').next());
+    let mut names: Vec<_> = clock.into_iter().chain(called).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(" ")
+}
+
 /// Comments are for the reader of the file; the server parses the text at each load.
 fn without_comments(lua: &str) -> String {
     lua.lines()

@@ -1,0 +1,86 @@
+//! What a server says about itself: whether it is new enough, and whether it throws
+//! locks away.
+
+use std::sync::Arc;
+
+use crate::backend::step::{Cause, Failure, Outcome};
+use crate::key::Shown;
+
+/// Before it, a script could not look at the clock and then write.
+const OLDEST: (u64, u64) = (5, 0);
+
+/// Refuses a server that says in its `INFO` that it is too old. One that says nothing
+/// is taken as it is: the user may lack the permission to ask.
+pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
+    if let Some(policy) = evicts(info) {
+        tracing::warn!(
+            %address, policy = %Shown(policy),
+            "this server removes keys when its memory is full, and locks are among them: \
+             holders are told, but two may overlap until then; set maxmemory-policy noeviction"
+        );
+    }
+    let said = field(info, "redis_version:");
+    match said.and_then(|said| Some((said, parse(said)?))) {
+        Some((said, version)) if version < OLDEST => Err(Failure {
+            outcome: Outcome::DidNotRun,
+            cause: Cause::TooOld {
+                found: Shown(said).to_string(),
+                needed: format!("{}.{}", OLDEST.0, OLDEST.1),
+            },
+            address: Arc::clone(address),
+            source: None,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The policy of a server that would remove a lock to make room: every lock has an
+/// expiry, so all of them but one do.
+fn evicts(info: &str) -> Option<&str> {
+    let limited = field(info, "maxmemory:").is_some_and(|bytes| bytes != "0");
+    field(info, "maxmemory_policy:").filter(|policy| limited && *policy != "noeviction")
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines()
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+fn parse(version: &str) -> Option<(u64, u64)> {
+    let mut parts = version.split('.');
+    let mut number = || parts.next()?.parse().ok();
+    Some((number()?, number()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_says_it_is_too_old_is_refused() {
+        let address = Arc::from("redis://h");
+        for (info, good) in [
+            ("# Server\r\nredis_version:4.0.14\r\n", false),
+            ("redis_version:2.8.19", false),
+            ("redis_version:5.0.0\r\n", true),
+            ("redis_version:10.2.1\r\n", true),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\n", true),
+            ("redis_version:unknown\r\n", true),
+            ("", true),
+        ] {
+            assert_eq!(check(info, &address).is_ok(), good, "{info}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_evicts_is_one_with_a_limit_and_a_policy() {
+        let info = |limit: &str, policy: &str| {
+            format!("# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_policy:{policy}\r\n")
+        };
+        assert_eq!(evicts(&info("100", "volatile-ttl")), Some("volatile-ttl"));
+        assert_eq!(evicts(&info("0", "allkeys-lru")), None);
+        assert_eq!(evicts(&info("100", "noeviction")), None);
+        assert_eq!(evicts(""), None);
+    }
+}

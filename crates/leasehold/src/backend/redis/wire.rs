@@ -1,0 +1,391 @@
+//! What a server sends, looked at before the driver reads it.
+//!
+//! The driver believes what it reads: it waits for as many bytes as are announced,
+//! goes a hundred levels deep, and takes a push that nobody asked for as the reply to
+//! the oldest request. Here a connection ends at the first byte that no answer to our
+//! requests can have, so that nothing grows and no reply moves to another request.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::key::Shown;
+
+/// Most bytes in one reply: far above the 256 longest that one call can bring.
+const MAX_REPLY: usize = 1024 * 1024;
+/// Levels of lists in lists. The greeting of RESP3, with its list of modules, has four.
+const MAX_DEPTH: usize = 8;
+/// Most of an error's text that is kept.
+const MAX_SHOWN: usize = 120;
+/// Longest line that announces a length: a sign and 19 digits are a number.
+const MAX_HEADER: usize = 20;
+
+/// A connection whose incoming bytes are checked.
+#[derive(Debug)]
+pub(crate) struct Checked<S> {
+    stream: S,
+    replies: Replies,
+}
+
+impl<S> Checked<S> {
+    /// A connection on which every reply answers a request.
+    pub(crate) fn calls(stream: S) -> Self {
+        Self::new(stream, None)
+    }
+
+    /// A connection for messages, on which `asked` subscriptions or their ends are
+    /// still to be confirmed.
+    pub(crate) fn messages(stream: S, asked: Arc<AtomicUsize>) -> Self {
+        Self::new(stream, Some(asked))
+    }
+
+    fn new(stream: S, asked: Option<Arc<AtomicUsize>>) -> Self {
+        let replies = Replies {
+            asked,
+            ..Replies::default()
+        };
+        Self { stream, replies }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let room = buffer.remaining();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let new = &buffer.filled()[before..];
+        if new.is_empty() && room > 0 {
+            return Poll::Ready(self.replies.end());
+        }
+        let checked = self.replies.read(new);
+        Poll::Ready(checked.map_err(|what| io::Error::new(io::ErrorKind::InvalidData, what)))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Where in a reply the stream is.
+#[derive(Debug, Default)]
+struct Replies {
+    /// Elements still to come, per open list, outermost first.
+    open: Vec<usize>,
+    /// Bytes of the present reply so far.
+    size: usize,
+    /// Bytes of a text still to come, with its line end.
+    body_left: usize,
+    /// What has come of the present line; of one without a length its two ends only.
+    line: Vec<u8>,
+    /// The last line, if it is an error, as far as it is worth showing.
+    error: Vec<u8>,
+    /// The first text of the present reply, as far as it may be a word.
+    word: Vec<u8>,
+    /// The first element of the present reply is not over yet.
+    first: bool,
+    /// Confirmations to come, on a connection for messages.
+    asked: Option<Arc<AtomicUsize>>,
+}
+
+type Check = Result<(), String>;
+
+impl Replies {
+    fn read(&mut self, mut bytes: &[u8]) -> Check {
+        while !bytes.is_empty() {
+            let taken = if self.body_left > 0 {
+                self.read_body(bytes)?
+            } else {
+                self.read_line(bytes)?
+            };
+            self.size += taken;
+            if self.size > MAX_REPLY {
+                return Err(format!("a reply of over {MAX_REPLY} bytes"));
+            }
+            if self.open.is_empty() && self.body_left == 0 && self.line.is_empty() {
+                self.size = 0;
+            }
+            bytes = &bytes[taken..];
+        }
+        Ok(())
+    }
+
+    fn read_body(&mut self, bytes: &[u8]) -> Result<usize, String> {
+        let taken = self.body_left.min(bytes.len());
+        if self.first && self.word.len() < 16 {
+            let room = 16 - self.word.len();
+            self.word.extend_from_slice(&bytes[..taken.min(room)]);
+        }
+        self.body_left -= taken;
+        if self.body_left == 0 {
+            self.end_element()?;
+        }
+        Ok(taken)
+    }
+
+    fn read_line(&mut self, bytes: &[u8]) -> Result<usize, String> {
+        for (at, byte) in bytes.iter().enumerate() {
+            if self.line.is_empty() {
+                check_kind(*byte)?;
+                self.error.clear();
+            }
+            self.line.push(*byte);
+            if self.line[0] == b'-' && self.error.len() < MAX_SHOWN {
+                self.error.push(*byte);
+            }
+            if self.line.ends_with(b"\r\n") && self.line.len() > 2 {
+                self.end_line()?;
+                return Ok(at + 1);
+            }
+            if self.line.len() > MAX_HEADER + 2 {
+                if !is_simple(self.line[0]) {
+                    return Err("a length that is none".into());
+                }
+                // Of a long text only the end matters.
+                self.line.drain(1..MAX_HEADER);
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    /// The server has closed the connection. One that takes no more clients says so
+    /// before it does, and the driver has no request to give that to.
+    fn end(&self) -> io::Result<()> {
+        let Some((_, error)) = self.error.split_first() else {
+            return Ok(());
+        };
+        let said = String::from_utf8_lossy(error);
+        Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            format!("its last word was: {}", Shown(said.trim_end())),
+        ))
+    }
+
+    fn end_line(&mut self) -> Check {
+        let kind = self.line[0];
+        let announced = match kind {
+            kind if is_simple(kind) => None,
+            _ => length(&self.line[1..self.line.len() - 2])?,
+        };
+        self.line.clear();
+        if self.asked.is_some() && self.open.is_empty() {
+            self.word.clear();
+            self.first = kind == b'*';
+        }
+        match (kind, announced) {
+            (b'$' | b'=' | b'!', Some(length)) => {
+                self.body_left = length + 2;
+                Ok(())
+            }
+            (b'*' | b'~', Some(elements)) => self.open(elements),
+            (b'%', Some(pairs)) => self.open(pairs * 2),
+            // What the attributes belong to follows them as one more element.
+            (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
+            (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
+            _ => self.end_element(),
+        }
+    }
+
+    fn open(&mut self, elements: usize) -> Check {
+        if elements == 0 {
+            return self.end_element();
+        }
+        if self.open.len() == MAX_DEPTH {
+            return Err(format!("lists in lists, over {MAX_DEPTH} deep"));
+        }
+        self.open.push(elements);
+        Ok(())
+    }
+
+    fn end_element(&mut self) -> Check {
+        if std::mem::take(&mut self.first) {
+            self.check_word()?;
+        }
+        while let Some(left) = self.open.last_mut() {
+            *left -= 1;
+            if *left > 0 {
+                return Ok(());
+            }
+            self.open.pop();
+        }
+        Ok(())
+    }
+
+    /// On a connection for messages, what kind of message it is.
+    fn check_word(&self) -> Check {
+        let Some(asked) = &self.asked else {
+            return Ok(());
+        };
+        match &self.word[..] {
+            b"message\r\n" | b"pong\r\n" => Ok(()),
+            // The driver keeps a list of them, and one request less to be answered.
+            b"subscribe\r\n" | b"unsubscribe\r\n" => asked
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                    left.checked_sub(1)
+                })
+                .map(drop)
+                .map_err(|_| "a confirmation that nobody asked for".into()),
+            _ => Err("a kind of message that nobody asked for".into()),
+        }
+    }
+}
+
+/// A line that is an element by itself.
+fn is_simple(kind: u8) -> bool {
+    b"+-:_,#(".contains(&kind)
+}
+
+fn check_kind(kind: u8) -> Check {
+    match kind {
+        b'>' => Err("a push that nobody asked for".into()),
+        kind if is_simple(kind) || b"$*%~|=!".contains(&kind) => Ok(()),
+        kind => Err(format!("a reply that starts with the byte {kind:#04x}")),
+    }
+}
+
+/// A length that a reply can have; `None` for a value that is missing.
+fn length(digits: &[u8]) -> Result<Option<usize>, String> {
+    if digits == b"-1" {
+        return Ok(None);
+    }
+    let text = std::str::from_utf8(digits).unwrap_or("");
+    match text.parse() {
+        // No sign, no blanks: the driver reads them, and no server sends them.
+        Ok(length) if text.starts_with(|c: char| c.is_ascii_digit()) && length <= MAX_REPLY => {
+            Ok(Some(length))
+        }
+        Ok(length) if length > MAX_REPLY => Err(format!("a length of {length}")),
+        _ => Err("a length that is none".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whole, and one byte at a time: the worst way to cut a stream.
+    fn read(bytes: &[u8], asked: Option<usize>) -> Check {
+        let make = || Replies {
+            asked: asked.map(|asked| Arc::new(AtomicUsize::new(asked))),
+            ..Replies::default()
+        };
+        let mut pieces = make();
+        let in_pieces = bytes.chunks(1).try_for_each(|byte| pieces.read(byte));
+        let whole = make().read(bytes);
+        assert_eq!(whole, in_pieces);
+        whole
+    }
+
+    #[test]
+    fn every_shape_of_a_reply_passes() {
+        for reply in [
+            &b"+OK\r\n-ERR no\r\n:-1\r\n$-1\r\n*-1\r\n*0\r\n$0\r\n\r\n_\r\n"[..],
+            b"*3\r\n:1\r\n*2\r\n:5\r\n$2\r\n\r\n\r\n_\r\n",
+            b"%1\r\n+modules\r\n*1\r\n%1\r\n+name\r\n*0\r\n",
+            b",1.5\r\n#t\r\n(123456789012345678901234567890\r\n=5\r\ntxt:x\r\n!3\r\nERR\r\n",
+            b"*1\r\n|1\r\n+ttl\r\n:1\r\n:5\r\n+\rlone\n\r\n",
+        ] {
+            assert_eq!(read(reply, None), Ok(()));
+        }
+        let long = [&b"+"[..], &[b'x'; 5000], b"\r\n:1\r\n"].concat();
+        assert_eq!(read(&long, None), Ok(()));
+    }
+
+    #[test]
+    fn what_no_answer_can_have_is_refused_at_once() {
+        for reply in [
+            &b"*1000000000\r\n"[..],
+            b"$2147483647\r\n",
+            b"$-2\r\n",
+            b"*-7\r\n",
+            b"$+5\r\n",
+            b"* 5\r\n",
+            b"%9223372036854775807\r\n",
+            b"=-1\r\n",
+            b"$999999999999999999999999",
+            b">2\r\n+invalidate\r\n",
+            b"\0",
+            b"HTTP/1.1 200 OK\r\n",
+            b"$?\r\n",
+            b"\r",
+        ] {
+            assert!(read(reply, None).is_err(), "{reply:?}");
+        }
+        assert!(read(&b"*1\r\n".repeat(9), None).is_err(), "deep");
+        assert_eq!(read(&b"*1\r\n".repeat(8), None), Ok(()));
+    }
+
+    #[test]
+    fn a_reply_that_does_not_end_is_refused_before_it_fills_the_memory() {
+        for piece in [&b"x"[..], b"\r", b"\n"] {
+            let mut replies = Replies::default();
+            replies.read(b"+").unwrap();
+            let error = (0..2 * MAX_REPLY).find_map(|_| replies.read(piece).err());
+            assert!(error.is_some(), "an endless line of {piece:?}");
+            assert!(replies.line.capacity() < 100);
+        }
+        let mut replies = Replies::default();
+        replies.read(b"*1048576\r\n").unwrap();
+        let error = (0..MAX_REPLY).find_map(|_| replies.read(b":1\r\n").err());
+        assert!(error.is_some(), "an endless list");
+    }
+
+    #[test]
+    fn an_error_before_the_end_is_kept_for_it() {
+        let mut replies = Replies::default();
+        replies
+            .read(b"+OK\r\n-ERR max number of clients reached\r\n")
+            .unwrap();
+        let error = replies.end().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "its last word was: ERR max number of clients reached"
+        );
+        replies.read(b"+OK\r\n").unwrap();
+        assert!(replies.end().is_ok());
+    }
+
+    #[test]
+    fn the_size_counts_for_each_reply() {
+        let mut replies = Replies::default();
+        let body = [&b"$500000\r\n"[..], &[b'x'; 500_000], b"\r\n"].concat();
+        for _ in 0..5 {
+            assert_eq!(replies.read(&body), Ok(()));
+        }
+    }
+
+    #[test]
+    fn only_what_was_asked_for_comes_on_the_connection_for_messages() {
+        let subscribe = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n";
+        let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\n0\r\n";
+        let greeting = b"+OK\r\n-ERR unknown subcommand\r\n";
+        let session = [&greeting[..], subscribe, message, message].concat();
+        assert_eq!(read(&session, Some(1)), Ok(()));
+        assert!(read(&session, Some(0)).is_err());
+        assert!(read(b"*4\r\n$8\r\npmessage\r\n", Some(1)).is_err());
+        assert!(read(b"*1\r\n*1\r\n:1\r\n", Some(1)).is_err());
+        assert!(read(b"*1\r\n:1\r\n", Some(1)).is_err());
+        assert_eq!(read(b"*2\r\n$4\r\npong\r\n$0\r\n\r\n", Some(0)), Ok(()));
+    }
+}

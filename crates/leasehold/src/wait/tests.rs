@@ -1,0 +1,78 @@
+//! The wait loop under a flood of wake-ups, on a paused clock.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::backend::Backend;
+use crate::backend::memory::Embedded;
+use crate::lease::SafetyMargin;
+
+/// Counts the asks of a lock that is always held, for what `left` says.
+struct Counter<F> {
+    asks: AtomicUsize,
+    clock: Clock,
+    left: F,
+}
+
+impl<F: Fn(Moment) -> Duration + Sync> Ask for Counter<F> {
+    type Grant = ();
+
+    async fn ask(&self) -> Result<Answer<()>, Failure> {
+        self.asks.fetch_add(1, Ordering::SeqCst);
+        let ttl = (self.left)(self.clock.now());
+        Ok(Answer::Busy { ttl: Some(ttl) })
+    }
+}
+
+/// Asks, and wake-ups, within five seconds in which each millisecond or two brings one.
+async fn asks_in_a_flood(left: impl Fn(Moment) -> Duration + Sync) -> (usize, usize) {
+    tokio::time::pause();
+    let memory = Embedded::new().memory();
+    let clock = memory.clock();
+    let margin = SafetyMargin { drift: 0.01 };
+    let lease = Duration::from_secs(30);
+    let backend = Backend::Memory(memory);
+    let context = Context::new(backend, clock, margin, lease, &Handle::current());
+    let mut settings = context.settings();
+    settings.poll_cap = Duration::from_secs(3600);
+    let wait = Wait {
+        context: &context,
+        key: &Key::parse("x").expect("a name"),
+        channel: "channel",
+        settings: &settings,
+        deadline: Deadline::At(clock.now() + Duration::from_secs(5)),
+    };
+    let counter = Counter {
+        asks: AtomicUsize::new(0),
+        clock,
+        left,
+    };
+    let mut wake_ups = 0;
+    let flood = async {
+        loop {
+            wake_ups += 1;
+            context.backend.channels().wake("channel");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        granted = wait.until_granted(&counter) => assert!(matches!(granted, Ok(None))),
+        () = flood => {}
+    }
+    (counter.asks.into_inner(), wake_ups)
+}
+
+#[tokio::test]
+async fn wake_ups_in_vain_are_followed_ten_times_a_second() {
+    let end = Moment::from_millis(60_000);
+    let (asks, wake_ups) = asks_in_a_flood(|now| end.saturating_sub(now)).await;
+    assert!((50..=80).contains(&asks), "{asks} for {wake_ups}");
+}
+
+#[tokio::test]
+async fn wake_ups_after_which_another_hold_is_found_are_all_followed() {
+    let (asks, wake_ups) = asks_in_a_flood(|_| Duration::from_secs(30)).await;
+    assert!(wake_ups > 2000 && asks >= wake_ups, "{asks} for {wake_ups}");
+}

@@ -1,0 +1,88 @@
+//! The client's calls, read as the server would, and good replies to them.
+
+use fastrand::Rng;
+use leasehold_testkit::fake::{Request, bulk, list};
+
+/// A script call: operations that run in their order.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) number: i64,
+    pub(crate) operations: Vec<Operation>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) step: String,
+    /// The wire id of the hold it is about, if it is about one.
+    pub(crate) hold: String,
+}
+
+/// How many keys and arguments a step has.
+fn shape(step: &str) -> (usize, usize) {
+    match step {
+        "lock.acquire" | "lock.renew" | "lock.release" => (1, 2),
+        "lock.why_lost" => (2, 0),
+        "lock.force_unlock" => (2, 1),
+        "lock.inspect" => (1, 0),
+        other => panic!("a step this test does not know: {other}"),
+    }
+}
+
+/// The call, if the request is one.
+pub(crate) fn read(request: &Request) -> Option<Call> {
+    if !matches!(&*request.command(), "EVALSHA" | "EVAL") {
+        return None;
+    }
+    let keys: usize = request.text(2).parse().unwrap();
+    let mut at = 3 + keys;
+    let number = request.text(at).parse().unwrap();
+    at += 2;
+    let mut operations = Vec::new();
+    while at < request.parts.len() {
+        let step = request.text(at);
+        let (_, arguments) = shape(&step);
+        let hold = match &*step {
+            "lock.acquire" | "lock.renew" | "lock.release" => request.text(at + 1),
+            _ => String::new(),
+        };
+        operations.push(Operation { step, hold });
+        at += 1 + arguments;
+    }
+    Some(Call { number, operations })
+}
+
+/// What a server might say to it: each hold is granted or not, as it comes.
+pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
+    let mut replies = vec![int(call.number)];
+    for operation in &call.operations {
+        replies.push(match &*operation.step {
+            "lock.acquire" => match rng.u8(..10) {
+                0..6 => b"$-1\r\n".to_vec(),
+                6 => list(&[bulk(b"late"), int(rng.i64(..))]),
+                7 => bulk(b"WRONGKIND a read-write lock"),
+                _ => int(rng.i64(-1..100)),
+            },
+            "lock.release" | "lock.renew" => int(i64::from(rng.u8(..8) > 0)),
+            "lock.why_lost" => list(&[bulk(b"somebody:1"), bulk(b"")]),
+            "lock.inspect" => list(&[int(1000), bulk(b"somebody:1"), bulk(b"1")]),
+            _ => int(1),
+        });
+    }
+    list(&replies)
+}
+
+pub(crate) fn int(number: i64) -> Vec<u8> {
+    format!(":{number}\r\n").into_bytes()
+}
+
+/// The reply that grants what the call asks for, and nothing else.
+pub(crate) fn grant(call: &Call) -> Vec<u8> {
+    let mut replies = vec![int(call.number)];
+    for operation in &call.operations {
+        replies.push(match &*operation.step {
+            "lock.acquire" => b"$-1\r\n".to_vec(),
+            _ => int(1),
+        });
+    }
+    list(&replies)
+}

@@ -1,0 +1,194 @@
+//! The real client against a server that spoils its replies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use leasehold::{Client, Lock, LockGuard};
+
+use super::process::{MEASURING, assert_no_panics, memory, watch_panics};
+use super::session::{Liar, Session};
+
+/// Spoilt replies in a normal run.
+const INPUTS: usize = 20_000;
+/// Clients at a time.
+const WORKERS: usize = 128;
+/// What the process may grow by after the first quarter: what the allocator keeps for
+/// hundreds of threads, and in a long run less than a hundred bytes for each input.
+const MOST_GROWTH: usize = 64 << 20;
+/// Every call has a limit of its own, far below this one.
+const HOPELESS: Duration = Duration::from_secs(60);
+
+#[test]
+fn mutated_replies_cause_no_grant_no_panic_no_hang_and_no_growth() {
+    match setting("LEASEHOLD_HOSTILE_SEED") {
+        Some(seed) => run(1, usize::MAX, seed, seed + 1),
+        None => run_inputs(setting("LEASEHOLD_HOSTILE_INPUTS").map_or(INPUTS, |n| n as usize)),
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_mutated_replies_cause_no_grant_no_panic_no_hang_and_no_growth() {
+    run_inputs(1_000_000);
+}
+
+fn run_inputs(inputs: usize) {
+    let first = fastrand::u64(..u64::MAX / 2);
+    println!("first seed: {first}");
+    run(WORKERS, inputs, first, u64::MAX);
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().expect("a number"))
+}
+
+/// What all workers share.
+struct Run {
+    /// Spoilt replies to send.
+    inputs: usize,
+    sent: Arc<AtomicUsize>,
+    first: u64,
+    seeds: AtomicU64,
+    end: u64,
+    guards: AtomicUsize,
+}
+
+/// Runs sessions from the seed `first` until `inputs` were sent or `end` is reached.
+fn run(workers: usize, inputs: usize, first: u64, end: u64) {
+    let _alone = MEASURING.blocking_lock();
+    watch_panics();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let run = Arc::new(Run {
+        inputs,
+        sent: Arc::default(),
+        first,
+        seeds: AtomicU64::new(first),
+        end,
+        guards: AtomicUsize::new(0),
+    });
+    let tasks: Vec<_> = (0..workers)
+        .map(|_| runtime.spawn(work(Arc::clone(&run))))
+        .collect();
+    let early = tasks
+        .into_iter()
+        .filter_map(|task| runtime.block_on(task).unwrap())
+        .min();
+    run.judge(early);
+}
+
+impl Run {
+    /// `early`: how large the process was when a quarter of the run was over.
+    fn judge(&self, early: Option<usize>) {
+        let sent = self.sent.load(Ordering::SeqCst);
+        let guards = self.guards.load(Ordering::SeqCst);
+        let sessions = self.seeds.load(Ordering::SeqCst) - self.first;
+        println!("{sent} spoilt replies in {sessions} sessions with {guards} guards");
+        assert_no_panics();
+        let Some(early) = early else { return };
+        assert!(guards > sent / 20, "the client was let in now and then");
+        let growth = memory().saturating_sub(early);
+        println!("memory grew from {early} by {growth} bytes");
+        assert!(growth < MOST_GROWTH, "memory grew by {growth} bytes");
+    }
+}
+
+/// Runs sessions; says how large the process was when a quarter of the run was over.
+async fn work(run: Arc<Run>) -> Option<usize> {
+    let liar = Liar::start(&run.sent);
+    let mut early = None;
+    while run.sent.load(Ordering::SeqCst) < run.inputs {
+        let seed = run.seeds.fetch_add(1, Ordering::SeqCst);
+        if seed >= run.end {
+            break;
+        }
+        if run.sent.load(Ordering::SeqCst) > run.inputs / 4 {
+            early.get_or_insert_with(memory);
+        }
+        let session = liar.begin(seed);
+        tokio::time::timeout(HOPELESS, live(&liar, &session))
+            .await
+            .unwrap_or_else(|_| panic!("a call hangs\n{}", session.report()));
+        run.guards.fetch_add(session.guards(), Ordering::SeqCst);
+    }
+    early
+}
+
+/// One client's life.
+async fn live(liar: &Liar, session: &Arc<Session>) {
+    let builder = Client::builder()
+        .connect_limit(Duration::from_millis(50))
+        .reply_limit(Duration::from_millis(10));
+    let url = liar.server.url();
+    let mut rng = Rng::with_seed(session.seed);
+    let url = match rng.bool() {
+        true => format!("{url}?protocol=resp3"),
+        false => url,
+    };
+    let Ok(client) = builder.connect(&url).await else {
+        return;
+    };
+    for _ in 0..rng.u8(1..6) {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..6 {
+            let (client, session) = (client.clone(), Arc::clone(session));
+            let rng = rng.fork();
+            tasks.spawn(async move { act(&client, &session, rng).await });
+        }
+        while let Some(done) = tasks.join_next().await {
+            if let Err(error) = done {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+    }
+}
+
+/// Something a user might do.
+async fn act(client: &Client, session: &Session, mut rng: Rng) {
+    let name = format!("name {}", rng.u8(..4));
+    let lock = client.lock(&name).lease(Duration::from_millis(100));
+    match rng.u8(..10) {
+        // Whatever they say: there is nothing to compare it with.
+        0 => drop(lock.inspect().await),
+        1 => drop(lock.force_unlock().await),
+        2 | 3 => {
+            let wait = Duration::from_millis(20);
+            if let Ok(Some(guard)) = lock.try_acquire_for(wait).await {
+                hold(guard, session, rng).await;
+            }
+        }
+        4 => {
+            let lock = lock.renew_every(Duration::from_millis(2));
+            try_hold(&lock, session, rng).await;
+        }
+        _ => try_hold(&lock, session, rng).await,
+    }
+}
+
+async fn try_hold(lock: &Lock, session: &Session, rng: Rng) {
+    if let Ok(Some(guard)) = lock.try_acquire().await {
+        hold(guard, session, rng).await;
+    }
+}
+
+async fn hold(guard: LockGuard, session: &Session, mut rng: Rng) {
+    session.is_held(guard.holder_id());
+    match rng.u8(..5) {
+        0 => drop(guard.extend(Duration::from_millis(200)).await),
+        1 => {
+            let told = tokio::time::timeout(Duration::from_millis(5), guard.lost()).await;
+            drop(told);
+        }
+        2 => return guard.forget(),
+        _ => {}
+    }
+    if rng.bool() {
+        drop(guard.release().await);
+    }
+}

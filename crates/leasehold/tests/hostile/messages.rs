@@ -1,0 +1,219 @@
+//! Anybody may publish on a lock's channel.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use leasehold::{Client, LockGuard};
+use leasehold_testkit::fake::{Action, bulk, list, message, ordinary};
+use leasehold_testkit::{FakeServer, RedisServer};
+use redis::aio::MultiplexedConnection;
+use tokio::task::JoinHandle;
+
+use super::calls::{self, Call, grant, int};
+use super::process::{MEASURING, assert_no_panics, memory, watch_panics};
+use crate::support::{HOUR, eventually};
+
+const CHANNEL: &str = "redisson_lock__channel:{x}";
+
+/// A lock that is held, and somebody who waits for it and listens.
+struct Contended {
+    server: RedisServer,
+    guard: LockGuard,
+    waiter: JoinHandle<LockGuard>,
+    publisher: MultiplexedConnection,
+}
+
+async fn contended() -> Contended {
+    let server = RedisServer::start().unwrap();
+    let holder = Client::connect(&server.url()).await.unwrap();
+    let guard = holder.lock("x").acquire().await.unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let lock = client.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || server.channels() == [CHANNEL]).await;
+    let publisher = redis::Client::open(server.url()).unwrap();
+    let publisher = publisher.get_multiplexed_async_connection().await.unwrap();
+    Contended {
+        server,
+        guard,
+        waiter,
+        publisher,
+    }
+}
+
+impl Contended {
+    /// Publishes `payload` so often; says how many listeners heard it.
+    async fn publish(&mut self, payload: &[u8], times: usize) -> usize {
+        let mut pipe = redis::pipe();
+        for _ in 0..times {
+            pipe.cmd("PUBLISH").arg(CHANNEL).arg(payload);
+        }
+        let heard: Vec<usize> = pipe.query_async(&mut self.publisher).await.unwrap();
+        heard.into_iter().sum()
+    }
+
+    /// How many calls the server has run.
+    fn calls(&self) -> usize {
+        let stats = self.server.command(&["INFO", "commandstats"]).unwrap();
+        let stats = stats.as_text().unwrap().to_owned();
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
+        let calls = calls.and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    }
+
+    /// The lock goes to who waits for it, as if nothing had been.
+    async fn hand_over(self) {
+        self.guard.release().await.unwrap();
+        self.waiter.await.unwrap().release().await.unwrap();
+        assert!(self.server.keys().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_wake_ups_does_not_become_a_flood_of_asks() {
+    let _alone = MEASURING.lock().await;
+    let mut lock = contended().await;
+    let calls = lock.calls();
+    let started = tokio::time::Instant::now();
+    let mut heard = 0;
+    // In small pieces, between which the server has time for asks.
+    for _ in 0..3000 {
+        heard += lock.publish(b"0", 10).await;
+    }
+    let (calls, took) = (lock.calls() - calls, started.elapsed());
+    println!("{heard} wake-ups in {took:.1?}, {calls} asks");
+    assert_eq!(heard, 30_000, "it was flooded");
+    // The watchdog may have renewed meanwhile, and then a burst is free.
+    let most = 60 + (took.as_secs_f64() * 15.0) as usize;
+    assert!(calls <= most, "{calls} asks in {took:?}");
+    lock.hand_over().await;
+}
+
+#[tokio::test]
+async fn a_flood_does_not_fill_the_memory() {
+    const MESSAGES: usize = 150_000;
+    watch_panics();
+    let _alone = MEASURING.lock().await;
+    let flood = message(CHANNEL.as_bytes(), b"0").repeat(MESSAGES);
+    let grown = Arc::new(OnceLock::new());
+    let (before, seen) = (memory(), Arc::clone(&grown));
+    let server = FakeServer::with(move |request| {
+        if let Some(call) = calls::read(request) {
+            let free = seen.get().is_some() || call.operations[0].step != "lock.acquire";
+            let reply = if free { grant(&call) } else { busy(&call) };
+            return Some(Action::Send(reply));
+        }
+        if request.command() != "SUBSCRIBE" {
+            return None;
+        }
+        request.connection.send(&ordinary(request)).unwrap();
+        // Faster than any server: it returns when all but the last piece was read.
+        request.connection.send(&flood).unwrap();
+        seen.set(memory().saturating_sub(before)).unwrap();
+        Some(Action::Send(Vec::new()))
+    });
+    let client = Client::connect(&server.url()).await.unwrap();
+    let lock = client.lock("x").poll_cap(Duration::from_millis(50));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let grown = grown.get().unwrap();
+    println!("memory grew by {grown} bytes");
+    assert!(*grown < 16 << 20, "memory grew by {grown} bytes");
+    assert_no_panics();
+}
+
+/// "Held by somebody else for a minute."
+fn busy(call: &Call) -> Vec<u8> {
+    list(&[int(call.number), int(60_000)])
+}
+
+#[tokio::test]
+async fn payloads_of_any_size_and_content_change_nothing() {
+    let _alone = MEASURING.lock().await;
+    watch_panics();
+    let mut lock = contended().await;
+    let random: Vec<u8> = (0..5000).map(|_| fastrand::u8(..)).collect();
+    for payload in [&b""[..], b"1", b"\r\n*3\r\n", b"-1", &random] {
+        lock.publish(payload, 3).await;
+    }
+    let before = memory();
+    let huge = vec![b'x'; 10 << 20];
+    for _ in 0..8 {
+        lock.publish(&huge, 1).await;
+        // It may have cost the connection, which is opened again.
+        let server = &lock.server;
+        eventually("it listens", async || server.channels() == [CHANNEL]).await;
+    }
+    let growth = memory().saturating_sub(before);
+    assert!(growth < 96 << 20, "memory grew by {growth} bytes");
+    assert!(!lock.waiter.is_finished(), "nothing of this is a grant");
+    lock.hand_over().await;
+    assert_no_panics();
+}
+
+/// Sends `unasked` behind the first subscription; its locks are free from the second on.
+fn intruding(unasked: Vec<u8>, subscriptions: &Arc<AtomicUsize>) -> FakeServer {
+    let seen = Arc::clone(subscriptions);
+    FakeServer::with(move |request| {
+        if let Some(call) = calls::read(request) {
+            let free = seen.load(Ordering::SeqCst) > 1;
+            let reply = if free { grant(&call) } else { busy(&call) };
+            return Some(Action::Send(reply));
+        }
+        if request.command() != "SUBSCRIBE" {
+            return None;
+        }
+        let first = seen.fetch_add(1, Ordering::SeqCst) == 0;
+        let more = if first { &unasked[..] } else { b"" };
+        Some(Action::Send([&ordinary(request), more].concat()))
+    })
+}
+
+#[tokio::test]
+async fn what_nobody_asked_for_ends_the_connection_and_the_next_one_serves() {
+    watch_panics();
+    let x = CHANNEL.as_bytes();
+    let kinds = ["subscribe", "unsubscribe", "sunsubscribe", "pmessage", "?"];
+    let odd = kinds.map(|kind| list(&[bulk(kind.as_bytes()), bulk(x), int(0)]));
+    let pushes = [
+        &b">3\r\n+sunsubscribe\r\n+x\r\n:0\r\n"[..],
+        b"*1048577\r\n",
+        b"+OK\r\n",
+    ];
+    let pushes = pushes.map(<[u8]>::to_vec);
+    for unasked in odd.into_iter().chain(pushes) {
+        let shown = unasked.escape_ascii().to_string();
+        let subscriptions = Arc::default();
+        let server = intruding(unasked, &subscriptions);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let lock = client.lock("x").poll_cap(HOUR);
+        let guard = tokio::time::timeout(Duration::from_secs(30), lock.acquire()).await;
+        let guard = guard.unwrap_or_else(|_| panic!("asleep for ever after {shown}"));
+        guard.unwrap().release().await.unwrap();
+        assert_eq!(subscriptions.load(Ordering::SeqCst), 2, "{shown}");
+    }
+    assert_no_panics();
+}
+
+#[tokio::test]
+async fn a_message_for_another_channel_wakes_nobody() {
+    let asks = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&asks);
+    let server = FakeServer::with(move |request| {
+        if let Some(call) = calls::read(request) {
+            seen.fetch_add(1, Ordering::SeqCst);
+            return Some(Action::Send(busy(&call)));
+        }
+        if request.command() != "SUBSCRIBE" {
+            return None;
+        }
+        let others = message(b"another", b"0").repeat(1000);
+        Some(Action::Send([ordinary(request), others].concat()))
+    });
+    let client = Client::connect(&server.url()).await.unwrap();
+    let lock = client.lock("x").poll_cap(HOUR);
+    let waited = lock.try_acquire_for(Duration::from_millis(500)).await;
+    assert!(waited.unwrap().is_none());
+    // Once before it listened, once after.
+    assert_eq!(asks.load(Ordering::SeqCst), 2);
+}

@@ -1,0 +1,133 @@
+//! Connections that a server refuses, limits, or closes for reasons of its own.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind};
+use leasehold_testkit::{RedisServer, Reply};
+
+use crate::support::{HOUR, eventually};
+
+fn set(server: &RedisServer, name: &str, value: &str) {
+    let reply = server.command(&["CONFIG", "SET", name, value]).unwrap();
+    assert_eq!(reply, Reply::Text("OK".into()), "{name} {value}");
+}
+
+/// The ids of the connections of a kind, but for the one that asks.
+fn clients(server: &RedisServer, kind: &str) -> Vec<String> {
+    let list = server.command(&["CLIENT", "LIST", "TYPE", kind]).unwrap();
+    let list = list.as_text().unwrap();
+    let others = list.lines().filter(|line| !line.contains("cmd=client"));
+    others
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect()
+}
+
+/// Connections that others hold; gone when dropped.
+fn crowd(server: &RedisServer, size: usize) -> Vec<TcpStream> {
+    let connect = |_| TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    (0..size).map(connect).collect()
+}
+
+#[tokio::test]
+async fn a_full_server_is_told_at_connect_with_its_own_words() {
+    let server = RedisServer::start().unwrap();
+    let crowd = crowd(&server, 20);
+    eventually("they are in", async || {
+        clients(&server, "NORMAL").len() == 20
+    })
+    .await;
+    set(&server, "maxclients", "20");
+    for query in ["", "?protocol=resp3"] {
+        let url = format!("{}{query}", server.url());
+        // The network may lose what the server says before it hangs up.
+        eventually("its words come through", async || {
+            let error = Client::connect(&url).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            error.to_string().contains("max number of clients")
+        })
+        .await;
+    }
+    drop(crowd);
+    eventually("there is room", async || {
+        Client::connect(&server.url()).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_room_for_wake_ups_waiters_poll_and_are_served() {
+    let server = RedisServer::start().unwrap();
+    let holder = Client::connect(&server.url()).await.unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let crowd = crowd(&server, 10);
+    eventually("they are in", async || {
+        clients(&server, "NORMAL").len() == 12
+    })
+    .await;
+    // Room for one more, which the testkit's own questions need.
+    set(&server, "maxclients", "13");
+    let keep = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let guard = holder.lock("x").acquire().await.unwrap();
+    let lock = client.lock("x").poll_cap(Duration::from_millis(30));
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it waits", async || client.activity().channels == 1).await;
+    guard.release().await.unwrap();
+    let guard = waiter.await.unwrap();
+    // With room again, it listens.
+    drop((crowd, keep));
+    eventually("there is room", async || server.command(&["PING"]).is_ok()).await;
+    let stats = server.command(&["INFO", "stats"]).unwrap();
+    let refused = "rejected_connections:0\r\n";
+    assert!(!stats.as_text().unwrap().contains(refused), "it has tried");
+    let lock = holder.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || !server.channels().is_empty()).await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_subscriber_that_the_server_throws_out_comes_back() {
+    let server = RedisServer::start().unwrap();
+    set(&server, "client-output-buffer-limit", "pubsub 32kb 0 0");
+    let holder = Client::connect(&server.url()).await.unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let guard = holder.lock("x").acquire().await.unwrap();
+    let lock = client.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let channel = "redisson_lock__channel:{x}";
+    let payload = "x".repeat(100 << 10);
+    for _ in 0..5 {
+        eventually("it listens", async || server.channels() == [channel]).await;
+        let before = clients(&server, "PUBSUB");
+        server.command(&["PUBLISH", channel, &payload]).unwrap();
+        eventually("it is thrown out", async || {
+            clients(&server, "PUBSUB") != before
+        })
+        .await;
+    }
+    eventually("it listens", async || server.channels() == [channel]).await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn idle_connections_that_the_server_closes_cost_nobody_anything() {
+    let server = RedisServer::builder().arg("timeout", "1").start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    let lock = client.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || !server.channels().is_empty()).await;
+    for _ in 0..2 {
+        let before = clients(&server, "NORMAL");
+        eventually("another connection", async || {
+            let now = clients(&server, "NORMAL");
+            !now.is_empty() && now != before
+        })
+        .await;
+    }
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}

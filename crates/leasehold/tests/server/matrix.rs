@@ -1,0 +1,302 @@
+//! Each command denied by itself: what does without it goes on, the rest is told, and
+//! nothing is left half done.
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Lock, LossReason, Result};
+use leasehold_testkit::{RedisServer, Reply};
+
+use crate::server::permissions::client_with;
+use crate::server::warnings::Warnings;
+use crate::support::eventually;
+
+/// What a user does, and the commands it can't be done without.
+const NEEDS: &[(&str, &[&str])] = &[
+    ("acquire", &["evalsha", "time", "hlen", "hset", "pexpire"]),
+    (
+        "acquire a held one",
+        &["evalsha", "time", "hlen", "hexists", "hvals", "pttl"],
+    ),
+    ("extend", &["evalsha", "time", "hexists", "pexpire"]),
+    ("release", &["evalsha", "hdel"]),
+    ("inspect", &["evalsha", "hlen", "hvals", "hgetall", "pttl"]),
+    (
+        "force",
+        &["evalsha", "hlen", "hvals", "hkeys", "pttl", "del"],
+    ),
+];
+
+/// All commands of the library, also those it can do without.
+const COMMANDS: &[&str] = &[
+    "client",
+    "info",
+    "script",
+    "eval",
+    "evalsha",
+    "ping",
+    "time",
+    "hlen",
+    "hexists",
+    "hvals",
+    "hkeys",
+    "hgetall",
+    "hset",
+    "hdel",
+    "pexpire",
+    "pttl",
+    "del",
+    "get",
+    "set",
+    "publish",
+    "subscribe",
+    "unsubscribe",
+];
+
+/// One user's view of a lock that an administrator may hold.
+struct Scene {
+    server: RedisServer,
+    admin: Client,
+    client: Client,
+    denied: String,
+}
+
+impl Scene {
+    async fn new(denied: &str) -> Self {
+        let server = RedisServer::start().unwrap();
+        let admin = Client::connect(&server.url()).await.unwrap();
+        let rule = format!("-{denied}");
+        let rules = ["+@all", "~*", "&*"];
+        let client = client_with(&server, &rules).await;
+        drop(client);
+        // Denied from the handshake on.
+        let client = client_with(&server, &[&rules[..], &[&rule]].concat()).await;
+        Self {
+            server,
+            admin,
+            client,
+            denied: denied.to_owned(),
+        }
+    }
+
+    fn lock(&self) -> Lock {
+        self.client.lock("x")
+    }
+
+    /// With the permission back, for what has to be there first.
+    fn allow(&self, allowed: bool) {
+        let sign = if allowed { '+' } else { '-' };
+        let rule = format!("{sign}{}", self.denied);
+        let command = ["ACL", "SETUSER", "app", &rule];
+        assert_eq!(
+            self.server.command(&command).unwrap(),
+            Reply::Text("OK".into())
+        );
+    }
+
+    fn dump(&self) -> Reply {
+        self.server.command(&["DUMP", "x"]).unwrap()
+    }
+
+    /// Nothing without an end: -2 is no key, -1 one without expiry.
+    fn every_key_expires(&self, after: &str) {
+        for key in self.server.keys() {
+            let ttl = self.server.command(&["PTTL", &key]).unwrap();
+            assert_ne!(ttl, Reply::Int(-1), "{key} after {after}");
+        }
+    }
+
+    async fn act(&self, action: &str) {
+        let before = self.dump();
+        let result = match action {
+            "acquire" => self.acquire().await,
+            "acquire a held one" => {
+                let guard = self.admin.lock("x").acquire().await.unwrap();
+                let result = self.lock().try_acquire().await;
+                guard.release().await.unwrap();
+                result.map(|guard| assert!(guard.is_none()))
+            }
+            "extend" | "release" => self.with_a_hold(action).await,
+            "inspect" => {
+                let guard = self.admin.lock("x").acquire().await.unwrap();
+                let result = self.lock().inspect().await;
+                guard.release().await.unwrap();
+                result.map(|info| assert!(info.is_locked()))
+            }
+            _ => self.force().await,
+        };
+        self.every_key_expires(action);
+        self.judge(action, result);
+        self.server.command(&["DEL", "x"]).unwrap();
+        assert_eq!(before, Reply::Nil);
+    }
+
+    async fn acquire(&self) -> Result<()> {
+        let guard = match self.lock().acquire().await {
+            Ok(guard) => guard,
+            Err(error) => {
+                assert_eq!(self.dump(), Reply::Nil, "nothing is left of it: {error}");
+                return Err(error);
+            }
+        };
+        // Its release may be denied, and is another row.
+        guard.forget();
+        Ok(())
+    }
+
+    async fn with_a_hold(&self, action: &str) -> Result<()> {
+        self.allow(true);
+        let guard = self.lock().acquire().await.unwrap();
+        self.allow(false);
+        let before = self.dump();
+        let result = match action {
+            "extend" => {
+                let result = guard.extend(Duration::from_secs(40)).await;
+                assert!(guard.is_held(), "it is good until its lease ends");
+                guard.forget();
+                result
+            }
+            _ => guard.release().await,
+        };
+        match (&result, action) {
+            (Ok(()), "release") => assert_eq!(self.dump(), Reply::Nil),
+            _ => assert_eq!(self.dump(), before, "not half"),
+        }
+        result
+    }
+
+    async fn force(&self) -> Result<()> {
+        let guard = self.admin.lock("x").acquire().await.unwrap();
+        let before = self.dump();
+        let result = self.lock().force_unlock().await;
+        match &result {
+            Ok(forced) => assert!(forced),
+            Err(_) => assert_eq!(self.dump(), before, "not half"),
+        }
+        guard.forget();
+        result.map(drop)
+    }
+
+    fn judge(&self, action: &str, result: Result<()>) {
+        let denied = &self.denied[..];
+        let needs = NEEDS.iter().find(|(name, _)| *name == action).unwrap().1;
+        match result {
+            Ok(()) => assert!(!needs.contains(&denied), "{action} without {denied}"),
+            Err(error) => {
+                assert!(
+                    needs.contains(&denied),
+                    "{action} without {denied}: {error}"
+                );
+                assert_eq!(error.kind(), ErrorKind::Denied, "{action}: {error}");
+                let text = error.to_string();
+                assert!(text.contains("`x`"), "the key in: {text}");
+                let named = text.to_lowercase().contains(denied);
+                assert!(named, "{denied} in: {text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_denied_command_costs_what_needs_it_and_nothing_else() {
+    for denied in COMMANDS {
+        let scene = Scene::new(denied).await;
+        for (action, _) in NEEDS {
+            scene.act(action).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_subscriptions_or_their_upkeep_waiters_are_still_served() {
+    for denied in ["subscribe", "unsubscribe", "publish"] {
+        let scene = Scene::new(denied).await;
+        for _ in 0..2 {
+            let guard = scene.admin.lock("x").acquire().await.unwrap();
+            let lock = scene.lock().poll_cap(Duration::from_millis(50));
+            let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+            eventually("it waits", async || scene.client.activity().lines == 1).await;
+            guard.release().await.unwrap();
+            waiter.await.unwrap().release().await.unwrap();
+        }
+        let client = &scene.client;
+        eventually("it listens no more", async || {
+            client.activity().channels == 0
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_for_messages_that_may_not_ping_is_kept() {
+    let scene = Scene::new("ping").await;
+    let guard = scene.admin.lock("x").acquire().await.unwrap();
+    let lock = scene.lock();
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let subscriber = || {
+        let list = scene.server.command(&["CLIENT", "LIST", "TYPE", "PUBSUB"]);
+        let list = list.unwrap().as_text().unwrap_or_default().to_owned();
+        list.split(' ').next().unwrap_or_default().to_owned()
+    };
+    eventually("it listens", async || !subscriber().is_empty()).await;
+    let before = subscriber();
+    eventually("it has pinged", async || {
+        let stats = scene.server.command(&["INFO", "commandstats"]).unwrap();
+        let stats = stats.as_text().unwrap().to_owned();
+        let pings = stats.lines().find(|line| line.starts_with("cmdstat_ping:"));
+        pings.is_some_and(|line| line.contains("rejected_calls=1"))
+    })
+    .await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    assert_eq!(subscriber(), before, "the same connection");
+}
+
+#[tokio::test]
+async fn a_denied_channel_is_warned_of_once() {
+    let server = RedisServer::start().unwrap();
+    let warnings = Warnings::listen();
+    let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    let lock = client.lock("x").poll_cap(Duration::from_millis(20));
+    let waiters: Vec<_> = (0..5)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
+        })
+        .collect();
+    let denied = "denies this channel";
+    eventually("it is told", async || warnings.count(denied) > 0).await;
+    guard.release().await.expect("the message does not matter");
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap();
+    }
+    assert_eq!(warnings.count(denied), 1);
+    assert_eq!(warnings.count("redisson_lock__channel:{x}"), 1);
+}
+
+#[tokio::test]
+async fn a_user_of_the_lock_alone_can_lock_and_not_break() {
+    let server = RedisServer::start().unwrap();
+    let client = client_with(&server, &["+@all", "~x", "&*"]).await;
+    let lock = client.lock("x").lease(Duration::from_secs(30));
+    let guard = lock.acquire().await.unwrap();
+    // It would leave a note at another key.
+    let error = lock.force_unlock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("`x`"), "{error}");
+    guard.release().await.unwrap();
+    // The reason can't be looked up, and the loss is told.
+    let guard = lock.acquire().await.unwrap();
+    server.command(&["DEL", "x"]).unwrap();
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.loss(), Some(&LossReason::Deleted), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_who_may_only_read_the_key_is_refused() {
+    let server = RedisServer::start().unwrap();
+    let client = client_with(&server, &["+@all", "%R~x", "&*"]).await;
+    let error = client.lock("x").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(server.keys().is_empty());
+}

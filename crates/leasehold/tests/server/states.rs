@@ -1,0 +1,231 @@
+//! Servers that run and can't serve: loading, read-only, full, unable to save, busy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::history::Recorder;
+use leasehold::{Client, ClientBuilder, Error, ErrorKind, LossReason};
+use leasehold_testkit::{RedisServer, Reply};
+use tokio::task::JoinHandle;
+
+use crate::server::warnings::Warnings;
+use crate::support::{HOUR, eventually};
+
+/// Long enough for a renewal on a machine that does other things as well.
+const LEASE: Duration = Duration::from_secs(2);
+
+fn builder() -> ClientBuilder {
+    Client::builder().lease(LEASE)
+}
+
+fn set(server: &RedisServer, name: &str, value: &str) {
+    let reply = server.command(&["CONFIG", "SET", name, value]).unwrap();
+    assert_eq!(reply, Reply::Text("OK".into()), "{name} {value}");
+}
+
+/// An error that goes by itself, with the server's own code.
+fn assert_not_now(error: &Error, code: &str) {
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(code) && text.contains("`x`"), "{text}");
+}
+
+/// Somebody who waits for `x`, and gives it back at once.
+fn waiter(client: &Client) -> JoinHandle<()> {
+    let lock = client.lock("x");
+    tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
+}
+
+#[tokio::test]
+async fn a_server_that_loads_is_waited_for() {
+    let server = RedisServer::builder()
+        .arg("loading-process-events-interval-bytes", "1024")
+        .arg("key-load-delay", "100")
+        .start()
+        .unwrap();
+    let server = Arc::new(server);
+    let fill = "for i = 1, 20000 do redis.call('SET', i, i) end";
+    server.command(&["EVAL", fill, "0"]).unwrap();
+    assert_eq!(server.command(&["SAVE"]).unwrap(), Reply::Text("OK".into()));
+    let client = builder().connect(&server.url()).await.unwrap();
+    let again = Arc::clone(&server);
+    let restart = tokio::task::spawn_blocking(move || again.restart().unwrap());
+    let mut told = None;
+    eventually("it says that it loads", async || {
+        told = client.lock("x").try_acquire().await.err();
+        told.as_ref()
+            .is_some_and(|error| error.to_string().contains("LOADING"))
+    })
+    .await;
+    assert_not_now(&told.unwrap(), "LOADING");
+    let early = Client::connect(&server.url()).await.unwrap();
+    let (one, two) = (waiter(&client), waiter(&early));
+    one.await.unwrap();
+    two.await.unwrap();
+    restart.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_told_and_waited_for() {
+    let server = RedisServer::start().unwrap();
+    let client = builder().connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").lease(HOUR).acquire().await.unwrap();
+    // Of a master that does not answer, so that it keeps its data.
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+    let dump = || server.command(&["DUMP", "x"]).unwrap();
+    let before = dump();
+    let error = guard.extend(HOUR * 2).await.unwrap_err();
+    assert_not_now(&error, "READONLY");
+    let waiting = waiter(&client);
+    eventually("it waits", async || !server.channels().is_empty()).await;
+    assert_eq!(dump(), before, "not half");
+    server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    guard.release().await.unwrap();
+    waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_refuses_new_locks() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+    let error = client.lock("x").try_acquire().await.unwrap_err();
+    assert_not_now(&error, "READONLY");
+    let waiting = waiter(&client);
+    eventually("it waits", async || client.activity().lines == 1).await;
+    server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn out_of_memory_refuses_new_locks_and_lets_old_ones_renew_and_go() {
+    let server = RedisServer::start().unwrap();
+    let client = builder().connect(&server.url()).await.unwrap();
+    let (held, extended) = (client.lock("held"), client.lock("extended"));
+    let guard = held.acquire().await.unwrap();
+    let fixed = extended.lease(HOUR).acquire().await.unwrap();
+    set(&server, "maxmemory", "1");
+    let error = client.lock("x").try_acquire().await.unwrap_err();
+    assert_not_now(&error, "OOM");
+    let waiting = waiter(&client);
+    let first = guard.valid_until();
+    eventually("it outlives its lease", async || {
+        assert_eq!(guard.loss(), None, "renewed without memory");
+        guard.valid_until() > first + LEASE * 2
+    })
+    .await;
+    fixed.extend(HOUR * 2).await.unwrap();
+    fixed.release().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(server.keys().is_empty());
+    assert!(!waiting.is_finished());
+    set(&server, "maxmemory", "0");
+    waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
+    let server = RedisServer::start().unwrap();
+    let client = builder().connect(&server.url()).await.unwrap();
+    let guard = client.lock("held").lease(HOUR).acquire().await.unwrap();
+    let renewed = client.lock("renewed").acquire().await.unwrap();
+    // A folder stands where the file should go.
+    let dir = server.command(&["CONFIG", "GET", "dir"]).unwrap();
+    let dir = dir.as_array().unwrap()[1].as_text().unwrap().to_owned();
+    std::fs::create_dir(format!("{dir}/dump.rdb")).unwrap();
+    set(&server, "save", "3600 1");
+    server.command(&["BGSAVE"]).unwrap();
+    eventually("saving fails", async || {
+        let info = server.command(&["INFO", "persistence"]).unwrap();
+        info.as_text().unwrap().contains("bgsave_status:err")
+    })
+    .await;
+    let error = client.lock("x").try_acquire().await.unwrap_err();
+    assert_not_now(&error, "MISCONF");
+    let waiting = waiter(&client);
+    // This server refuses every change, so nothing can be renewed either.
+    let reason = renewed.lost().await;
+    assert!(
+        matches!(&reason, LossReason::RenewalFailed { cause, .. } if cause.contains("MISCONF")),
+        "{reason:?}"
+    );
+    let dump = server.command(&["DUMP", "held"]).unwrap();
+    let release = tokio::spawn(guard.release());
+    eventually("it is asked for", async || {
+        let stats = server.command(&["INFO", "commandstats"]).unwrap();
+        stats.as_text().unwrap().contains("cmdstat_hdel")
+    })
+    .await;
+    assert_eq!(server.command(&["DUMP", "held"]).unwrap(), dump);
+    set(&server, "stop-writes-on-bgsave-error", "no");
+    // Either the release has waited, or what it left is done behind it.
+    let _ = release.await.unwrap();
+    waiting.await.unwrap();
+    eventually("all is given back", async || server.keys().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_script_that_does_not_end_costs_the_lock_and_no_overlap() {
+    let server = RedisServer::builder()
+        .arg("busy-reply-threshold", "50")
+        .start()
+        .unwrap();
+    let server = Arc::new(server);
+    let client = builder().connect(&server.url()).await.unwrap();
+    let beside = builder().connect(&server.url()).await.unwrap();
+    let recorder = Recorder::new();
+    recorder.expect_fault("busy");
+    let asked = recorder.ask("x", "ours");
+    let guard = client.lock("x").acquire().await.unwrap();
+    let inside = asked.acquired(&guard);
+    let theirs = recorder.clone();
+    let waiting = tokio::spawn(async move {
+        let asked = theirs.ask("x", "theirs");
+        let guard = beside.lock("x").acquire().await.unwrap();
+        asked.acquired(&guard).releasing(&guard);
+        guard.release().await.unwrap();
+    });
+    eventually("it waits", async || !server.channels().is_empty()).await;
+    let foreign = Arc::clone(&server);
+    let script =
+        tokio::task::spawn_blocking(move || foreign.command(&["EVAL", "while true do end", "0"]));
+    let mut told = None;
+    eventually("it is busy", async || {
+        told = client.lock("z").try_acquire().await.err();
+        told.as_ref()
+            .is_some_and(|error| error.to_string().contains("BUSY"))
+    })
+    .await;
+    assert_eq!(told.unwrap().kind(), ErrorKind::Unavailable);
+    recorder.fault_happened("busy");
+    let reason = guard.lost().await;
+    let busy = matches!(&reason, LossReason::RenewalFailed { cause, .. } if cause.contains("BUSY"));
+    assert!(busy, "{reason:?}");
+    inside.releasing(&guard);
+    assert!(!waiting.is_finished(), "nobody is let in meanwhile");
+    server.command(&["SCRIPT", "KILL"]).unwrap();
+    assert!(matches!(script.await.unwrap().unwrap(), Reply::Error(_)));
+    waiting.await.unwrap();
+    recorder.report().judge().unwrap();
+}
+
+#[tokio::test]
+async fn an_evicted_lock_is_told_and_a_server_that_evicts_is_warned_of() {
+    let server = RedisServer::builder()
+        .arg("maxmemory-policy", "volatile-ttl")
+        .start()
+        .unwrap();
+    let warnings = Warnings::listen();
+    let unlimited = builder().connect(&server.url()).await.unwrap();
+    let removes = "removes keys when its memory is full";
+    assert_eq!(warnings.count(removes), 0, "it has no limit yet");
+    let guard = unlimited.lock("x").acquire().await.unwrap();
+    // Less than it uses already: of all its keys it may take the lock.
+    set(&server, "maxmemory", "100kb");
+    server.command(&["SET", "more", "1"]).unwrap();
+    let reason = guard.lost().await;
+    assert_eq!(reason, LossReason::Deleted);
+    let _ = builder().connect(&server.url()).await.unwrap();
+    assert_eq!(warnings.count(removes), 1);
+    assert_eq!(warnings.count("volatile-ttl"), 1);
+}
