@@ -1,4 +1,5 @@
-//! The wait loop under a flood of wake-ups, on a paused clock.
+//! The wait loop on a paused clock: under a flood of wake-ups, and before a lock that
+//! never ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,32 +10,38 @@ use crate::backend::Backend;
 use crate::backend::memory::Embedded;
 use crate::lease::SafetyMargin;
 
-/// Counts the asks of a lock that is always held, for what `left` says.
+/// Counts the asks of a lock that is always held, for as long as `left` says.
 struct Counter<F> {
     asks: AtomicUsize,
     clock: Clock,
     left: F,
 }
 
-impl<F: Fn(Moment) -> Duration + Sync> Ask for Counter<F> {
+impl<F: Fn(Moment) -> Option<Duration> + Sync> Ask for Counter<F> {
     type Grant = ();
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         self.asks.fetch_add(1, Ordering::SeqCst);
         let ttl = (self.left)(self.clock.now());
-        Ok(Answer::Busy { ttl: Some(ttl) })
+        Ok(Answer::Busy { ttl })
     }
 }
 
-/// Asks, and wake-ups, within five seconds in which each millisecond or two brings one.
-async fn asks_in_a_flood(left: impl Fn(Moment) -> Duration + Sync) -> (usize, usize) {
+/// A client of its own, on a clock that only moves when everybody sleeps.
+fn context() -> std::sync::Arc<Context> {
     tokio::time::pause();
     let memory = Embedded::new().memory();
     let clock = memory.clock();
     let margin = SafetyMargin { drift: 0.01 };
     let lease = Duration::from_secs(30);
     let backend = Backend::Memory(memory);
-    let context = Context::new(backend, clock, margin, lease, &Handle::current());
+    Context::new(backend, clock, margin, lease, &Handle::current())
+}
+
+/// Asks, and wake-ups, within five seconds in which each millisecond or two brings one.
+async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (usize, usize) {
+    let context = context();
+    let clock = context.clock;
     let mut settings = context.settings();
     settings.poll_cap = Duration::from_secs(3600);
     let wait = Wait {
@@ -67,12 +74,40 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Duration + Sync) -> (usize, us
 #[tokio::test]
 async fn wake_ups_in_vain_are_followed_ten_times_a_second() {
     let end = Moment::from_millis(60_000);
-    let (asks, wake_ups) = asks_in_a_flood(|now| end.saturating_sub(now)).await;
+    let (asks, wake_ups) = asks_in_a_flood(|now| Some(end.saturating_sub(now))).await;
     assert!((50..=80).contains(&asks), "{asks} for {wake_ups}");
 }
 
 #[tokio::test]
 async fn wake_ups_after_which_another_hold_is_found_are_all_followed() {
-    let (asks, wake_ups) = asks_in_a_flood(|_| Duration::from_secs(30)).await;
+    let (asks, wake_ups) = asks_in_a_flood(|_| Some(Duration::from_secs(30))).await;
     assert!(wake_ups > 2000 && asks >= wake_ups, "{asks} for {wake_ups}");
+}
+
+#[tokio::test]
+async fn a_wait_without_a_limit_ends_before_a_lock_without_expiry() {
+    let context = context();
+    let clock = context.clock;
+    let settings = context.settings();
+    let wait = Wait {
+        context: &context,
+        key: &Key::parse("x").expect("a name"),
+        channel: "channel",
+        settings: &settings,
+        deadline: Deadline::Never,
+    };
+    let counter = Counter {
+        asks: AtomicUsize::new(0),
+        clock,
+        left: |_| None,
+    };
+    let start = clock.now();
+    let limit = PATIENCE_WITHOUT_EXPIRY * 2;
+    let error = tokio::time::timeout(limit, wait.until_granted(&counter))
+        .await
+        .expect("it ends")
+        .expect_err("nobody will ever have it");
+    assert_eq!(error.kind(), ErrorKind::WrongKind);
+    // A holder has time to give its key an expiry again.
+    assert!(clock.now().saturating_sub(start) >= PATIENCE_WITHOUT_EXPIRY);
 }
