@@ -44,8 +44,14 @@ fn operation(step: &'static Step, key: &str, hold: &str) -> Operation {
     let parts = match step.name {
         "lock.acquire" => vec![text(key), text(hold), text("60000")],
         // For some holds longer than they have it, for others shorter.
-        "lock.renew" if hold == HOLDS[0] => vec![text(key), text(hold), text("30000")],
-        "lock.renew" => vec![text(key), text(hold), text("90000")],
+        "lock.renew" => {
+            let (lease_ms, most_ms) = match hold {
+                _ if hold == HOLDS[0] => ("30000", "0"),
+                _ if hold == HOLDS[1] => ("30000", "45000"),
+                _ => ("90000", "0"),
+            };
+            vec![text(key), text(hold), text(lease_ms), text(most_ms)]
+        }
         "lock.release" => vec![text(key), text(hold), text(&channel)],
         "lock.why_lost" => vec![text(key), text(&marker), text(hold)],
         "lock.force_unlock" => vec![text(key), text(&marker), text(&channel)],

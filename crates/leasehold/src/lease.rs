@@ -34,8 +34,9 @@ impl SafetyMargin {
 
 /// The operations on one hold: what a primitive adds to the mechanism.
 pub(crate) trait HoldSteps: Send + Sync {
-    /// Makes the hold last `lease` from now at least. Replies 1, or 0 when it is not there.
-    fn renew(&self, lease: Duration) -> Operation;
+    /// Makes the hold last `lease` from now at least, and no longer if it has more than
+    /// `most`. Replies the time left in ms, or 0 when it is not there.
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
     /// Gives the hold back. Replies 1, or 0 when it is not there.
     fn release(&self) -> Operation;
     /// Asks why the hold is not there.

@@ -16,8 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::backend::Backend;
-use crate::backend::step::{Cause, Failure};
-use crate::cleanup::was_ours;
+use crate::backend::step::{Cause, Failure, Value};
 use crate::clock::{Clock, Moment};
 use crate::lease::Hold;
 use crate::loss::LossReason;
@@ -289,13 +288,40 @@ pub(crate) async fn try_renew(
     clock: Clock,
     hold: &Hold,
 ) -> Result<Renewed, Failure> {
+    let Some(left) = ask_to_renew(backend, clock, hold, None).await? else {
+        return Ok(Renewed::Lost);
+    };
+    // More than anybody asked for: the server's clock was set back, or somebody has
+    // changed the expiry. Left so, a lock whose holder dies would stay that long.
+    let lease = hold.terms().lease;
+    if left > lease + Duration::from_secs(1) {
+        // Half-way, so that this request, should it come late, finds nothing to shorten.
+        let most = lease + (left - lease) / 2;
+        if ask_to_renew(backend, clock, hold, Some(most))
+            .await?
+            .is_none()
+        {
+            return Ok(Renewed::Lost);
+        }
+    }
+    Ok(Renewed::Yes)
+}
+
+/// Renews once. Says how long the server keeps the hold now; `None`: it is lost, and
+/// knows why.
+async fn ask_to_renew(
+    backend: &Backend,
+    clock: Clock,
+    hold: &Hold,
+    most: Option<Duration>,
+) -> Result<Option<Duration>, Failure> {
     let lease = hold.terms().lease;
     let sent = clock.now();
     let first = hold.asked_to_renew(sent);
-    match backend.submit(hold.steps.renew(lease)).await {
-        Ok(reply) if was_ours(&reply) => {
+    match backend.submit(hold.steps.renew(lease, most)).await {
+        Ok(Value::Int(left_ms @ 1..)) => {
             hold.confirmed(sent, lease);
-            Ok(Renewed::Yes)
+            Ok(Some(Duration::from_millis(left_ms.unsigned_abs())))
         }
         Ok(_) => {
             if !hold.is_over() {
@@ -303,7 +329,7 @@ pub(crate) async fn try_renew(
                 tracing::error!(key = %hold.key, %reason, "lock lost");
                 hold.lose(reason);
             }
-            Ok(Renewed::Lost)
+            Ok(None)
         }
         // Something else stands there, so the hold does not.
         Err(Failure {
@@ -311,7 +337,7 @@ pub(crate) async fn try_renew(
             ..
         }) => {
             hold.lose(LossReason::Deleted);
-            Ok(Renewed::Lost)
+            Ok(None)
         }
         Err(failure) => {
             // Once per trouble: it is tried again many times before the lease ends.

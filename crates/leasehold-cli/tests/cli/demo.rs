@@ -138,22 +138,25 @@ fn worker_that_stood_still_past_its_lease_sells_nothing_then() {
         let first = holders.as_array()?.first()?.as_text()?.to_owned();
         Some(first)
     };
-    // Stopped at the beginning of a sale, which is when the holder has just changed;
-    // one that was seen too late is left alone.
-    let (mut last, mut looked) = (holder(), Instant::now());
+    // Stopped in the middle of a sale: neither when the holder may not know of its lock
+    // yet, nor when it may be writing. A holder that was seen too late is left alone.
+    let (mut last, mut looked, mut seen) = (holder(), Instant::now(), None);
     eventually("a worker stands in the middle of a sale", LIMIT, || {
         let (before, now) = (std::mem::replace(&mut looked, Instant::now()), holder());
-        let changed = now.is_some() && now != last;
-        last.clone_from(&now);
-        if !changed {
+        if now != last {
+            seen = now.is_some().then_some((before, looked));
+            last = now;
+        }
+        let in_time = || seen.is_some_and(|(earliest, _)| earliest.elapsed() < SALE / 2);
+        if !in_time() || seen.is_none_or(|(_, at)| at.elapsed() < SALE / 5) {
             return false;
         }
         signal(Signal::SIGSTOP);
-        let in_time = before.elapsed() < SALE / 2 && holder() == now;
-        if !in_time {
+        let stands = in_time() && holder() == last;
+        if !stands {
             signal(Signal::SIGCONT);
         }
-        in_time
+        stands
     });
     eventually("the lease is over", LIMIT, || server.keys().is_empty());
     signal(Signal::SIGCONT);

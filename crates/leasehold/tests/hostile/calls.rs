@@ -20,8 +20,9 @@ pub(crate) struct Operation {
 /// How many keys and arguments a step has.
 fn shape(step: &str) -> (usize, usize) {
     match step {
-        "lock.acquire" | "lock.renew" | "lock.release" => (1, 2),
-        "lock.why_lost" => (2, 0),
+        "lock.acquire" | "lock.release" => (1, 2),
+        "lock.renew" => (1, 3),
+        "lock.why_lost" => (2, 1),
         "lock.force_unlock" => (2, 1),
         "lock.inspect" => (1, 0),
         other => panic!("a step this test does not know: {other}"),
@@ -63,7 +64,7 @@ pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
                 _ => int(rng.i64(-1..100)),
             },
             "lock.release" | "lock.renew" => int(i64::from(rng.u8(..8) > 0)),
-            "lock.why_lost" => list(&[bulk(b"somebody:1"), bulk(b"")]),
+            "lock.why_lost" => list(&[bulk(b"somebody:1"), int(0)]),
             "lock.inspect" => list(&[int(1000), bulk(b"somebody:1"), bulk(b"1")]),
             _ => int(1),
         });

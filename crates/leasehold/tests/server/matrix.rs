@@ -17,7 +17,7 @@ const NEEDS: &[(&str, &[&str])] = &[
         "acquire a held one",
         &["evalsha", "time", "hlen", "hexists", "hvals", "pttl"],
     ),
-    ("extend", &["evalsha", "time", "hexists", "pexpire"]),
+    ("extend", &["evalsha", "time", "hexists", "pttl", "pexpire"]),
     ("release", &["evalsha", "hdel"]),
     ("inspect", &["evalsha", "hlen", "hvals", "hgetall", "pttl"]),
     (

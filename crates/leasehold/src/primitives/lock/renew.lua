@@ -3,17 +3,20 @@
 -- lock      hash: one field per hold, `uuid:n`
 -- hold      this hold's field
 -- lease_ms  how long it lasts from now
--- Returns   1  renewed
+-- most_ms   it is made shorter if it has more than that; 0 for never
+-- Returns   n  renewed, and n ms are left now
 --           0  not ours any more; nothing was changed
 
-local function renew(lock, hold, lease_ms)
+local function renew(lock, hold, lease_ms, most_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
+  local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
   -- An earlier request can arrive behind a later one that asked for more, and the
-  -- holder counts on that: never shorter.
-  if redis.call('PTTL', lock) < tonumber(lease_ms) then
+  -- holder counts on that: not shorter by itself.
+  if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
     redis.call('PEXPIRE', lock, lease_ms)
+    ttl = tonumber(lease_ms)
   end
-  return 1
+  return ttl
 end

@@ -56,17 +56,21 @@ pub(crate) static RENEW: Step = Step {
     name: "lock.renew",
     lua: include_str!("renew.lua"),
     keys: 1,
-    args: 2,
+    args: 3,
     grants: true,
     twin: |keyspace, parts| {
-        let [lock, hold, lease_ms] = parts else {
+        let [lock, hold, lease_ms, most_ms] = parts else {
             return Err(arity());
         };
         if !keyspace.hexists(lock, hold)? {
             return Ok(Value::Int(0));
         }
-        lengthen(keyspace, lock, number(lease_ms)?);
-        Ok(Value::Int(1))
+        let (lease_ms, most_ms) = (number(lease_ms)?, number(most_ms)?);
+        if most_ms > 0 && u64::try_from(keyspace.pttl(lock)).is_ok_and(|left| left > most_ms) {
+            keyspace.pexpire(lock, lease_ms);
+        }
+        lengthen(keyspace, lock, lease_ms);
+        Ok(Value::Int(keyspace.pttl(lock)))
     },
 };
 
@@ -212,10 +216,15 @@ impl LockHold {
 }
 
 impl HoldSteps for LockHold {
-    fn renew(&self, lease: Duration) -> Operation {
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
         Operation::new(
             &RENEW,
-            vec![self.lock(), self.id.clone().into_bytes(), ms(lease)],
+            vec![
+                self.lock(),
+                self.id.clone().into_bytes(),
+                ms(lease),
+                ms(most.unwrap_or_default()),
+            ],
         )
     }
 
