@@ -46,6 +46,8 @@ pub struct Turn {
     pub ask: Ask,
     /// A fixed lease; `None` for a renewed hold.
     pub fixed_lease_ms: Option<u64>,
+    /// How long it may last in all, renewed or not.
+    pub max_hold_ms: Option<u64>,
     /// With an owner, and entering again while it holds.
     pub reenters: bool,
     /// Asks half-way to have it for so long from then.
@@ -239,6 +241,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     } else {
         rng.u64(0..40)
     };
+    let limited = rng.u32(0..10) == 0;
     let extends = !overstays && rng.u32(0..6) == 0;
     let fixed = overstays || rng.u32(0..4) == 0;
     Turn {
@@ -255,6 +258,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
                 (stay_ms * 2).max(short_lease_ms)
             }
         }),
+        max_hold_ms: limited.then(|| rng.u64(50..400)),
         reenters: rng.u32(0..5) == 0,
         extends_to_ms: extends.then(|| rng.u64(50..6000)),
         dropped_at_poll: dropped.then(|| rng.u32(1..=6)),

@@ -47,6 +47,10 @@ impl Taking<'_> {
             .client
             .lock(NAME)
             .poll_cap(Duration::from_millis(scenario.poll_cap_ms));
+        let lock = match self.turn.max_hold_ms {
+            Some(limit_ms) => lock.max_hold(Duration::from_millis(limit_ms)),
+            None => lock,
+        };
         match self.turn.fixed_lease_ms {
             Some(lease_ms) => lock.lease(Duration::from_millis(lease_ms)),
             None => lock,
@@ -230,11 +234,15 @@ impl Taking<'_> {
         };
         let by_conduct = match what {
             "acquire" => self.waits_too_short() && error.kind() == ErrorKind::OutcomeUnknown,
-            _ => self.turn.overstays(),
+            _ => self.may_be_lost_by_conduct(),
         };
         if !explained && !by_conduct {
             self.violation(&format!("{what} failed: {error}"));
         }
+    }
+
+    fn may_be_lost_by_conduct(&self) -> bool {
+        self.turn.overstays() || self.turn.max_hold_ms.is_some()
     }
 
     /// Less than an answer may take.
@@ -252,11 +260,16 @@ impl Taking<'_> {
             let late = heard - guard.valid_until();
             self.violation(&format!("not told at its deadline, nor {late:?} after it"));
         }
+        let limit = self.turn.max_hold_ms.map(Duration::from_millis);
+        let over = limit.is_some_and(|limit| granted.elapsed() > limit + ROUNDING);
+        if over && guard.is_held() && !self.machine.life.has_paused() {
+            self.violation("is held for longer than its maximum");
+        }
         if Instant::now() > guard.valid_until() && guard.is_held() {
             self.violation("holds a lock past its deadline");
         }
         match told {
-            Some((_, reason)) if !self.stage.loses_holds() => {
+            Some((_, reason)) if !self.stage.loses_holds() && !self.may_be_lost_by_conduct() => {
                 self.violation(&format!("lost the lock for nothing: {reason}"));
             }
             Some((_, reason)) => self.check_reason(&reason),
@@ -290,7 +303,9 @@ impl Taking<'_> {
         let [kind] = self.stage.kinds[..] else {
             return;
         };
+        let by_limit = matches!(reason, LossReason::MaxHold { .. });
         let right = match kind {
+            _ if by_limit => self.turn.max_hold_ms.is_some(),
             Kind::Forced => matches!(
                 reason,
                 LossReason::Forced | LossReason::Expired | LossReason::RenewalFailed { .. }

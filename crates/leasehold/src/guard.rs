@@ -210,7 +210,7 @@ impl Share {
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
-        self.hold().valid_until()
+        self.hold().deadline()
     }
 }
 

@@ -208,8 +208,14 @@ impl Hold {
         }
     }
 
+    /// Until when the server keeps it for sure.
     pub(crate) fn valid_until(&self) -> Moment {
         self.state().valid_until
+    }
+
+    /// When the holder has to have stopped: then, or when its maximum hold time is over.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.state().deadline()
     }
 
     /// Resolves when it is lost, at its deadline at the latest and without any
@@ -231,7 +237,7 @@ impl Hold {
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = self.clock.sleep_until(self.valid_until()) => {}
+                () = self.clock.sleep_until(self.deadline()) => {}
             }
         }
     }
@@ -296,6 +302,8 @@ impl Hold {
         // Of two maximum hold times the one that is over first counts.
         let end = wanted.max_hold.map(|limit| (now + limit, limit));
         state.ends_at = state.ends_at.into_iter().chain(end).min();
+        // Whoever waits for the deadline has to look again.
+        self.changed.notify_waiters();
         let left = state.valid_until.saturating_sub(now);
         longer || renewal || left < state.terms.lease / 3
     }
@@ -314,10 +322,18 @@ impl Hold {
 impl State {
     /// Judges by the clock, so that a late timer can't keep a dead hold alive.
     fn check(&mut self, now: Moment) -> Option<&LossReason> {
-        if self.lost.is_none() && !self.over && now >= self.valid_until {
-            self.lost = Some(self.renewal_failure(now).unwrap_or(LossReason::Expired));
+        if self.lost.is_none() && !self.over && now >= self.deadline() {
+            self.lost = Some(match self.ends_at {
+                Some((end, limit)) if end <= self.valid_until => LossReason::MaxHold { limit },
+                _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
+            });
         }
         self.lost.as_ref()
+    }
+
+    fn deadline(&self) -> Moment {
+        self.ends_at
+            .map_or(self.valid_until, |(end, _)| end.min(self.valid_until))
     }
 
     fn renewal_failure(&self, now: Moment) -> Option<LossReason> {

@@ -225,13 +225,13 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Hold>>) -> usize {
 
 /// One hold is due: renew it, or end it.
 async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
-    let now = shared.clock.now();
-    if hold.is_over() || hold.loss().is_some() {
+    if hold.is_over() {
         return;
     }
-    if let Some((_, limit)) = hold.must_end_at().filter(|(end, _)| now >= *end) {
-        end_hold(&shared, &hold, limit).await;
-        return;
+    match hold.loss() {
+        None => {}
+        Some(LossReason::MaxHold { limit }) => return end_hold(&shared, &hold, limit).await,
+        Some(_) => return,
     }
     if hold.terms().renew_every.is_none() {
         shared.schedule(&hold);
@@ -256,9 +256,8 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
     }
 }
 
-/// The holder is told first, then the lock is free for others.
+/// The holder has been told by its clock; now the lock is free for others.
 async fn end_hold(shared: &Shared, hold: &Arc<Hold>, limit: Duration) {
-    hold.lose(LossReason::MaxHold { limit });
     tracing::warn!(key = %hold.key, ?limit, "maximum hold time is over; releasing");
     // A failure is made up for by the guard's own release, or by the lease's end.
     let _ = shared.backend.submit(hold.steps.release()).await;

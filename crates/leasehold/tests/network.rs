@@ -85,6 +85,25 @@ async fn a_frozen_network_tells_nobody_and_the_holder_stops_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_maximum_hold_time_is_over_by_the_holders_own_clock() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let start = Instant::now();
+    let lock = client.lock("x").max_hold(500 * MS);
+    let guard = lock.acquire().await.unwrap();
+    // A renewal is on its way when the time is over, and its answer does not come.
+    network.freeze(true);
+    let limit = 500 * MS;
+    assert_eq!(guard.lost().await, LossReason::MaxHold { limit });
+    assert!(start.elapsed() <= limit + MS);
+    assert!(guard.valid_until() <= start + limit);
+    network.freeze(false);
+    guard.release().await.unwrap_err();
+    client.close().await;
+    assert!(server.keys().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_connection_is_an_error_at_once() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);

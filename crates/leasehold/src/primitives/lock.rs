@@ -657,7 +657,8 @@ impl LockGuard {
     }
 
     /// Until when the lock is held for sure: the instant before the last confirmed
-    /// request was sent, plus the lease, less the drift. Renewal moves it on.
+    /// request was sent, plus the lease, less the drift. Renewal moves it on, up to the
+    /// end of the [maximum hold time](Lock::max_hold).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         let context = self.share.context();
