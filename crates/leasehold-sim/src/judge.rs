@@ -1,13 +1,15 @@
 //! Judges a history when it is over: nothing overlapped, and nothing is left.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold::Activity;
-use tokio::time::{Instant, sleep};
+use leasehold::testing::Fate;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::Kind;
 use crate::play::Played;
-use crate::stage::{REPLY_LIMIT, Stage};
+use crate::stage::{NAME, REPLY_LIMIT, Stage};
 
 /// Waits until no key and no activity is left, and no longer than that may take.
 pub(crate) async fn nothing_left(stage: &Stage) {
@@ -28,6 +30,33 @@ pub(crate) async fn nothing_left(stage: &Stage) {
         pause = pause.mul_f64(1.5);
     }
 }
+
+/// Whoever still runs can have the lock.
+pub(crate) async fn everybody_can(stage: &Stage) {
+    for (number, machine) in stage.machines.iter().enumerate() {
+        if machine.life.is_dead() || machine.closed.load(Ordering::SeqCst) {
+            continue;
+        }
+        // What has not gone wrong so far does not go wrong any more.
+        machine.network.on_request(|_| Fate::default());
+        machine.network.on_message(|_| Some(Duration::ZERO));
+        let lock = machine.client.lock(NAME);
+        let turn = async {
+            match lock.acquire().await {
+                Ok(guard) => guard.release().await,
+                Err(error) => Err(error),
+            }
+        };
+        match timeout(LONGEST_TURN, turn).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => stage.violation(format!("machine {number} at the end: {error}")),
+            Err(_) => stage.violation(format!("machine {number} can't have the lock")),
+        }
+    }
+}
+
+/// Once everything is over, a lock is to be had at once.
+const LONGEST_TURN: Duration = Duration::from_secs(20);
 
 /// One lease, where a fault leaves nothing else to wait for; otherwise the time a
 /// message takes, and a subscription lingers.

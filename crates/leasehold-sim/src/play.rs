@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold::history::Report;
@@ -90,6 +91,8 @@ async fn run(scenario: &Scenario) -> Played {
     } else {
         while faults.join_next().await.is_some() {}
         judge::nothing_left(&stage).await;
+        judge::everybody_can(&stage).await;
+        judge::nothing_left(&stage).await;
     }
     judge::judge(&stage)
 }
@@ -141,7 +144,13 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
             machine.life.resume();
         }
         Killed => kill(machine),
-        Closed => machine.client.close().await,
+        Closed => {
+            machine.client.close().await;
+            machine.closed.store(true, Ordering::SeqCst);
+            if machine.client.activity().releases > 0 {
+                stage.violation("closed, and something was left to give back");
+            }
+        }
         Forced => {
             stage.promise_ends(fault.kind);
             let _ = stage.operator.lock(NAME).force_unlock().await;

@@ -234,15 +234,19 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
         End::Release
     };
     let short_lease_ms = lease_ms.min(2000);
+    let limited = rng.u32(0..10) == 0;
+    let extends = !overstays && rng.u32(0..6) == 0;
+    let extends_to_ms = extends.then(|| rng.u64(50..6000));
     let stay_ms = if overstays {
         rng.u64(short_lease_ms..short_lease_ms * 2)
+    } else if let Some(longer_ms) = extends_to_ms.filter(|_| rng.bool()) {
+        // Longer than it asked for, so that it has to be renewed after that.
+        rng.u64(0..longer_ms * 4)
     } else if rng.u32(0..5) == 0 {
         rng.u64(0..short_lease_ms * 2)
     } else {
         rng.u64(0..40)
     };
-    let limited = rng.u32(0..10) == 0;
-    let extends = !overstays && rng.u32(0..6) == 0;
     let fixed = overstays || rng.u32(0..4) == 0;
     Turn {
         think_ms: rng.u64(0..30),
@@ -260,7 +264,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
         }),
         max_hold_ms: limited.then(|| rng.u64(50..400)),
         reenters: rng.u32(0..5) == 0,
-        extends_to_ms: extends.then(|| rng.u64(50..6000)),
+        extends_to_ms,
         dropped_at_poll: dropped.then(|| rng.u32(1..=6)),
         stay_ms,
         end,
@@ -271,7 +275,7 @@ fn draw_fault(rng: &mut Rng, kind: Kind, machines: usize, lease_ms: u64) -> Faul
     use Kind::*;
     let at = match kind {
         RequestLost | ReplyLost | ReplyLate | RequestDoubled | RequestLate => rng.u64(0..6),
-        MessageLost => rng.u64(0..2),
+        MessageLost => rng.u64(0..4),
         MessageLate => 0,
         _ => rng.u64(5..250),
     };

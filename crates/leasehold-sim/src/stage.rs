@@ -48,6 +48,7 @@ struct State {
 
 pub(crate) struct Machine {
     pub(crate) client: Client,
+    pub(crate) closed: AtomicBool,
     pub(crate) network: Network,
     pub(crate) life: Life,
 }
@@ -178,6 +179,7 @@ impl Machine {
         weather(&network, scenario.latency_ms, seed, faults, recorder);
         Self {
             client,
+            closed: AtomicBool::new(false),
             network,
             life: Life::default(),
         }
@@ -189,6 +191,8 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seen = vec![0; faults.len()];
     let (ours, recorder) = (faults.clone(), recorder.clone());
+    let slow = faults.iter().find(|fault| fault.kind == Kind::MessageLate);
+    let slow_ms = slow.map_or(0, |fault| fault.span_ms);
     let note = recorder.clone();
     network.on_request(move |request| {
         let mut delay = || Duration::from_millis(rng.u64(0..=latency_ms));
@@ -213,18 +217,23 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
     network.on_message(move |_| {
         let mut delay = Some(Duration::from_millis(rng.u64(0..=latency_ms)));
         for (fault, seen) in faults.iter().zip(&mut seen) {
-            match fault.kind {
-                Kind::MessageLost if *seen == fault.at => delay = None,
-                Kind::MessageLate => {
-                    delay = delay.map(|delay| delay + Duration::from_millis(fault.span_ms));
-                }
-                _ => continue,
-            }
-            recorder.fault_happened(&fault.kind.name());
+            let span = Duration::from_millis(fault.span_ms);
+            let strikes = match fault.kind {
+                Kind::MessageLost => *seen == fault.at,
+                Kind::MessageLate => true,
+                _ => false,
+            };
             *seen += 1;
+            if strikes {
+                let late = fault.kind == Kind::MessageLate;
+                delay = delay.filter(|_| late).map(|delay| delay + span);
+                recorder.fault_happened(&fault.kind.name());
+            }
         }
         delay
     });
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xFF00);
+    network.on_subscription(move |_| Duration::from_millis(rng.u64(0..=latency_ms) + slow_ms));
 }
 
 /// What a fault makes of a request; `None` if it is none of requests.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -65,6 +66,7 @@ impl Taking<'_> {
             self.lock()
         };
         let wanting = self.stage.enter();
+        let closed = self.machine.closed.load(Ordering::SeqCst);
         let asked = self.stage.recorder.ask(NAME, self.who);
         let started = Instant::now();
         let acquire = self.ask(&lock);
@@ -76,6 +78,9 @@ impl Taking<'_> {
             },
         };
         self.check_time(started.elapsed());
+        if closed && result.is_ok() {
+            self.violation("a closed client acquires");
+        }
         match result {
             Ok(Some(guard)) => {
                 let inside = asked.acquired(&guard);
@@ -107,9 +112,8 @@ impl Taking<'_> {
         self.stay(&guard, half).await;
         if let Some(lease_ms) = self.turn.extends_to_ms
             && guard.is_held()
-            && let Err(error) = guard.extend(Duration::from_millis(lease_ms)).await
         {
-            self.check_error("extend", &error);
+            self.extend(&guard, Duration::from_millis(lease_ms)).await;
         }
         if guard.is_held() && self.turn.reenters {
             self.reenter(lock, &guard).await;
@@ -157,6 +161,19 @@ impl Taking<'_> {
             self.violation("believes in a lock that the server has not");
         } else if guard.valid_until() > Instant::now() + left {
             self.violation("believes in its lock for longer than the server keeps it");
+        }
+    }
+
+    async fn extend(&self, guard: &LockGuard, lease: Duration) {
+        let asked = Instant::now();
+        match guard.extend(lease).await {
+            Err(error) => self.check_error("extend", &error),
+            Ok(()) => {
+                let promised = asked + lease.mul_f64(0.98) - ROUNDING * 2;
+                if guard.valid_until() < promised && self.turn.max_hold_ms.is_none() {
+                    self.violation("an extension did not extend");
+                }
+            }
         }
     }
 
@@ -225,6 +242,10 @@ impl Taking<'_> {
 
     fn check_error(&self, what: &str, error: &Error) {
         let explained = match error.kind() {
+            // No fault lasts as long as a wait without a limit goes on.
+            _ if what == "acquire" && matches!(self.turn.ask, Ask::Acquire) => {
+                self.stage.any(|kind| kind == Kind::Closed)
+            }
             ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => {
                 self.stage.any(Kind::disturbs_calls)
             }
@@ -234,7 +255,7 @@ impl Taking<'_> {
         };
         let by_conduct = match what {
             "acquire" => self.waits_too_short() && error.kind() == ErrorKind::OutcomeUnknown,
-            _ => self.may_be_lost_by_conduct(),
+            _ => self.may_be_lost_by_conduct() && error.kind() == ErrorKind::Lost,
         };
         if !explained && !by_conduct {
             self.violation(&format!("{what} failed: {error}"));

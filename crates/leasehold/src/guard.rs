@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::lease::{Hold, Leaving};
+use crate::lease::{Hold, Leaving, Limit};
 use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::renewal::{Renewed, try_renew, why_lost};
@@ -46,16 +46,19 @@ impl Held {
 pub(crate) struct Share {
     context: Arc<Context>,
     held: Arc<Held>,
+    /// The maximum hold time that it brought.
+    limit: Option<Limit>,
     left: bool,
 }
 
 impl Share {
     /// The share is counted already: a new hold starts with one guard, and one
     /// more has been counted by [`Hold::join`].
-    pub(crate) fn new(context: Arc<Context>, held: Arc<Held>) -> Self {
+    pub(crate) fn new(context: Arc<Context>, held: Arc<Held>, limit: Option<Limit>) -> Self {
         Self {
             context,
             held,
+            limit,
             left: false,
         }
     }
@@ -77,7 +80,7 @@ impl Share {
         self.left = true;
         let hold = Arc::clone(self.hold());
         let loss = hold.loss();
-        match hold.leave() {
+        match hold.leave(self.limit) {
             Leaving::Shared => {}
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
@@ -138,7 +141,7 @@ impl Share {
     pub(crate) fn forget(mut self) {
         self.left = true;
         self.hold().forget();
-        if self.hold().leave() == Leaving::LeftToLease {
+        if self.hold().leave(self.limit) == Leaving::LeftToLease {
             self.leave_to_lease();
         }
     }
@@ -174,8 +177,10 @@ impl Share {
 
     /// A re-entry on terms of its own. Costs no round trip unless it wants more
     /// than the hold has, or its deadline is near.
-    pub(crate) async fn join_on(&self, terms: Terms) -> Result<()> {
-        if self.hold().raise_terms(terms) {
+    pub(crate) async fn join_on(&mut self, terms: Terms) -> Result<()> {
+        let must_confirm;
+        (must_confirm, self.limit) = self.hold().raise_terms(terms);
+        if must_confirm {
             return self.confirm().await;
         }
         if terms.max_hold.is_some() {
@@ -219,7 +224,7 @@ impl Drop for Share {
         if self.left {
             return;
         }
-        match self.hold().leave() {
+        match self.hold().leave(self.limit) {
             Leaving::Shared => {}
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {

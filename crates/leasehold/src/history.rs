@@ -282,7 +282,7 @@ impl Recorder {
 
     /// What the promise rests on is broken now: the server has lost data, its clock
     /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed
-    /// before count up to here; those after it must exclude each other again.
+    /// before count up to here, for good; those after it must exclude each other again.
     pub fn promise_ends_here(&self) {
         let now = self.shared.point();
         let mut history = self.shared.history();

@@ -60,13 +60,16 @@ pub(crate) struct Hold {
     changed: Notify,
 }
 
+/// What stands in the way while a renewal is on its way.
+const NO_REPLY_YET: &str = "no reply yet";
+
 struct State {
     terms: Terms,
     valid_until: Moment,
     /// When the last confirmed request left; before the first, when that did.
     confirmed_at: Moment,
-    /// When its maximum hold time is over, and what that was.
-    ends_at: Option<(Moment, Duration)>,
+    /// The maximum hold times of its guards.
+    limits: Vec<Limit>,
     guards: usize,
     /// Released, or left to its lease: nothing is reported any more.
     over: bool,
@@ -77,6 +80,9 @@ struct State {
     /// When the watchdog looks at it next.
     due: Option<Moment>,
 }
+
+/// When a guard's maximum hold time is over, and what that was.
+pub(crate) type Limit = (Moment, Duration);
 
 /// What a guard that leaves has to do about the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +115,11 @@ impl Hold {
                 terms,
                 valid_until: asked_at,
                 confirmed_at: asked_at,
-                ends_at: terms.max_hold.map(|limit| (asked_at + limit, limit)),
+                limits: terms
+                    .max_hold
+                    .map(|limit| (asked_at + limit, limit))
+                    .into_iter()
+                    .collect(),
                 guards: 1,
                 over: false,
                 forgotten: false,
@@ -167,7 +177,7 @@ impl Hold {
         let first = state.failing.is_none();
         state
             .failing
-            .get_or_insert_with(|| (sent, "no reply yet".to_owned()));
+            .get_or_insert_with(|| (sent, NO_REPLY_YET.to_owned()));
         first
     }
 
@@ -196,9 +206,14 @@ impl Hold {
     }
 
     /// How it will be lost at its deadline unless a renewal gets through; `None` while
-    /// they are answered.
+    /// they are answered soon.
     pub(crate) fn renewal_failure(&self) -> Option<LossReason> {
-        self.state().renewal_failure(self.clock.now())
+        let now = self.clock.now();
+        let state = self.state();
+        let soon = state.terms.lease / 20;
+        let (since, cause) = state.failing.as_ref()?;
+        let on_its_way = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
+        (!on_its_way).then(|| state.renewal_failure(now)).flatten()
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -253,10 +268,14 @@ impl Hold {
         usable
     }
 
-    /// One guard less.
-    pub(crate) fn leave(&self) -> Leaving {
+    /// One guard less, and the limit that it brought.
+    pub(crate) fn leave(&self, limit: Option<Limit>) -> Leaving {
         let mut state = self.state();
         state.guards -= 1;
+        let limits = &mut state.limits;
+        if let Some(at) = limits.iter().position(|other| Some(*other) == limit) {
+            limits.swap_remove(at);
+        }
         match (state.guards, state.forgotten) {
             (0, false) => Leaving::Last,
             (0, true) => {
@@ -286,9 +305,9 @@ impl Hold {
     }
 
     /// A guard asks for other terms: a longer lease, or renewal where there was
-    /// none. Says whether the server has to know. Terms never get worse, because
-    /// the other guards count on them.
-    pub(crate) fn raise_terms(&self, wanted: Terms) -> bool {
+    /// none. Says whether the server has to know, and the limit that leaves with the
+    /// guard. Terms never get worse, because the other guards count on them.
+    pub(crate) fn raise_terms(&self, wanted: Terms) -> (bool, Option<Limit>) {
         let now = self.clock.now();
         let mut state = self.state();
         let longer = wanted.lease > state.terms.lease;
@@ -299,18 +318,17 @@ impl Hold {
         if renewal || (longer && wanted.renew_every.is_some()) {
             state.terms.renew_every = wanted.renew_every;
         }
-        // Of two maximum hold times the one that is over first counts.
-        let end = wanted.max_hold.map(|limit| (now + limit, limit));
-        state.ends_at = state.ends_at.into_iter().chain(end).min();
+        let limit = wanted.max_hold.map(|limit| (now + limit, limit));
+        state.limits.extend(limit);
         // Whoever waits for the deadline has to look again.
         self.changed.notify_waiters();
         let left = state.valid_until.saturating_sub(now);
-        longer || renewal || left < state.terms.lease / 3
+        (longer || renewal || left < state.terms.lease / 3, limit)
     }
 
     /// The point at which its maximum hold time is over.
-    pub(crate) fn must_end_at(&self) -> Option<(Moment, Duration)> {
-        self.state().ends_at
+    pub(crate) fn must_end_at(&self) -> Option<Limit> {
+        self.state().ends_at()
     }
 
     /// Notes when the watchdog looks at it next, and returns what was noted.
@@ -323,7 +341,7 @@ impl State {
     /// Judges by the clock, so that a late timer can't keep a dead hold alive.
     fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.deadline() {
-            self.lost = Some(match self.ends_at {
+            self.lost = Some(match self.ends_at() {
                 Some((end, limit)) if end <= self.valid_until => LossReason::MaxHold { limit },
                 _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
             });
@@ -331,8 +349,13 @@ impl State {
         self.lost.as_ref()
     }
 
+    /// Of several maximum hold times the one that is over first counts.
+    fn ends_at(&self) -> Option<Limit> {
+        self.limits.iter().min().copied()
+    }
+
     fn deadline(&self) -> Moment {
-        self.ends_at
+        self.ends_at()
             .map_or(self.valid_until, |(end, _)| end.min(self.valid_until))
     }
 

@@ -128,7 +128,8 @@ impl Shared {
         {
             let (at, _) = *entry.key();
             let period = entry.get().terms().renew_every.unwrap_or_default();
-            let along = if due.len() < ONE_CALL {
+            let ends = entry.get().must_end_at().is_some_and(|(end, _)| end == at);
+            let along = if due.len() < ONE_CALL && !ends {
                 period / 20
             } else {
                 Duration::ZERO
@@ -166,7 +167,7 @@ const SPREAD: f64 = 0.2;
 const ONE_CALL: usize = 256;
 
 /// Most renewals on their way. After a pause of the process all holds can be due at
-/// once: the others wait here, in order of urgency, and not in the connection's queue,
+/// once: the others wait here, and not in the connection's queue,
 /// where whatever else the client asks would stand behind them.
 const MOST_AT_ONCE: usize = 8 * ONE_CALL;
 
@@ -188,6 +189,10 @@ async fn run(shared: Arc<Shared>) {
         }
         while let Some(done) = renewals.try_join_next() {
             on_their_way -= done.unwrap_or(0);
+        }
+        if renewals.is_empty() {
+            // A task that panicked has not said how many it had.
+            on_their_way = 0;
         }
         if on_their_way == MOST_AT_ONCE {
             on_their_way -= renewals

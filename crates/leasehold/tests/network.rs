@@ -217,3 +217,91 @@ async fn the_recorder_excuses_what_the_promise_does_not_cover() {
     after.releasing(&third);
     assert!(recorder.report().overlaps.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_network_can_be_cut_by_what_decides_about_a_request() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let (ours, mut has_cut) = (network.clone(), false);
+    network.on_request(move |request| {
+        if request.step == "lock.renew" && !has_cut {
+            has_cut = true;
+            ours.cut();
+        }
+        Fate::default()
+    });
+    let guard = client.lock("x").acquire().await.unwrap();
+    sleep(5000 * MS).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_decides_about_messages_sees_messages_only() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let (told, heard) = std::sync::mpsc::channel();
+    network.on_message(move |channel| {
+        told.send(channel.to_owned()).unwrap();
+        None
+    });
+    let guard = server.client().lock("x").acquire().await.unwrap();
+    let lock = client.lock("x").poll_cap(200 * MS);
+    assert!(lock.try_acquire_for(50 * MS).await.unwrap().is_none());
+    assert!(heard.try_recv().is_err(), "nothing was released so far");
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(50 * MS).await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    assert!(heard.try_recv().unwrap().contains("{x}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_on_its_way_is_no_failure() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(takes(20 * MS));
+    let guard = client.lock("x").acquire().await.unwrap();
+    for _ in 0..2000 {
+        assert_eq!(guard.renewal_failure(), None);
+        sleep(MS).await;
+    }
+    network.freeze(true);
+    sleep(450 * MS).await;
+    assert!(guard.renewal_failure().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_maximum_hold_time_of_a_re_entry_goes_with_its_guard() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let lock = client.lock("x").owned_by(&client.owner());
+    let outer = lock.acquire().await.unwrap();
+    let short = lock.clone().max_hold(2000 * MS);
+    short.acquire().await.unwrap().release().await.unwrap();
+    // One that fails leaves nothing either.
+    let (failing, asks) = (std::sync::Arc::new(()), short.lease(60_000 * MS));
+    let watched = std::sync::Arc::downgrade(&failing);
+    network.on_request(move |_| match watched.upgrade() {
+        Some(_) => Fate::default().reply_lost(),
+        None => Fate::default(),
+    });
+    asks.acquire().await.unwrap_err();
+    drop(failing);
+    sleep(10_000 * MS).await;
+    assert_eq!(outer.loss(), None);
+    let inner = lock.max_hold(2000 * MS).acquire().await.unwrap();
+    assert_eq!(inner.lost().await, LossReason::MaxHold { limit: 2000 * MS });
+    assert!(!outer.is_held(), "they share a hold");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewed_hold_that_was_extended_is_renewed_on() {
+    let server = Embedded::new();
+    let guard = server.client().lock("x").acquire().await.unwrap();
+    sleep(3000 * MS).await;
+    guard.extend(40_000 * MS).await.unwrap();
+    sleep(600_000 * MS).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}

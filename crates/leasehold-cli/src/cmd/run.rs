@@ -112,6 +112,14 @@ async fn supervise(job: &Job<'_>, guard: &LockGuard, signals: Signals) -> Result
         .map_err(|error| Failure::io("can't listen for the command's end", error))?;
     let mut terminal = Terminal::open();
     let mut deadman = Deadman::start()?;
+    // From before the command is there: if we are stopped right after its start, it has
+    // to end in time all the same.
+    deadman.kill_at(job.schedule.kill_at(guard));
+    if !guard.is_held() || deadman.has_struck() {
+        deadman.dismiss();
+        tell("the lock was lost before the command began; run it again");
+        return Ok(Exit::Lost);
+    }
     // The command inherits what is held back, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
     let group = Group::spawn(&job.name, &job.args.command);

@@ -93,6 +93,7 @@ impl Fate {
 
 type OnRequest = Box<dyn FnMut(&Request<'_>) -> Fate + Send>;
 type OnMessage = Box<dyn FnMut(&str) -> Option<Duration> + Send>;
+type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 
 /// The network of one client of an [`Embedded`](crate::Embedded) keyspace, as
 /// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first
@@ -122,14 +123,20 @@ pub struct Network {
 }
 
 impl Network {
-    /// Decides the fate of each request from now on.
+    /// Decides the fate of each request from now on. What decides may use this network,
+    /// to cut it for example, but not decide anew who decides.
     pub fn on_request(&self, fate: impl FnMut(&Request<'_>) -> Fate + Send + 'static) {
-        self.link.state().on_request = Box::new(fate);
+        *lock(&self.link.on_request) = Box::new(fate);
     }
 
     /// Decides for each message on a channel how long it takes; `None`: it is lost.
     pub fn on_message(&self, fate: impl FnMut(&str) -> Option<Duration> + Send + 'static) {
-        self.link.state().on_message = Box::new(fate);
+        *lock(&self.link.on_message) = Box::new(fate);
+    }
+
+    /// Decides how long the subscription to a channel takes to reach the server.
+    pub fn on_subscription(&self, takes: impl FnMut(&str) -> Duration + Send + 'static) {
+        *lock(&self.link.on_subscription) = Box::new(takes);
     }
 
     /// Closes the connections. What is on its way is lost, and who waits for a reply
@@ -191,6 +198,9 @@ impl Linked {
             channels: Channels::new(false),
             clock: memory.clock(),
             reply_limit,
+            on_request: Mutex::new(Box::new(|_| Fate::default())),
+            on_message: Mutex::new(Box::new(|_| Some(Duration::ZERO))),
+            on_subscription: Mutex::new(Box::new(|_| Duration::ZERO)),
             state: Mutex::new(State::new(memory.offset_ms())),
             changed: Notify::new(),
         });
@@ -237,14 +247,16 @@ pub(crate) struct Link {
     channels: Arc<Channels>,
     clock: Clock,
     reply_limit: Duration,
+    /// Each under a lock of its own: what decides may use the network.
+    on_request: Mutex<OnRequest>,
+    on_message: Mutex<OnMessage>,
+    on_subscription: Mutex<OnSubscription>,
     state: Mutex<State>,
     /// Told when there is something new to carry.
     changed: Notify,
 }
 
 struct State {
-    on_request: OnRequest,
-    on_message: OnMessage,
     frozen: bool,
     refused: bool,
     requests: u64,
@@ -263,8 +275,6 @@ struct State {
 impl State {
     fn new(offset_ms: i64) -> Self {
         Self {
-            on_request: Box::new(|_| Fate::default()),
-            on_message: Box::new(|_| Some(Duration::ZERO)),
             frozen: false,
             refused: false,
             requests: 0,
@@ -285,12 +295,16 @@ const LINGER: Duration = Duration::from_millis(500);
 
 impl Link {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn submit(&self, operation: Operation) -> oneshot::Receiver<Reply> {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
+        let fate = lock(&self.on_request)(&Request {
+            step: operation.step.name,
+            name: &String::from_utf8_lossy(&operation.parts[0]),
+        });
         let mut state = self.state();
         if state.refused {
             let refused = no_answer("connection refused", Outcome::DidNotRun);
@@ -298,10 +312,6 @@ impl Link {
             return receiver;
         }
         state.requests += 1;
-        let fate = (state.on_request)(&Request {
-            step: operation.step.name,
-            name: &String::from_utf8_lossy(&operation.parts[0]),
-        });
         let id = state.pending.add(sender, now + self.reply_limit);
         let estimate = clock_ms(now).saturating_add(state.offset_ms);
         let limit = i64::try_from(self.reply_limit.as_millis()).unwrap_or(i64::MAX);
@@ -325,14 +335,13 @@ impl Link {
 
     /// The server publishes on `channel`.
     pub(crate) fn publish(&self, channel: &str) {
-        let mut state = self.state();
-        if !state.at_server.contains(channel) {
+        if !self.state().at_server.contains(channel) {
             return;
         }
-        if let Some(delay) = (state.on_message)(channel) {
+        if let Some(delay) = lock(&self.on_message)(channel) {
             let at = self.clock.now() + delay;
-            state.events.message(at, Event::Message(channel.into()));
-            drop(state);
+            let event = Event::Message(channel.into());
+            self.state().events.message(at, event);
             self.changed.notify_one();
         }
     }
@@ -463,10 +472,11 @@ impl Link {
         if state.refused {
             return;
         }
+        drop(state);
         for channel in self.channels.take_fresh() {
-            let delay = (state.on_message)(&channel).unwrap_or_default();
+            let takes = lock(&self.on_subscription)(&channel);
             let event = Event::Subscribe(channel);
-            state.events.subscription(now + delay, event);
+            self.state().events.subscription(now + takes, event);
         }
     }
 
@@ -493,6 +503,10 @@ async fn carry(link: Arc<Link>) {
             () = due => {}
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn clock_ms(moment: Moment) -> i64 {

@@ -123,7 +123,8 @@ impl Lock {
     }
 
     /// Sets how long a hold may last in all, renewed or not. When that time is over
-    /// the holder is told ([`LossReason::MaxHold`]) and the lock is released. No
+    /// the holder is told ([`LossReason::MaxHold`]) and the lock is released. With an
+    /// [`Owner`] it counts for the guard that asked for it, and while that lives. No
     /// limit by default; at least 1 ms.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
@@ -307,7 +308,7 @@ impl Lock {
                     return Ok(share);
                 }
                 Entry::Joined(held) => {
-                    let share = Share::new(Arc::clone(&self.context), held);
+                    let mut share = Share::new(Arc::clone(&self.context), held, None);
                     match share.join_on(terms).await {
                         Ok(()) => return Ok(Some(share)),
                         // Lost meanwhile: ask anew.
@@ -345,8 +346,9 @@ impl Lock {
         let undo = wait.until_granted(&asker).await?;
         Ok(undo.map(|undo| {
             self.context.renewal.keep(undo.hold());
+            let limit = undo.hold().must_end_at();
             let held = Held::new(undo, self.owner.clone());
-            Share::new(Arc::clone(&self.context), held)
+            Share::new(Arc::clone(&self.context), held, limit)
         }))
     }
 
@@ -673,7 +675,7 @@ impl LockGuard {
 
     /// What renewing the lock has met with since its last confirmation: the loss that
     /// comes at [`valid_until`](Self::valid_until) unless a renewal gets through. `None`
-    /// while renewals are answered. For a holder that needs time to stop its work.
+    /// while renewals are answered within a twentieth of the lease. For a holder that needs time to stop its work.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         self.share.hold().renewal_failure()

@@ -172,7 +172,8 @@ impl Orders {
         self.order.clear();
         match order.trim_end().split_once(' ') {
             Some(("group", number)) => self.group = number.parse().ok().map(Pid::from_raw),
-            Some(("until", ms)) => self.deadline_ms = ms.parse().ok(),
+            // One that can't be read changes nothing: the deadline before it stands.
+            Some(("until", ms)) => self.deadline_ms = ms.parse().ok().or(self.deadline_ms),
             _ => {}
         }
     }

@@ -223,7 +223,7 @@ impl Schedule {
 
     /// When it is killed: before others can have the lock, by as much as a loaded
     /// machine needs to do it.
-    fn kill_at(&self, guard: &LockGuard) -> Instant {
+    pub(super) fn kill_at(&self, guard: &LockGuard) -> Instant {
         earlier(guard.valid_until(), self.lease / 20)
     }
 

@@ -22,7 +22,10 @@ local function force_unlock(lock, marker, channel)
   redis.call('DEL', lock)
   if ttl > 0 then
     -- Only a courtesy: it fails when the server is out of memory.
-    local noted = redis.pcall('HSET', marker, holder, '1')
+    -- A name that is broken again and again must not fill the memory.
+    local size = redis.pcall('HLEN', marker)
+    local noted = type(size) == 'number' and size < 64
+      and redis.pcall('HSET', marker, holder, '1')
     if type(noted) == 'number' and redis.call('PTTL', marker) < ttl then
       local expiry = redis.pcall('PEXPIRE', marker, ttl)
       if type(expiry) == 'table' then redis.pcall('DEL', marker) end

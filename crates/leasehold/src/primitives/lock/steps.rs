@@ -112,7 +112,8 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
         keyspace.del(lock);
         if let Ok(ttl @ 1..) = u64::try_from(ttl) {
             // A marker of another type is left alone: it is only a courtesy.
-            if keyspace.hset(marker, &holder, b"1").is_ok() {
+            if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
+                keyspace.hset(marker, &holder, b"1")?;
                 lengthen(keyspace, marker, ttl);
             }
         }
