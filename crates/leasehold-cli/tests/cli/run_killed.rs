@@ -2,12 +2,15 @@
 //! without it.
 
 use std::thread;
+use std::time::Instant;
 
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
 
 use crate::support::{BINARY, LIMIT, Running, Trace, leasehold, leasehold_at, run_script, send};
-use crate::support::{done, expect_nothing_runs, is_alive, is_free, process, server, start};
+use crate::support::{
+    done, expect_nothing_runs, is_alive, is_free, process, processes, server, start,
+};
 
 /// Long enough to kill in its last part also on a busy machine.
 const LEASE: [&str; 2] = ["--lease", "5s"];
@@ -62,6 +65,34 @@ fn command_of_a_leasehold_that_stands_still_is_killed_before_the_lock_is_free() 
         .expect_on_stderr("the lock `job` is lost: its lease ran out");
     expect_nothing_runs(&server.url());
     trace.expect_no_overlap();
+}
+
+#[test]
+fn command_of_a_leasehold_that_is_stopped_right_after_its_start_is_killed_in_time() {
+    let server = server();
+    let url = server.url();
+    let script = "trap '' TERM HUP; while :; do sleep 0.1; done";
+    let is_ours = |line: &str| line.contains(" run-launch ") || line.starts_with("sh ");
+    // Where exactly the stop hits is chance.
+    for _ in 0..5 {
+        let run = start(&mut run_script(&server, &["--lease", "1s"], script));
+        // At once: a look every few milliseconds comes too late.
+        let children = format!("/proc/{0}/task/{0}/children", run.pid());
+        let both_run = || {
+            std::fs::read_to_string(&children)
+                .is_ok_and(|children| children.split_whitespace().count() == 2)
+        };
+        let deadline = Instant::now() + LIMIT;
+        while !both_run() {
+            assert!(Instant::now() < deadline, "the command never started");
+        }
+        run.signal(Signal::SIGSTOP);
+        eventually("the lease is over", LIMIT, || is_free(&server));
+        let left = processes(&url);
+        assert!(!left.iter().any(|(_, line)| is_ours(line)), "{left:?}");
+        run.signal(Signal::SIGCONT);
+        run.done().expect_code(70);
+    }
 }
 
 #[test]

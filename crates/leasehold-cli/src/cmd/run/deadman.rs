@@ -14,7 +14,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid, getppid};
 use tokio::time::Instant;
 
 use super::launch::ourselves;
@@ -120,12 +120,14 @@ fn spawn() -> Result<(Child, UnixStream), Failure> {
 pub(crate) fn main() -> Result<Exit, Failure> {
     // Nothing ends it before its time but KILL.
     let _ = SigSet::all().thread_block();
+    let leasehold = getppid();
     let cant_listen = |error| Failure::io("can't listen to leasehold", error);
     let line = io::stdin().as_fd().try_clone_to_owned();
     let mut line = BufReader::new(UnixStream::from(line.map_err(cant_listen)?));
     let mut orders = Orders::default();
     let we_are_alone = orders.follow(&mut line).map_err(cant_listen)?;
-    let Some(group) = orders.group else {
+    // Whoever started us may have been stopped before it could tell.
+    let Some(group) = orders.group.or_else(|| command_of(leasehold)) else {
         return Ok(Exit::Success);
     };
     // Fails when nobody is left, or when the command has become another user.
@@ -134,6 +136,22 @@ pub(crate) fn main() -> Result<Exit, Failure> {
         tell("it has been killed, and its command with it");
     }
     Ok(Exit::Success)
+}
+
+/// The group of the command that `leasehold` has started: its other child.
+fn command_of(leasehold: Pid) -> Option<Pid> {
+    let children = std::fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // After the name, which may hold anything: the state, then the parent.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            (parent.parse() == Ok(leasehold.as_raw())).then(|| Pid::from_raw(pid))
+        });
+    let mut others = children.filter(|child| *child != Pid::this());
+    others.find(|child| getpgid(Some(*child)) == Ok(*child))
 }
 
 /// What it has been told so far.
