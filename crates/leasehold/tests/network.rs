@@ -1,6 +1,6 @@
 //! An embedded keyspace behind a network that loses, doubles and delays: what tests
 //! of users can do, and what simulated histories have found.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
 use std::time::Duration;
 

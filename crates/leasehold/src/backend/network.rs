@@ -326,7 +326,7 @@ impl Link {
         }
         let reply = (fate.lost != Lost::Reply).then_some((id, fate.reply));
         if fate.lost != Lost::Request {
-            state.events.to_server(now + fate.request, request(reply));
+            state.events.call(now + fate.request, request(reply));
         }
         drop(state);
         self.changed.notify_one();
@@ -439,7 +439,7 @@ impl Link {
         };
         if let Some((id, delay)) = reply {
             let event = Event::Reply { id, reply: result };
-            self.state().events.from_server(now + delay, event);
+            self.state().events.reply(now + delay, event);
         }
     }
 

@@ -44,12 +44,12 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn to_server(&mut self, at: Moment, event: Event) {
+    pub(super) fn call(&mut self, at: Moment, event: Event) {
         self.calls_up = self.calls_up.max(at);
         self.out_of_line(self.calls_up, event);
     }
 
-    pub(super) fn from_server(&mut self, at: Moment, event: Event) {
+    pub(super) fn reply(&mut self, at: Moment, event: Event) {
         self.calls_down = self.calls_down.max(at);
         self.out_of_line(self.calls_down, event);
     }
