@@ -194,7 +194,8 @@ impl Share {
         match try_renew(&self.context.backend, self.context.clock, hold).await {
             Ok(Renewed::Yes) => {
                 self.context.renewal.keep(hold);
-                Ok(())
+                // The answer may have come when the hold was lost already.
+                hold.check()
             }
             Ok(Renewed::Lost | Renewed::Failed) => Err(Error::lost(
                 &hold.key,

@@ -305,3 +305,14 @@ async fn a_renewed_hold_that_was_extended_is_renewed_on() {
     assert!(guard.is_held(), "{:?}", guard.loss());
     guard.release().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_whose_answer_comes_after_the_deadline_is_none() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let guard = client.lock("x").lease(200 * MS).acquire().await.unwrap();
+    network.on_request(takes(150 * MS));
+    let error = guard.extend(60_000 * MS).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(!guard.is_held());
+}
