@@ -1,7 +1,9 @@
 //! The faults a history can have, and what each of them excuses.
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+use clap::ValueEnum;
+
+/// A kind of fault. `value_variants()` lists them.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
 pub enum Kind {
     /// The server never sees a request.
@@ -63,37 +65,6 @@ pub enum Kind {
 use Kind::*;
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 27] = [
-        RequestLost,
-        ReplyLost,
-        ReplyLate,
-        RequestDoubled,
-        RequestLate,
-        Cut,
-        CutReordered,
-        MessagesCut,
-        MessageLost,
-        MessageLate,
-        Frozen,
-        Refused,
-        RestartWithData,
-        RestartEmpty,
-        RolledBack,
-        ClockAhead,
-        ClockBack,
-        Paused,
-        Killed,
-        Closed,
-        Forced,
-        Removed,
-        AcquireDropped,
-        GuardDropped,
-        ReleaseDropped,
-        Forgotten,
-        Overstayed,
-    ];
-
     /// Its name, as the report shows it.
     #[must_use]
     pub fn name(self) -> String {

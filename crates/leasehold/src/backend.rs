@@ -103,23 +103,13 @@ impl Future for Reply {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
             Self::Ready(reply) => Poll::Ready(reply.take().expect("a reply is polled once")),
-            Self::Sent(receiver) => Pin::new(receiver)
-                .poll(context)
-                .map(|reply| reply.unwrap_or_else(|_| Err(network_gone()))),
+            Self::Sent(receiver) => Pin::new(receiver).poll(context).map(|reply| {
+                reply.unwrap_or_else(|_| Err(Failure::runtime_stopped(memory::ADDRESS)))
+            }),
             #[cfg(feature = "redis")]
             Self::Queued(queued) => Pin::new(queued).poll(context),
         }
     }
-}
-
-/// The task that carried it is gone, with its runtime or its client.
-fn network_gone() -> Failure {
-    let what = "the client's runtime has stopped";
-    Failure::new(
-        Outcome::MayHaveRun,
-        Cause::NoAnswer(what.into()),
-        memory::ADDRESS,
-    )
 }
 
 /// What became of a submitted operation, for the one who has to undo it.

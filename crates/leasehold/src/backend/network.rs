@@ -514,5 +514,5 @@ fn clock_ms(moment: Moment) -> i64 {
 }
 
 fn no_answer(what: &str, outcome: Outcome) -> Failure {
-    Failure::new(outcome, Cause::NoAnswer(what.into()), ADDRESS)
+    Failure::no_answer(outcome, what, ADDRESS)
 }

@@ -130,6 +130,21 @@ impl Failure {
         }
     }
 
+    /// Nobody answered.
+    pub(crate) fn no_answer(
+        outcome: Outcome,
+        what: impl Into<String>,
+        address: impl Into<Arc<str>>,
+    ) -> Self {
+        Self::new(outcome, Cause::NoAnswer(what.into()), address)
+    }
+
+    /// The task that carried it is gone, with its runtime or its client.
+    pub(crate) fn runtime_stopped(address: impl Into<Arc<str>>) -> Self {
+        let what = "the client's runtime has stopped";
+        Self::no_answer(Outcome::MayHaveRun, what, address)
+    }
+
     /// Whether it is worth asking again.
     pub(crate) fn may_heal(&self) -> bool {
         matches!(

@@ -265,12 +265,8 @@ fn failure(lane: &Lane, error: RedisError) -> Failure {
 }
 
 fn no_answer(lane: &Lane, what: &str, outcome: Outcome) -> Failure {
-    Failure {
-        outcome,
-        cause: Cause::NoAnswer(Shown(what).to_string()),
-        address: Arc::clone(&lane.address),
-        source: None,
-    }
+    let address = Arc::clone(&lane.address);
+    Failure::no_answer(outcome, Shown(what).to_string(), address)
 }
 
 fn is_noscript(error: &RedisError) -> bool {

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::call;
 use super::script::Script;
-use crate::backend::step::{Cause, Failure, Operation, Outcome, Value};
+use crate::backend::step::{Failure, Operation, Value};
 use crate::clock::Clock;
 
 /// Most operations in one call.
@@ -404,12 +404,7 @@ impl Future for Queued {
         Pin::new(&mut self.receiver).poll(context).map(|reply| {
             reply.unwrap_or_else(|_| {
                 // The task that carried it went down with its runtime.
-                Err(Failure {
-                    outcome: Outcome::MayHaveRun,
-                    cause: Cause::NoAnswer("the client's runtime has stopped".into()),
-                    address: Arc::clone(&self.lane.address),
-                    source: None,
-                })
+                Err(Failure::runtime_stopped(Arc::clone(&self.lane.address)))
             })
         })
     }
