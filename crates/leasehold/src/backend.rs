@@ -14,6 +14,8 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
+use crate::clock::Moment;
+
 use channels::Channels;
 use step::{Cause, Failure, Operation, Outcome, Value};
 
@@ -62,6 +64,29 @@ impl Backend {
     /// A failure at this backend.
     pub(crate) fn failure(&self, outcome: Outcome, cause: Cause) -> Failure {
         Failure::new(outcome, cause, self.address())
+    }
+
+    /// What tells this server from others: the same for all its clients in this process,
+    /// and for a server in all processes that call it by the same name.
+    pub(crate) fn server(&self) -> String {
+        match self {
+            Self::Memory(memory) => memory.server(),
+            Self::Network(linked) => linked.server(),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.address().to_owned(),
+        }
+    }
+
+    /// When the server started, if that is known and it was later than `since`: whatever
+    /// it had before may be gone.
+    pub(crate) fn started_after(&self, since: Moment) -> Option<Moment> {
+        let started = match self {
+            Self::Memory(memory) => memory.started(),
+            Self::Network(linked) => linked.started(),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.started(),
+        };
+        started.filter(|started| *started > since)
     }
 
     /// The server's address without credentials, for messages.

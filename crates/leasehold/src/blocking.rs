@@ -23,8 +23,22 @@
 //! one: it would block the executor. Inside `tokio::task::spawn_blocking` they work.
 
 mod client;
+mod expirable;
+mod fair;
+mod fenced;
+mod latch;
 mod lock;
+mod members;
 mod runtime;
+mod rw;
+mod semaphore;
 
 pub use client::Client;
+pub use expirable::{ExpirablePermit, ExpirableSemaphore};
+pub use fair::FairLock;
+pub use fenced::FencedLock;
+pub use latch::CountDownLatch;
 pub use lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
+pub use members::{GroupLock, Member, MultiLock, RedLock};
+pub use rw::{NotUpgraded, RwLock};
+pub use semaphore::{Semaphore, SemaphorePermit};

@@ -1,6 +1,8 @@
 //! What dropped guards and dropped waits leave to do: give back what the server
 //! granted, or may have granted.
 
+pub(crate) mod markers;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,10 +10,48 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::backend::step::{Outcome, Value};
+use crate::backend::step::{Operation, Outcome, Value};
 use crate::backend::{Backend, Reply, Ticket};
 use crate::clock::{Clock, Moment};
+use crate::key::Key;
 use crate::lease::Hold;
+
+/// What can be given back.
+pub(crate) trait Return: Send + Sync + 'static {
+    fn key(&self) -> &Key;
+
+    /// Gives it back. Asked for again, it changes nothing more.
+    fn give_back(&self) -> Operation;
+
+    /// When there is nothing left to give back. `unsure_since`: a request left then, or
+    /// after, that has not been answered; `None`: each is known not to have run. A reply is
+    /// waited for as long as `reply_limit`.
+    fn over_at(
+        &self,
+        started: Moment,
+        unsure_since: Option<Moment>,
+        reply_limit: Duration,
+    ) -> Moment;
+}
+
+impl Return for Hold {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn give_back(&self) -> Operation {
+        self.steps.release()
+    }
+
+    fn over_at(
+        &self,
+        started: Moment,
+        _unsure_since: Option<Moment>,
+        reply_limit: Duration,
+    ) -> Moment {
+        started + self.steps.ends_within(self.terms().lease) + reply_limit
+    }
+}
 
 /// Gives back in the background.
 pub(crate) struct Cleanup {
@@ -37,14 +77,27 @@ impl Cleanup {
         })
     }
 
+    /// Sends what nobody waits for, and what ends by itself if it does not arrive.
+    pub(crate) fn send(&self, operation: Operation) {
+        let reply = self.backend.submit(operation);
+        if matches!(reply, Reply::Ready(_)) {
+            return;
+        }
+        let pending = PendingOne::new(&self.pending);
+        self.runtime.spawn(async move {
+            let _pending = pending;
+            let _ = reply.await;
+        });
+    }
+
     /// Gives `hold` back. The first request is queued when this returns, so that
     /// whatever is asked for the same name next runs behind it.
     ///
     /// `unanswered`: no reply has come to the request that may have been granted.
     /// Such a request can still be on the network, and is asked for once more when
     /// the server would refuse it as too late.
-    fn give_back(self: &Arc<Self>, hold: Arc<Hold>, unanswered: bool) {
-        let first = self.backend.submit(hold.steps.release());
+    pub(crate) fn give_back<H: Return>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
+        let first = self.backend.submit(hold.give_back());
         if matches!(first, Reply::Ready(Some(Ok(_)))) {
             return;
         }
@@ -52,38 +105,58 @@ impl Cleanup {
         let cleanup = Arc::clone(self);
         self.runtime.spawn(async move {
             let _pending = pending;
-            // After one lease and the time a reply may take there is nothing left.
-            let limit = cleanup.backend.reply_limit();
-            let end = cleanup.clock.now() + hold.terms().lease + limit;
-            cleanup.until_given_back(&hold, first, end).await;
+            let started = cleanup.clock.now();
+            cleanup.until_given_back(&*hold, first, started).await;
             if unanswered {
-                cleanup.clock.sleep_until(cleanup.clock.now() + limit).await;
-                let again = cleanup.backend.submit(hold.steps.release());
-                cleanup.until_given_back(&hold, again, end + limit).await;
+                cleanup.give_back_what_comes_late(&*hold, started).await;
             }
         });
     }
 
-    async fn until_given_back(&self, hold: &Hold, mut reply: Reply, end: Moment) {
+    /// `hold` is given back, but an earlier request for it can still be on the network.
+    fn give_back_again<H: Return>(self: &Arc<Self>, hold: Arc<H>) {
+        let pending = PendingOne::new(&self.pending);
+        let cleanup = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let _pending = pending;
+            let started = cleanup.clock.now();
+            cleanup.give_back_what_comes_late(&*hold, started).await;
+        });
+    }
+
+    /// Once more, when the server would refuse an earlier request as too late.
+    async fn give_back_what_comes_late<H: Return>(&self, hold: &H, started: Moment) {
+        let limit = self.backend.reply_limit();
+        self.clock.sleep_until(self.clock.now() + limit).await;
+        let again = self.backend.submit(hold.give_back());
+        self.until_given_back(hold, again, started + limit).await;
+    }
+
+    async fn until_given_back<H: Return>(&self, hold: &H, mut reply: Reply, started: Moment) {
         let mut pause = Duration::from_millis(20);
+        let (mut left_at, mut unsure_since) = (started, None);
         loop {
             match reply.await {
                 Ok(_) => return,
                 Err(failure) if !failure.may_heal() => {
                     tracing::warn!(
-                        key = %hold.key, cause = %failure.cause,
-                        "can't release; the lock stays until its lease ends"
+                        key = %hold.key(), cause = %failure.cause,
+                        "can't release; what has a lease stays until it ends"
                     );
                     return;
                 }
+                Err(failure) if failure.outcome == Outcome::MayHaveRun => {
+                    unsure_since.get_or_insert(left_at);
+                }
                 Err(_) => {}
             }
-            if self.clock.now() >= end {
+            if self.clock.now() >= hold.over_at(started, unsure_since, self.backend.reply_limit()) {
                 return;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
-            reply = self.backend.submit(hold.steps.release());
+            left_at = self.clock.now();
+            reply = self.backend.submit(hold.give_back());
         }
     }
 
@@ -127,25 +200,36 @@ impl Drop for PendingOne {
 ///
 /// Armed later, a future dropped while the reply travels would leave the lock
 /// held for a whole lease.
-pub(crate) struct Undo {
+///
+/// One that asks again and again for the same hold, because it has a place in line on
+/// the server, keeps its undo from the first request on.
+pub(crate) struct Undo<H: Return = Hold> {
     cleanup: Arc<Cleanup>,
-    hold: Arc<Hold>,
+    hold: Arc<H>,
     state: Armed,
+    /// An earlier request for the same hold has taken a place in line, or may have.
+    in_line: bool,
+    /// Until when an earlier one that was never answered could still be carried out.
+    late_until: Option<Moment>,
 }
 
 enum Armed {
     No,
     /// The request's fate is not known yet; a ticket for it once it is queued.
     Asking(Option<Ticket>),
+    /// Not now, and it waits for its turn.
+    Waiting,
     Held,
 }
 
-impl Undo {
-    pub(crate) fn arm(cleanup: &Arc<Cleanup>, hold: Arc<Hold>) -> Self {
+impl<H: Return> Undo<H> {
+    pub(crate) fn arm(cleanup: &Arc<Cleanup>, hold: Arc<H>) -> Self {
         Self {
             cleanup: Arc::clone(cleanup),
             hold,
             state: Armed::Asking(None),
+            in_line: false,
+            late_until: None,
         }
     }
 
@@ -159,37 +243,60 @@ impl Undo {
         self.state = Armed::Held;
     }
 
+    /// The server has not granted it, and keeps its place in line.
+    pub(crate) fn in_line(&mut self) {
+        self.in_line = true;
+        self.state = Armed::Waiting;
+    }
+
     /// There is nothing to undo.
     pub(crate) fn disarm(&mut self) {
         self.state = Armed::No;
     }
 
-    /// The request has failed: armed only if it may have run.
-    pub(crate) fn failed(&mut self, outcome: Outcome) {
-        if outcome == Outcome::DidNotRun {
-            self.disarm();
+    /// The server has taken the hold back.
+    pub(crate) fn given_back(&mut self) {
+        self.disarm();
+        if self.may_come_late() {
+            self.cleanup.give_back_again(Arc::clone(&self.hold));
         }
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
+    /// The request has failed: armed only if it, or one before it, may have run.
+    pub(crate) fn failed(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::DidNotRun if self.in_line => self.state = Armed::Waiting,
+            Outcome::DidNotRun => self.disarm(),
+            Outcome::MayHaveRun => {
+                self.in_line = true;
+                let limit = self.cleanup.backend.reply_limit();
+                self.late_until = Some(self.cleanup.clock.now() + limit);
+            }
+        }
+    }
+
+    fn may_come_late(&self) -> bool {
+        let now = self.cleanup.clock.now();
+        self.late_until.is_some_and(|moment| now < moment)
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<H> {
         &self.hold
     }
 
     /// What dropping it does, now; afterwards it is disarmed.
     pub(crate) fn give_back_now(&mut self) {
-        match std::mem::replace(&mut self.state, Armed::No) {
-            Armed::No | Armed::Asking(None) => {}
-            Armed::Held => self.cleanup.give_back(Arc::clone(&self.hold), false),
-            Armed::Asking(Some(ticket)) => {
-                if ticket.may_have_run() {
-                    self.cleanup.give_back(Arc::clone(&self.hold), true);
-                }
-            }
-        }
+        let unanswered = match std::mem::replace(&mut self.state, Armed::No) {
+            Armed::Asking(Some(ticket)) if ticket.may_have_run() => true,
+            Armed::Asking(_) if !self.in_line => return,
+            Armed::No => return,
+            Armed::Asking(_) | Armed::Waiting | Armed::Held => self.may_come_late(),
+        };
+        self.cleanup.give_back(Arc::clone(&self.hold), unanswered);
     }
 }
 
-impl Drop for Undo {
+impl<H: Return> Drop for Undo<H> {
     fn drop(&mut self) {
         self.give_back_now();
     }

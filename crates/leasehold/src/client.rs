@@ -9,12 +9,20 @@ use tokio::runtime::Handle;
 use crate::backend::Backend;
 use crate::backend::memory::Embedded;
 use crate::backend::network::{Linked, Network};
-use crate::config;
+#[cfg(feature = "redis")]
+use crate::backend::redis::{Reach, Redis};
+use crate::config::{self, Peers};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::SafetyMargin;
 use crate::owner::Owner;
-use crate::primitives::lock::Lock;
+use crate::primitives::expirable::ExpirableSemaphore;
+use crate::primitives::fair::{Fair, FairLock};
+use crate::primitives::fenced::{Fenced, FencedLock};
+use crate::primitives::latch::CountDownLatch;
+use crate::primitives::lock::{GroupLock, Lock, Plain};
+use crate::primitives::rw::RwLock;
+use crate::primitives::semaphore::Semaphore;
 
 /// A connection to a server, or to an embedded keyspace. Cheap to clone; clones
 /// share the connection, the watchdog and the identity.
@@ -72,7 +80,63 @@ impl Client {
     #[doc(alias = "getLock")]
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
-        Lock::new(Arc::clone(&self.context), name)
+        Lock::named(Arc::clone(&self.context), name, Plain)
+    }
+
+    /// The lock on all of these `values` of a group at once. Nothing is sent; a bad name is
+    /// told when the lock is used.
+    #[doc(alias = "getMultiLock")]
+    #[must_use]
+    pub fn group_lock<V: Into<String>>(
+        &self,
+        group: &str,
+        values: impl IntoIterator<Item = V>,
+    ) -> GroupLock {
+        GroupLock::of_group(Arc::clone(&self.context), group, values)
+    }
+
+    /// The lock called `name`, with a fencing token for each hold.
+    #[doc(alias = "getFencedLock")]
+    #[must_use]
+    pub fn fenced_lock(&self, name: &str) -> FencedLock {
+        Lock::named(Arc::clone(&self.context), name, Fenced)
+    }
+
+    /// The fair lock called `name`: its waiters get it in the order in which they came.
+    #[doc(alias = "getFairLock")]
+    #[doc(alias = "getNonReentrantFairLock")]
+    #[must_use]
+    pub fn fair_lock(&self, name: &str) -> FairLock {
+        Lock::named(Arc::clone(&self.context), name, Fair::new())
+    }
+
+    /// The read-write lock called `name`.
+    #[doc(alias = "getReadWriteLock")]
+    #[must_use]
+    pub fn rw_lock(&self, name: &str) -> RwLock {
+        RwLock::named(&self.context, name)
+    }
+
+    /// The semaphore called `name`. Nothing is sent; a bad name is told when it is used.
+    #[doc(alias = "getSemaphore")]
+    #[must_use]
+    pub fn semaphore(&self, name: &str) -> Semaphore {
+        Semaphore::new(Arc::clone(&self.context), name)
+    }
+
+    /// The semaphore called `name` whose permits have leases. Nothing is sent; a bad name is
+    /// told when it is used.
+    #[doc(alias = "getPermitExpirableSemaphore")]
+    #[must_use]
+    pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
+        ExpirableSemaphore::new(Arc::clone(&self.context), name)
+    }
+
+    /// The latch called `name`. Nothing is sent; a bad name is told when it is used.
+    #[doc(alias = "getCountDownLatch")]
+    #[must_use]
+    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
+        CountDownLatch::new(Arc::clone(&self.context), name)
     }
 
     /// A new owner, for re-entrant acquires.
@@ -129,7 +193,14 @@ impl Client {
             drift: builder.drift,
         };
         Self {
-            context: Context::new(backend, clock, margin, builder.lease, &Handle::current()),
+            context: Context::new(
+                backend,
+                clock,
+                margin,
+                builder.lease,
+                builder.peers,
+                &Handle::current(),
+            ),
         }
     }
 }
@@ -198,6 +269,7 @@ impl Embedded {
 pub struct ClientBuilder {
     lease: Duration,
     drift: f64,
+    peers: Peers,
     connect_limit: Duration,
     reply_limit: Duration,
     #[cfg(feature = "tls")]
@@ -209,6 +281,7 @@ impl Default for ClientBuilder {
         Self {
             lease: config::DEFAULT_LEASE,
             drift: 0.01,
+            peers: Peers::All,
             connect_limit: Duration::from_secs(3),
             reply_limit: Duration::from_secs(2),
             #[cfg(feature = "tls")]
@@ -233,6 +306,14 @@ impl ClientBuilder {
     #[must_use]
     pub fn drift(mut self, part: f64) -> Self {
         self.drift = part;
+        self
+    }
+
+    /// Sets who shares the client's names. [`Peers::All`] by default; where Redisson is
+    /// not among them, keys that it would need for ever are given an end.
+    #[must_use]
+    pub fn peers(mut self, peers: Peers) -> Self {
+        self.peers = peers;
         self
     }
 
@@ -276,23 +357,61 @@ impl ClientBuilder {
         self.connect_to_server(url).await
     }
 
+    /// A client of the server at `url` that connects in the background, and goes on trying
+    /// for as long as it lives. For a server that may be down now, as one of several under a
+    /// [`RedLock`](crate::RedLock).
+    ///
+    /// Until the first attempt has ended, requests wait for it; afterwards they fail at once
+    /// while there is no connection. What [`connect`](Self::connect) says of a wrong address
+    /// or password, they say.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] for a bad URL or a setting out of its range.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn connect_in_background(&self, url: &str) -> Result<Client> {
+        self.check()?;
+        if url.trim() == "memory://" {
+            return Embedded::new().client_with(self);
+        }
+        self.start_to_server(url)
+    }
+
     #[cfg(feature = "redis")]
     async fn connect_to_server(&self, url: &str) -> Result<Client> {
-        use crate::backend::redis::{Reach, Redis};
-        let reach = Reach {
+        let (reach, steps) = (self.reach(url), crate::primitives::steps());
+        let redis = Redis::connect(reach, &steps, crate::clock::Clock::Boot).await?;
+        Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
+    }
+
+    #[cfg(feature = "redis")]
+    fn start_to_server(&self, url: &str) -> Result<Client> {
+        let (reach, steps) = (self.reach(url), crate::primitives::steps());
+        let redis = Redis::start(reach, &steps, crate::clock::Clock::Boot)?;
+        Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
+    }
+
+    #[cfg(feature = "redis")]
+    fn reach(&self, url: &str) -> Reach {
+        Reach {
             url: url.to_owned(),
             connect_limit: self.connect_limit,
             reply_limit: self.reply_limit,
             #[cfg(feature = "tls")]
             authorities: self.authorities.clone(),
-        };
-        let steps = crate::primitives::steps();
-        let redis = Redis::connect(reach, &steps, crate::clock::Clock::Boot).await?;
-        Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
+        }
     }
 
     #[cfg(not(feature = "redis"))]
-    async fn connect_to_server(&self, _url: &str) -> Result<Client> {
+    async fn connect_to_server(&self, url: &str) -> Result<Client> {
+        self.start_to_server(url)
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn start_to_server(&self, _url: &str) -> Result<Client> {
         Err(Error::new(
             ErrorKind::Unsupported,
             "this build has no servers; build leasehold with the feature `redis`, or use memory://",

@@ -83,13 +83,39 @@ impl BackOff {
     }
 }
 
+/// Who shares a client's names: see [`ClientBuilder::peers`](crate::ClientBuilder::peers).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Peers {
+    /// Clients of this library, and Redisson of any version.
+    #[default]
+    All,
+    /// Clients of this library alone.
+    RustOnly,
+}
+
 /// The terms of a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     /// `None`: a fixed lease, never renewed.
     pub(crate) renew_every: Option<Duration>,
+    /// How often the server is reminded of what is left of a fixed lease, where others
+    /// could cut it short.
+    pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+}
+
+impl Terms {
+    /// Whether the watchdog only reminds the server of it.
+    pub(crate) fn is_reminded(&self) -> bool {
+        self.renew_every.is_none() && self.remind_every.is_some()
+    }
+
+    /// How often the watchdog has to do with it.
+    pub(crate) fn looked_after_every(&self) -> Option<Duration> {
+        self.renew_every.or(self.remind_every)
+    }
 }
 
 /// What a handle has been set to. Values are checked when they are used, so that
@@ -116,6 +142,11 @@ impl Settings {
             poll_cap: DEFAULT_POLL_CAP,
             outage_limit: DEFAULT_OUTAGE_LIMIT,
         }
+    }
+
+    /// Checks what only a wait uses.
+    pub(crate) fn check_waiting(&self, key: &Key) -> Result<()> {
+        check_span("poll cap", self.poll_cap, Duration::from_millis(1), "", key)
     }
 
     /// The terms of a new hold, after a check of every value.
@@ -149,6 +180,7 @@ impl Settings {
             renew_every: self
                 .renewed
                 .then(|| self.renew_every.unwrap_or(self.lease / 3)),
+            remind_every: None,
             max_hold: self.max_hold,
         })
     }
@@ -159,6 +191,22 @@ pub(crate) fn check_lease(lease: Duration, key: &Key) -> Result<()> {
     check_span("lease", lease, MIN_LEASE, "", key)
 }
 
+/// Checks how long a key is to live.
+pub(crate) fn check_life(life: Duration, key: &Key) -> Result<()> {
+    check_span("life", life, Duration::from_millis(1), "", key)
+}
+
+/// Checks a number of permits or steps: Redisson counts to 2^31 - 1.
+pub(crate) fn check_number(what: &str, number: u64, most: u64, key: &Key) -> Result<()> {
+    if number > most {
+        return Err(misuse(
+            key,
+            format!("{number} {what} for `{key}` are over the maximum of {most}; use fewer"),
+        ));
+    }
+    Ok(())
+}
+
 pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
     if wait.is_zero() {
         return Err(misuse(
@@ -167,6 +215,28 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
         ));
     }
     check_span("wait", wait, Duration::ZERO, "", key)
+}
+
+/// A waiter that is taken for gone too soon loses its place to a slow network, and one
+/// that never is keeps everybody waiting.
+pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
+    let longest = Duration::from_secs(3600);
+    check_span(
+        "waiter timeout",
+        timeout,
+        Duration::from_millis(100),
+        "",
+        key,
+    )?;
+    if timeout > longest {
+        return Err(misuse(
+            key,
+            format!(
+                "a waiter timeout of {timeout:?} for `{key}` is over the maximum of {longest:?}; set a shorter one"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 fn check_span(what: &str, span: Duration, least: Duration, note: &str, key: &Key) -> Result<()> {

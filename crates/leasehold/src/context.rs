@@ -8,14 +8,17 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::cleanup::Cleanup;
+use crate::cleanup::markers::Markers;
 use crate::clock::Clock;
-use crate::config::Settings;
+use crate::config::{Peers, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::lease::SafetyMargin;
 use crate::owner::Owners;
 use crate::renewal::Renewal;
 use crate::wait::Trouble;
+use crate::wait::company::Companies;
+use crate::wait::rounds::Rounds;
 use crate::wait::turns::Turns;
 
 /// Shared by a client, its primitives and its guards. The connection and the
@@ -27,8 +30,12 @@ pub(crate) struct Context {
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) renewal: Renewal,
     pub(crate) turns: Arc<Turns<Trouble>>,
+    pub(crate) companies: Arc<Companies>,
+    pub(crate) rounds: Rounds,
+    pub(crate) markers: Markers,
     pub(crate) owners: Arc<Owners>,
     pub(crate) client_id: String,
+    pub(crate) peers: Peers,
     default_lease: Duration,
     holds: AtomicU64,
     closed: AtomicBool,
@@ -40,6 +47,7 @@ impl Context {
         clock: Clock,
         margin: SafetyMargin,
         default_lease: Duration,
+        peers: Peers,
         runtime: &Handle,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -49,9 +57,13 @@ impl Context {
             clock,
             margin,
             turns: Arc::default(),
+            companies: Arc::default(),
+            rounds: Rounds::default(),
+            markers: Markers::default(),
             owners: Arc::default(),
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
+            peers,
             holds: AtomicU64::new(1),
             closed: AtomicBool::new(false),
         })

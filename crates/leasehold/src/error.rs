@@ -23,6 +23,9 @@ struct Inner {
     message: String,
     key: Option<Key>,
     lost: Option<LossReason>,
+    /// The cause in few words, for a message that lists several.
+    brief: Option<String>,
+    members: Vec<Error>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -59,6 +62,8 @@ impl Error {
             message: message.into(),
             key: None,
             lost: None,
+            brief: None,
+            members: Vec::new(),
             source: None,
         }))
     }
@@ -70,9 +75,49 @@ impl Error {
                 "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
             ),
             key: Some(key.clone()),
+            brief: Some(format!("`{key}`: {reason}")),
             lost: Some(reason),
+            members: Vec::new(),
             source: None,
         }))
+    }
+
+    /// The error of a whole whose members failed: `loss` if it is lost by that. Its kind
+    /// is that of the member which leaves the caller least hope.
+    pub(crate) fn of_members(
+        key: &Key,
+        what: &str,
+        loss: Option<LossReason>,
+        members: Vec<Error>,
+    ) -> Self {
+        let told: Vec<_> = members.iter().map(Error::brief).collect();
+        let kind = match loss {
+            Some(_) => ErrorKind::Lost,
+            None => worst(&members),
+        };
+        let mut error = match &loss {
+            Some(reason) => format!("the lock `{key}` is lost: {reason}; "),
+            None => String::new(),
+        };
+        error += &format!("{what} `{key}` failed: {}", told.join("; "));
+        Self(Arc::new(Inner {
+            kind,
+            message: error,
+            key: Some(key.clone()),
+            brief: None,
+            lost: loss,
+            members,
+            source: None,
+        }))
+    }
+
+    pub(crate) fn with_brief(self, brief: String) -> Self {
+        self.change(|inner| inner.brief = Some(brief))
+    }
+
+    /// The cause in few words.
+    pub(crate) fn brief(&self) -> &str {
+        self.0.brief.as_deref().unwrap_or(&self.0.message)
     }
 
     pub(crate) fn with_key(self, key: &Key) -> Self {
@@ -104,11 +149,38 @@ impl Error {
         self.0.key.as_ref().map(Key::as_str)
     }
 
+    /// What each member of a [`MultiLock`](crate::MultiLock) or
+    /// [`RedLock`](crate::RedLock) said that did not do what was asked; empty for other
+    /// locks.
+    #[must_use]
+    pub fn members(&self) -> &[Error] {
+        &self.0.members
+    }
+
     /// Why the lock was lost, if [`kind`](Self::kind) is [`ErrorKind::Lost`].
     #[must_use]
     pub fn loss(&self) -> Option<&LossReason> {
         self.0.lost.as_ref()
     }
+}
+
+/// The kind that leaves the caller least hope.
+fn worst(errors: &[Error]) -> ErrorKind {
+    const ORDER: [ErrorKind; 8] = [
+        ErrorKind::Lost,
+        ErrorKind::Misuse,
+        ErrorKind::WrongKind,
+        ErrorKind::Denied,
+        ErrorKind::Unsupported,
+        ErrorKind::NotHeld,
+        ErrorKind::OutcomeUnknown,
+        ErrorKind::Unavailable,
+    ];
+    let rank = |kind| ORDER.iter().position(|other| *other == kind);
+    let kinds = errors.iter().map(Error::kind);
+    kinds
+        .min_by_key(|kind| rank(*kind))
+        .unwrap_or(ErrorKind::Unavailable)
 }
 
 impl fmt::Display for Error {

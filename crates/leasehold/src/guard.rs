@@ -9,6 +9,7 @@ use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::key::Key;
 use crate::lease::{Hold, Leaving, Limit};
 use crate::loss::LossReason;
 use crate::owner::Owner;
@@ -18,11 +19,12 @@ use crate::renewal::{Renewed, try_renew, why_lost};
 pub(crate) struct Held {
     hold: Arc<Hold>,
     undo: Mutex<Undo>,
-    owner: Option<Owner>,
+    /// Under what its owner can enter again.
+    owner: Option<(Key, Owner)>,
 }
 
 impl Held {
-    pub(crate) fn new(undo: Undo, owner: Option<Owner>) -> Arc<Self> {
+    pub(crate) fn new(undo: Undo, owner: Option<(Key, Owner)>) -> Arc<Self> {
         Arc::new(Self {
             hold: Arc::clone(undo.hold()),
             undo: Mutex::new(undo),
@@ -32,6 +34,13 @@ impl Held {
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.hold
+    }
+
+    fn given_back(&self) {
+        self.undo
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .given_back();
     }
 
     fn disarm(&self) {
@@ -49,6 +58,8 @@ pub(crate) struct Share {
     /// The maximum hold time that it brought.
     limit: Option<Limit>,
     left: bool,
+    /// The hold is on its way to become another one.
+    turns: bool,
 }
 
 impl Share {
@@ -60,6 +71,7 @@ impl Share {
             held,
             limit,
             left: false,
+            turns: false,
         }
     }
 
@@ -69,6 +81,10 @@ impl Share {
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.held.hold
+    }
+
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        self.held.owner.as_ref().map(|(_, owner)| owner)
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -113,13 +129,16 @@ impl Share {
         loop {
             match reply.await {
                 Ok(reply) => {
-                    self.held.disarm();
+                    self.held.given_back();
                     // An earlier request whose reply was lost has released it: no
                     // other request carries this hold's id.
                     if was_ours(&reply) || asked_before {
                         return Ok(());
                     }
-                    let reason = why_lost(backend, hold, clock).await;
+                    let reason = match hold.steps.read_release(&reply) {
+                        Some(reason) => reason,
+                        None => why_lost(backend, hold, clock).await,
+                    };
                     return Err(Error::lost(&hold.key, reason));
                 }
                 Err(failure)
@@ -135,6 +154,24 @@ impl Share {
                 Err(failure) => return Err(failure.into_error(&hold.key)),
             }
         }
+    }
+
+    /// The hold is about to become another one in one step: nobody joins it any more and
+    /// it is not renewed. `false`, and nothing has changed, while others share it.
+    pub(crate) fn begin_to_turn(&mut self) -> bool {
+        self.turns = self.hold().leave_as_last();
+        if self.turns {
+            self.hold().end();
+            self.context.renewal.remove(self.hold());
+        }
+        self.turns
+    }
+
+    /// It has become another one. Dropped without this, it is given back.
+    pub(crate) fn has_turned(mut self) {
+        self.left = true;
+        self.held.disarm();
+        self.clear_owner();
     }
 
     /// Leaves the hold to its lease: nothing is sent, nothing is renewed.
@@ -153,10 +190,8 @@ impl Share {
     }
 
     fn clear_owner(&self) {
-        if let Some(owner) = &self.held.owner {
-            self.context
-                .owners
-                .clear(&self.hold().key, owner, &self.held);
+        if let Some((line, owner)) = &self.held.owner {
+            self.context.owners.clear(line, owner, &self.held);
         }
     }
 
@@ -191,7 +226,8 @@ impl Share {
 
     async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
-        match try_renew(&self.context.backend, self.context.clock, hold).await {
+        let lease = hold.terms().lease;
+        match try_renew(&self.context.backend, self.context.clock, hold, lease).await {
             Ok(Renewed::Yes) => {
                 self.context.renewal.keep(hold);
                 // The answer may have come when the hold was lost already.
@@ -203,6 +239,15 @@ impl Share {
             )),
             Err(failure) => Err(failure.into_error(&hold.key)),
         }
+    }
+
+    /// Renews the hold until what this gives is dropped, also one with a fixed lease: for a
+    /// wait that goes on behind it.
+    pub(crate) fn keep(&self) -> Kept {
+        let hold = Arc::clone(self.hold());
+        hold.keep(true);
+        self.context.renewal.keep(&hold);
+        Kept(hold)
     }
 
     /// Runs `work` until it is done or the lock is lost.
@@ -220,12 +265,26 @@ impl Share {
     }
 }
 
+/// A hold is renewed for a wait.
+pub(crate) struct Kept(Arc<Hold>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.keep(false);
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         if self.left {
             return;
         }
-        match self.hold().leave(self.limit) {
+        let leaving = if self.turns {
+            Leaving::Last
+        } else {
+            self.hold().leave(self.limit)
+        };
+        match leaving {
             Leaving::Shared => {}
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {

@@ -32,6 +32,8 @@
 //! # }
 //! ```
 
+pub mod limits;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +61,8 @@ type Point = (u64, u64);
 pub struct Interval {
     name: String,
     holder: String,
+    /// It may overlap with others that are shared.
+    shared: bool,
     asked: Point,
     from: Point,
     until: Point,
@@ -74,10 +78,18 @@ impl Interval {
         Self {
             name: name.into(),
             holder: holder.into(),
+            shared: false,
             asked: (asked, 0),
             from: (from, 0),
             until: (until, 0),
         }
+    }
+
+    /// A shared hold, of a read lock say: it excludes those that are not shared.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
+        self
     }
 
     /// Who held.
@@ -182,24 +194,28 @@ pub fn check(intervals: &[Interval]) -> Report {
     };
     for holds in names.values_mut() {
         holds.sort_by_key(|hold| hold.from);
-        // The hold that lasts longest of those that have begun: whoever begins
-        // before its end overlaps.
-        let mut longest: Option<&Interval> = None;
+        // The hold that lasts longest of those that have begun, and the shared one:
+        // whoever begins before its end overlaps.
+        let mut longest: [Option<&Interval>; 2] = [None; 2];
         // One that was over before it began overlaps with nothing.
         for hold in holds.iter().filter(|hold| hold.from < hold.until) {
-            if let Some(before) = longest.filter(|before| before.holder != hold.holder) {
+            let excluded_by = if hold.shared { &longest[..1] } else { &longest };
+            let others = excluded_by.iter().flatten();
+            let others = others.filter(|before| before.holder != hold.holder);
+            let mut waited = false;
+            for before in others {
                 if hold.from < before.until {
                     report.overlaps.push(Overlap {
-                        first: before.clone(),
+                        first: (*before).clone(),
                         second: (*hold).clone(),
                     });
                 }
-                if hold.asked < before.until {
-                    report.contended += 1;
-                }
+                waited |= hold.asked < before.until;
             }
+            report.contended += usize::from(waited);
+            let longest = &mut longest[usize::from(hold.shared)];
             if longest.is_none_or(|before| hold.until > before.until) {
-                longest = Some(hold);
+                *longest = Some(hold);
             }
         }
     }
@@ -257,6 +273,7 @@ impl Recorder {
             shared: Arc::clone(&self.shared),
             name: name.into(),
             who: who.into(),
+            sharing: false,
             at: self.shared.point(),
         }
     }
@@ -344,10 +361,18 @@ pub struct Asked {
     shared: Arc<Shared>,
     name: String,
     who: String,
+    sharing: bool,
     at: Point,
 }
 
 impl Asked {
+    /// For a hold that is [shared](Interval::shared).
+    #[must_use]
+    pub fn sharing(mut self) -> Self {
+        self.sharing = true;
+        self
+    }
+
     /// The acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &LockGuard) -> Inside {
@@ -360,6 +385,7 @@ impl Asked {
         let hold = Interval {
             name: self.name,
             holder: format!("{} (hold {})", self.who, guard.number()),
+            shared: self.sharing,
             asked: self.at,
             from,
             // Until it says more, it may believe in its deadline.
@@ -422,6 +448,25 @@ mod tests {
             Interval::new("x", "c", 0, 40, 50),
         ]);
         assert_eq!(report.overlaps.len(), 2);
+    }
+
+    #[test]
+    fn shared_holds_exclude_only_those_that_are_not() {
+        let report = check(&[
+            Interval::new("x", "reader a", 0, 10, 50).shared(),
+            Interval::new("x", "reader b", 5, 15, 20).shared(),
+            Interval::new("x", "writer", 18, 50, 60),
+            Interval::new("x", "reader c", 55, 60, 70).shared(),
+        ]);
+        assert!(report.judge().is_ok(), "{report:?}");
+        assert_eq!(report.contended, 2);
+        let report = check(&[
+            Interval::new("x", "reader a", 0, 10, 50).shared(),
+            Interval::new("x", "reader b", 5, 15, 20).shared(),
+            Interval::new("x", "writer", 18, 30, 60),
+            Interval::new("x", "reader c", 55, 59, 70).shared(),
+        ]);
+        assert_eq!(report.overlaps.len(), 2, "{report:?}");
     }
 
     #[test]

@@ -39,9 +39,56 @@ impl Key {
         &self.0
     }
 
+    /// A part of what stands under the name. It is no name: only for telling apart.
+    pub(crate) fn part(&self, part: &str) -> Self {
+        Self(format!("{}\0{part}", self.0).into())
+    }
+
+    /// What a lock of several names is called in messages.
+    pub(crate) fn joined(names: &[&str]) -> Self {
+        Self(names.join(" + ").into())
+    }
+
     /// Where a release of the plain lock is published (Redisson's channel).
     pub(crate) fn lock_channel(&self) -> String {
         self.with_prefix("redisson_lock__channel")
+    }
+
+    /// Who waits for a fair lock, first come first (Redisson's list).
+    pub(crate) fn fair_queue(&self) -> String {
+        self.with_prefix("redisson_lock_queue")
+    }
+
+    /// When Redisson takes each of them for gone (Redisson's sorted set).
+    pub(crate) fn fair_timeouts(&self) -> String {
+        self.with_prefix("redisson_lock_timeout")
+    }
+
+    /// A key of our own: which of them are ours, and until when they are alive.
+    pub(crate) fn fair_waiters(&self) -> String {
+        format!("{}:waiters", self.with_prefix("leasehold"))
+    }
+
+    /// The counter of fencing tokens (Redisson's key).
+    pub(crate) fn token_counter(&self) -> String {
+        self.with_prefix("redisson_lock_token")
+    }
+
+    /// Where a release of either side of a read-write lock is published (Redisson's
+    /// channel).
+    pub(crate) fn rw_channel(&self) -> String {
+        self.with_prefix("redisson_rwlock")
+    }
+
+    /// The key of one read hold, whose expiry is the end of its lease (Redisson's: it
+    /// numbers the re-entries, which are counted in the client here).
+    pub(crate) fn read_timeout(&self, hold: &str) -> String {
+        format!("{}:{hold}:rwlock_timeout:1", self.as_tag())
+    }
+
+    /// A key of our own: the writers that wait for a read-write lock.
+    pub(crate) fn waiting_writers(&self) -> String {
+        format!("{}:writers", self.with_prefix("leasehold"))
     }
 
     /// A key of our own: who broke the lock by force. Redisson never looks at it.
@@ -49,13 +96,47 @@ impl Key {
         format!("{}:forced", self.with_prefix("leasehold"))
     }
 
+    /// Where a semaphore publishes the number of free permits (Redisson's channel).
+    pub(crate) fn semaphore_channel(&self) -> String {
+        self.with_prefix("redisson_sc")
+    }
+
+    /// Where a latch publishes that it is set or open (Redisson's channel, which has
+    /// braces whatever the name is; in a cluster such a name could not be one).
+    pub(crate) fn latch_channel(&self) -> String {
+        format!("redisson_countdownlatch__channel__{{{}}}", self.0)
+    }
+
+    /// Redisson's `suffixName` for the leases of permits.
+    pub(crate) fn timeout_key(&self) -> String {
+        if self.0.contains('{') {
+            format!("{}:timeout", self.0)
+        } else {
+            format!("{{{}}}:timeout", self.0)
+        }
+    }
+
+    /// A key of our own: what the request `id` has replied.
+    pub(crate) fn did_marker(&self, id: &str) -> String {
+        format!("{}:did:{id}", self.with_prefix("leasehold"))
+    }
+
+    /// A key of our own: when the latch was opened last.
+    pub(crate) fn opened_marker(&self) -> String {
+        format!("{}:opened", self.with_prefix("leasehold"))
+    }
+
     /// Redisson's `prefixName`: the name becomes the hash tag unless it has a
     /// brace of its own.
     fn with_prefix(&self, prefix: &str) -> String {
+        format!("{prefix}:{}", self.as_tag())
+    }
+
+    fn as_tag(&self) -> String {
         if self.0.contains('{') {
-            format!("{prefix}:{}", self.0)
+            self.0.to_string()
         } else {
-            format!("{prefix}:{{{}}}", self.0)
+            format!("{{{}}}", self.0)
         }
     }
 }

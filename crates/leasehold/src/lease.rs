@@ -34,17 +34,44 @@ impl SafetyMargin {
 
 /// The operations on one hold: what a primitive adds to the mechanism.
 pub(crate) trait HoldSteps: Send + Sync {
+    /// Asks for the hold. Asked again for one that is there, it changes nothing.
+    fn acquire(&self, lease: Duration) -> Operation;
+    /// Reads that reply; `None` when it makes no sense.
+    fn read_acquire(&self, reply: Value) -> Option<Asked>;
     /// Makes the hold last `lease` from now at least, and no longer if it has more than
     /// `most`. Replies the time left in ms, or 0 when it is not there.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
     /// Gives the hold back. Replies 1, or 0 when it is not there.
     fn release(&self) -> Operation;
+    /// What such a reply says of why the hold is not there, or not all of it.
+    fn read_release(&self, _reply: &Value) -> Option<LossReason> {
+        None
+    }
+
+    /// How long at most it takes until nothing of it stands in anybody's way, if it is
+    /// neither renewed nor given back.
+    fn ends_within(&self, lease: Duration) -> Duration {
+        lease
+    }
     /// Asks why the hold is not there.
     fn why_lost(&self) -> Operation;
     /// The id of the hold on the wire.
     fn wire_id(&self) -> &str;
+    /// An id that goes with this one and no hold has had: given out once.
+    fn spare_id(&self) -> Option<String> {
+        None
+    }
     /// Reads that reply. `None`: nothing says why.
     fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
+}
+
+/// What the server says to who asks for a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// With the fencing token, where one was asked for.
+    Granted { token: Option<u64> },
+    /// Somebody is in the way for `ttl_ms`; negative when that never expires.
+    Busy { ttl_ms: i64 },
 }
 
 /// One grant of the server.
@@ -60,21 +87,32 @@ pub(crate) struct Hold {
     changed: Notify,
 }
 
+/// A number that no other hold of this process has.
+pub(crate) fn next_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
 /// What stands in the way while a renewal is on its way.
 const NO_REPLY_YET: &str = "no reply yet";
 
 struct State {
     terms: Terms,
     valid_until: Moment,
+    /// When the longest lease that was confirmed ends, without the margin.
+    lease_end: Moment,
     /// When the last confirmed request left; before the first, when that did.
     confirmed_at: Moment,
     /// The maximum hold times of its guards.
     limits: Vec<Limit>,
     guards: usize,
+    /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
+    kept: usize,
     /// Released, or left to its lease: nothing is reported any more.
     over: bool,
     /// A guard was forgotten: nobody gives the hold back.
     forgotten: bool,
+    token: Option<u64>,
     lost: Option<LossReason>,
     failing: Option<(Moment, String)>,
     /// When the watchdog looks at it next.
@@ -104,16 +142,16 @@ impl Hold {
         margin: SafetyMargin,
         asked_at: Moment,
     ) -> Arc<Self> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             key,
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            number: next_number(),
             steps,
             clock,
             margin,
             state: Mutex::new(State {
                 terms,
                 valid_until: asked_at,
+                lease_end: asked_at,
                 confirmed_at: asked_at,
                 limits: terms
                     .max_hold
@@ -121,8 +159,10 @@ impl Hold {
                     .into_iter()
                     .collect(),
                 guards: 1,
+                kept: 0,
                 over: false,
                 forgotten: false,
+                token: None,
                 lost: None,
                 failing: None,
                 due: None,
@@ -140,14 +180,61 @@ impl Hold {
         self.state().terms
     }
 
-    /// The server has answered "yours" to the request for it. `false` if the answer
-    /// took longer than the lease.
-    pub(crate) fn granted(&self) -> bool {
+    /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
+    pub(crate) fn looked_after_every(&self) -> Option<Duration> {
+        let state = self.state();
+        let kept = (state.kept > 0).then(|| state.terms.lease / 3);
+        state
+            .terms
+            .looked_after_every()
+            .into_iter()
+            .chain(kept)
+            .min()
+    }
+
+    /// Renews it for a wait, or no longer.
+    pub(crate) fn keep(&self, keep: bool) {
+        let mut state = self.state();
+        state.kept = if keep { state.kept + 1 } else { state.kept - 1 };
+    }
+
+    /// One more request for it leaves: what is granted counts from here. (Until then
+    /// nobody has it, and what came too late for the request before is no loss.)
+    pub(crate) fn asked_again(&self) {
         let now = self.clock.now();
         let mut state = self.state();
+        (state.valid_until, state.confirmed_at) = (now, now);
+        for (end, limit) in &mut state.limits {
+            *end = now + *limit;
+        }
+        state.lost = None;
+    }
+
+    /// The server has answered "yours" to the request for it. `false` if the answer
+    /// took longer than the lease.
+    pub(crate) fn granted(&self, token: Option<u64>) -> bool {
+        let now = self.clock.now();
+        let mut state = self.state();
+        state.token = token;
         // From before the request left, whenever the answer comes.
         state.valid_until = self.margin.end(state.confirmed_at, state.terms.lease);
+        state.lease_end = state.confirmed_at + state.terms.lease;
         state.check(now).is_none()
+    }
+
+    /// The fencing token that came with the grant.
+    pub(crate) fn token(&self) -> Option<u64> {
+        self.state().token
+    }
+
+    /// The lease that the watchdog asks for now: all of it, or what is left of a fixed one.
+    pub(crate) fn lease_to_ask(&self, now: Moment) -> Duration {
+        let state = self.state();
+        if state.terms.renew_every.is_some() || state.kept > 0 {
+            state.terms.lease
+        } else {
+            state.lease_end.saturating_sub(now)
+        }
     }
 
     /// The time from which its present lease counts.
@@ -164,16 +251,21 @@ impl Hold {
         }
         let end = self.margin.end(sent, lease);
         state.valid_until = state.valid_until.max(end);
+        state.lease_end = state.lease_end.max(sent + lease);
         state.confirmed_at = state.confirmed_at.max(sent);
         state.failing = None;
         drop(state);
         self.changed.notify_waiters();
     }
 
-    /// A renewal leaves. Until it is confirmed, it counts as failing. `true` for the
-    /// first one after a confirmation.
+    /// A renewal leaves. Until it is confirmed, it counts as failing; but not a reminder of
+    /// a fixed lease, which ends when it ends. `true` for the first one after a
+    /// confirmation.
     pub(crate) fn asked_to_renew(&self, sent: Moment) -> bool {
         let mut state = self.state();
+        if state.is_reminded() {
+            return false;
+        }
         let first = state.failing.is_none();
         state
             .failing
@@ -185,6 +277,9 @@ impl Hold {
     pub(crate) fn failed_to_renew(&self, sent: Moment, failure: &Failure) {
         let cause = format!("{}: {}", failure.address, failure.cause);
         let mut state = self.state();
+        if state.is_reminded() {
+            return;
+        }
         let since = state.failing.take().map_or(sent, |(since, _)| since);
         state.failing = Some((since, cause));
     }
@@ -286,6 +381,16 @@ impl Hold {
         }
     }
 
+    /// As [`leave`](Self::leave), if it is the last guard and has to give the hold back.
+    pub(crate) fn leave_as_last(&self) -> bool {
+        let mut state = self.state();
+        let last = state.guards == 1 && !state.forgotten;
+        if last {
+            state.guards = 0;
+        }
+        last
+    }
+
     pub(crate) fn guards(&self) -> usize {
         self.state().guards
     }
@@ -338,6 +443,11 @@ impl Hold {
 }
 
 impl State {
+    /// Whether the watchdog only reminds the server of it.
+    fn is_reminded(&self) -> bool {
+        self.terms.is_reminded() && self.kept == 0
+    }
+
     /// Judges by the clock, so that a late timer can't keep a dead hold alive.
     fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.deadline() {

@@ -3,6 +3,10 @@
 //!
 //! See [`Client`] to start, [`Lock`] for what it promises.
 #![forbid(unsafe_code)]
+#![allow(
+    private_interfaces,
+    reason = "the kinds of locks are sealed traits: nobody outside can name or call what they are made of"
+)]
 
 mod backend;
 #[cfg(feature = "blocking")]
@@ -29,13 +33,24 @@ mod wait;
 
 pub use backend::memory::Embedded;
 pub use client::{Activity, Client, ClientBuilder};
-pub use config::{BackOff, WaitStrategy};
+pub use config::{BackOff, Peers, WaitStrategy};
 pub use error::{Error, ErrorKind, Result};
 pub use loss::LossReason;
 pub use owner::Owner;
-pub use primitives::lock::{Holder, Lock, LockGuard, LockInfo, Ttl};
+pub use primitives::expirable::{ExpirablePermit, ExpirableSemaphore, LeaseLeft, PermitId};
+pub use primitives::fair::{Fair, FairLock};
+pub use primitives::fenced::{Fenced, FencedGuard, FencedLock};
+pub use primitives::latch::CountDownLatch;
+pub use primitives::lock::{FieldNames, Group, GroupLock, Member, Multi, MultiLock, Red, RedLock};
+pub use primitives::lock::{Holder, Kind, Lock, LockGuard, LockInfo, OneKey, Plain, Ttl};
+pub use primitives::rw::{NotUpgraded, Read, ReadGuard, RwLock, Write, WriteGuard};
+pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fencing.md")]
+struct Fencing;

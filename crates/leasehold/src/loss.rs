@@ -29,6 +29,15 @@ pub enum LossReason {
         /// What stood in the way at last, after the server's address.
         cause: String,
     },
+    /// A part of it was lost, and what is left is not enough: a member of a
+    /// [`MultiLock`](crate::MultiLock), the last one that made up the majority of a
+    /// [`RedLock`](crate::RedLock), a value of a [`GroupLock`](crate::GroupLock).
+    Member {
+        /// Which one: its name and its server, or its value.
+        member: String,
+        /// Why that was lost.
+        reason: Box<LossReason>,
+    },
     /// Its maximum hold time is over; it has been released.
     MaxHold {
         /// The maximum hold time that was set.
@@ -46,6 +55,7 @@ impl fmt::Display for LossReason {
             Self::RenewalFailed { since, cause } => {
                 write!(f, "renewing it has failed for {since:.1?} ({cause})")
             }
+            Self::Member { member, reason } => write!(f, "{member} is lost: {reason}"),
             Self::MaxHold { limit } => write!(f, "its maximum hold time of {limit:?} is over"),
         }
     }

@@ -33,9 +33,24 @@ use crate::key::Key;
 /// A clone is the same owner. Nothing of it goes over the wire: in Redis each
 /// hold has an id of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Owner(u64);
+pub struct Owner(u64, Role);
+
+/// What an owner is to a name: it can hold it in each of these at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// All of it.
+    Whole,
+    /// To read, of a read-write lock.
+    Reader,
+    /// To write, of a read-write lock.
+    Writer,
+}
 
 impl Owner {
+    pub(crate) fn in_role(&self, role: Role) -> Self {
+        Self(self.0, role)
+    }
+
     /// A new owner, different from all others of this process.
     #[must_use]
     #[expect(
@@ -44,7 +59,7 @@ impl Owner {
     )]
     pub fn new() -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        Self(NUMBERS.fetch_add(1, Ordering::Relaxed))
+        Self(NUMBERS.fetch_add(1, Ordering::Relaxed), Role::Whole)
     }
 }
 
@@ -98,7 +113,7 @@ impl Owners {
         })
     }
 
-    /// What the owner holds under this name.
+    /// What the owner holds under this name, in its role.
     pub(crate) fn held(&self, key: &Key, owner: &Owner) -> Option<Arc<Held>> {
         match self.slots().get(&(key.clone(), owner.clone())) {
             Some(Slot::Held(held)) => Some(Arc::clone(held)),

@@ -1,12 +1,29 @@
 //! What users hold: one file each, with its promise, its API, its guard and its
 //! steps.
 
+pub(crate) mod expirable;
+pub(crate) mod fair;
+pub(crate) mod fenced;
+pub(crate) mod latch;
 pub(crate) mod lock;
+mod once;
+pub(crate) mod rw;
+pub(crate) mod semaphore;
 
 use crate::backend::step::Step;
 
 /// The steps of all primitives: what the call's script is put together from.
 #[cfg_attr(not(feature = "redis"), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
-    lock::steps::ALL.to_vec()
+    [
+        &lock::steps::ALL[..],
+        &lock::group::steps::ALL,
+        &fenced::steps::ALL,
+        &fair::steps::ALL,
+        &rw::steps::ALL,
+        &semaphore::steps::ALL,
+        &expirable::steps::ALL,
+        &latch::steps::ALL,
+    ]
+    .concat()
 }

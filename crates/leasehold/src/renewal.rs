@@ -81,7 +81,7 @@ impl Shared {
     /// Due one renewal period after it was confirmed last, or somewhat earlier, or when
     /// its maximum hold ends.
     fn schedule(&self, hold: &Arc<Hold>) {
-        let period = hold.terms().renew_every;
+        let period = hold.looked_after_every();
         // Holds that were acquired together, or renewed together after an outage, drift
         // apart. Else thousands of them would come in one burst each time, and whatever
         // else the client asks would stand behind it.
@@ -127,7 +127,7 @@ impl Shared {
             && let Some(entry) = holds.first_entry()
         {
             let (at, _) = *entry.key();
-            let period = entry.get().terms().renew_every.unwrap_or_default();
+            let period = entry.get().looked_after_every().unwrap_or_default();
             let ends = entry.get().must_end_at().is_some_and(|(end, _)| end == at);
             let along = if due.len() < ONE_CALL && !ends {
                 period / 20
@@ -238,7 +238,7 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
         Some(LossReason::MaxHold { limit }) => return end_hold(&shared, &hold, limit).await,
         Some(_) => return,
     }
-    if hold.terms().renew_every.is_none() {
+    if hold.looked_after_every().is_none() {
         shared.schedule(&hold);
         return;
     }
@@ -279,8 +279,9 @@ pub(crate) enum Renewed {
 }
 
 /// Renews a hold once, by its present terms.
-pub(crate) async fn renew(backend: &Backend, clock: Clock, hold: &Hold) -> Renewed {
-    match try_renew(backend, clock, hold).await {
+async fn renew(backend: &Backend, clock: Clock, hold: &Hold) -> Renewed {
+    let lease = hold.lease_to_ask(clock.now());
+    match try_renew(backend, clock, hold, lease).await {
         Ok(renewed) => renewed,
         Err(_) => Renewed::Failed,
     }
@@ -291,17 +292,19 @@ pub(crate) async fn try_renew(
     backend: &Backend,
     clock: Clock,
     hold: &Hold,
+    lease: Duration,
 ) -> Result<Renewed, Failure> {
-    let Some(left) = ask_to_renew(backend, clock, hold, None).await? else {
+    let Some(left) = ask_to_renew(backend, clock, hold, lease, None).await? else {
         return Ok(Renewed::Lost);
     };
     // More than anybody asked for: the server's clock was set back, or somebody has
     // changed the expiry. Left so, a lock whose holder dies would stay that long.
+    // Judged by the terms as they are now: an extension may be on its way beside this.
     let lease = hold.terms().lease;
     if left > lease + Duration::from_secs(1) {
         // Half-way, so that this request, should it come late, finds nothing to shorten.
         let most = lease + (left - lease) / 2;
-        if ask_to_renew(backend, clock, hold, Some(most))
+        if ask_to_renew(backend, clock, hold, lease, Some(most))
             .await?
             .is_none()
         {
@@ -317,9 +320,9 @@ async fn ask_to_renew(
     backend: &Backend,
     clock: Clock,
     hold: &Hold,
+    lease: Duration,
     most: Option<Duration>,
 ) -> Result<Option<Duration>, Failure> {
-    let lease = hold.terms().lease;
     let sent = clock.now();
     let first = hold.asked_to_renew(sent);
     match backend.submit(hold.steps.renew(lease, most)).await {

@@ -5,14 +5,19 @@
 //! wakes a waiter is a hint to ask the server, never a grant.
 
 pub(crate) mod backoff;
+pub(crate) mod company;
 mod hints;
+pub(crate) mod rounds;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turns;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::channels::{Listener, Signal};
+use futures_util::future::select_all;
+
+use crate::backend::channels::{Channels, Listener, Signal};
 use crate::backend::step::{Cause, Failure, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::config::{Settings, WaitStrategy};
@@ -20,7 +25,9 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use backoff::Pauses;
-use hints::Hints;
+use hints::{Hints, Sign};
+use tokio::sync::MutexGuard;
+use turns::{Line, Place};
 
 /// Until when a caller waits.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +39,16 @@ pub(crate) enum Deadline {
 }
 
 impl Deadline {
+    /// One that has passed already asks once.
+    pub(crate) fn at_instant(instant: tokio::time::Instant, clock: Clock) -> Self {
+        let moment = clock.moment_of(instant);
+        if moment <= clock.now() {
+            Self::Now
+        } else {
+            Self::At(moment)
+        }
+    }
+
     pub(crate) fn has_passed(self, clock: Clock) -> bool {
         match self {
             Self::Now => true,
@@ -56,6 +73,11 @@ pub(crate) enum Answer<T> {
     Busy {
         ttl: Option<Duration>,
     },
+    /// Not yet, and nobody's expiry says when; perhaps after `within`.
+    Later {
+        within: Option<Duration>,
+        sign: Sign,
+    },
 }
 
 /// How a waiter asks: what a primitive adds to the loop.
@@ -65,15 +87,28 @@ pub(crate) trait Ask: Sync {
 
     /// Asks the server once.
     fn ask(&self) -> impl Future<Output = Result<Answer<Self::Grant>, Failure>> + Send;
+
+    /// Resolves when whoever has the turn was granted something for this waiter as well.
+    fn meanwhile(&self) -> impl Future<Output = Self::Grant> + Send {
+        std::future::pending()
+    }
+
+    /// What its channel has brought until now; told before each ask.
+    fn heard(&self, _listener: &Listener) {}
 }
 
 /// One caller's wait for one name.
 pub(crate) struct Wait<'a> {
     pub(crate) context: &'a Context,
     pub(crate) key: &'a Key,
-    pub(crate) channel: &'a str,
+    /// What those in one line have in common.
+    pub(crate) wanted: &'a Key,
+    /// Where releases are heard of: one, or several when the state is on several servers.
+    pub(crate) channels: &'a [(&'a Arc<Channels>, &'a str)],
     pub(crate) settings: &'a Settings,
     pub(crate) deadline: Deadline,
+    /// How it stands among those of this process who want the same.
+    pub(crate) line: Line,
 }
 
 /// How long a key without expiry is waited for. A holder whose key an operator
@@ -92,15 +127,37 @@ impl Wait<'_> {
         if matches!(self.deadline, Deadline::Now) {
             return self.once(asker).await;
         }
-        let place = self.context.turns.line_up(self.key);
-        let mut trouble = tokio::select! {
+        let place = self.context.turns.line_up(self.wanted, self.line);
+        let _turn = tokio::select! {
             biased;
             turn = place.turn() => turn,
             () = self.deadline.passed(clock) => return Ok(None),
         };
+        let entered = match self.line {
+            Line::Together => self.together(asker, &place).await?,
+            _ => tokio::select! {
+                biased;
+                granted = asker.meanwhile() => Entered::Granted(granted),
+                trouble = place.asker() => Entered::Asker(trouble),
+                () = self.deadline.passed(clock) => Entered::TooLate,
+            },
+        };
+        let mut trouble = match entered {
+            Entered::Asker(trouble) => trouble,
+            Entered::Granted(granted) => return Ok(Some(granted)),
+            Entered::TooLate => return Ok(None),
+        };
+        trouble.has_answered |= place.was_answered();
         let mut sleep = Sleep::new(&self);
+        if self.line == Line::Together {
+            // It has asked before: this time whatever comes from now on counts.
+            sleep.listen();
+        }
         loop {
-            let mark = sleep.mark();
+            let marks = sleep.marks();
+            for listener in &sleep.listeners {
+                asker.heard(listener);
+            }
             let sent = clock.now();
             let answer = tokio::select! {
                 biased;
@@ -111,10 +168,13 @@ impl Wait<'_> {
             let pause = match answer {
                 Ok(Answer::Granted(granted)) => {
                     trouble.over();
+                    place.note_answer();
+                    place.opened().notify_waiters();
                     return Ok(Some(granted));
                 }
                 Ok(Answer::Busy { ttl }) => {
                     trouble.answered(clock, ttl);
+                    place.note_answer();
                     if trouble.without_expiry_for(clock) > PATIENCE_WITHOUT_EXPIRY {
                         return Err(self.never_expires());
                     }
@@ -124,6 +184,14 @@ impl Wait<'_> {
                     }
                     sleep.hints.busy(sent, clock.now(), ttl);
                     sleep.after_busy(ttl)
+                }
+                Ok(Answer::Later { within, sign }) => {
+                    trouble.answered(clock, Some(Duration::ZERO));
+                    if sleep.listen() {
+                        continue;
+                    }
+                    sleep.hints.refused(sent, sign);
+                    sleep.after_busy(within)
                 }
                 Err(failure) if failure.may_heal() => {
                     let down_for = trouble.unanswered(clock, &failure);
@@ -136,7 +204,7 @@ impl Wait<'_> {
             };
             tokio::select! {
                 biased;
-                () = sleep.until(mark, clock.now() + pause) => {}
+                () = sleep.until(&marks, clock.now() + pause) => {}
                 () = self.deadline.passed(clock) => {}
             }
             if self.deadline.has_passed(clock) {
@@ -145,14 +213,70 @@ impl Wait<'_> {
         }
     }
 
+    /// Those who enter together ask at once, and again each time that one of them got
+    /// in; until then one of them waits for the server.
+    async fn together<'a, A: Ask>(
+        &self,
+        asker: &A,
+        place: &'a Place<Trouble>,
+    ) -> Result<Entered<'a, A::Grant>> {
+        let clock = self.context.clock;
+        let mut seen = Trouble {
+            has_answered: place.was_answered(),
+            ..Trouble::default()
+        };
+        loop {
+            let opened = place.opened().notified();
+            tokio::pin!(opened);
+            // Registered before the ask, or a grant between the two would be missed.
+            opened.as_mut().enable();
+            let answer = tokio::select! {
+                biased;
+                answer = asker.ask() => answer,
+                () = self.deadline.passed(clock) => {
+                    return seen.at_the_end::<()>(self).map(|_| Entered::TooLate);
+                }
+            };
+            match answer {
+                Ok(Answer::Granted(granted)) => {
+                    place.note_answer();
+                    return Ok(Entered::Granted(granted));
+                }
+                Ok(Answer::Busy { ttl }) => {
+                    place.note_answer();
+                    seen.answered(clock, ttl);
+                }
+                Ok(Answer::Later { .. }) => {
+                    place.note_answer();
+                    seen.answered(clock, Some(Duration::ZERO));
+                }
+                Err(failure) if failure.may_heal() => {
+                    seen.unanswered(clock, &failure);
+                }
+                Err(failure) => return Err(failure.into_error(self.key)),
+            }
+            tokio::select! {
+                biased;
+                mut trouble = place.asker() => {
+                    trouble.learn(seen);
+                    return Ok(Entered::Asker(trouble));
+                }
+                () = opened => {}
+                () = self.deadline.passed(clock) => {
+                    return seen.at_the_end::<()>(self).map(|_| Entered::TooLate);
+                }
+            }
+        }
+    }
+
     /// `try_acquire`: it does not overtake those of this process who wait.
     async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
-        if self.context.turns.anyone_waits(self.key) {
+        if self.context.turns.anyone_waits(self.wanted, self.line) {
             return Ok(None);
         }
         match asker.ask().await {
             Ok(Answer::Granted(granted)) => Ok(Some(granted)),
-            Ok(Answer::Busy { ttl: Some(_) }) => Ok(None),
+            Ok(Answer::Busy { ttl: Some(_) } | Answer::Later { .. }) => Ok(None),
             Ok(Answer::Busy { ttl: None }) => Err(self.never_expires()),
             Err(failure) => Err(failure.into_error(self.key)),
         }
@@ -163,10 +287,19 @@ impl Wait<'_> {
     }
 }
 
+/// What has become of a waiter at the head of its line.
+enum Entered<'a, T> {
+    /// It is the one who asks.
+    Asker(MutexGuard<'a, Trouble>),
+    Granted(T),
+    TooLate,
+}
+
 /// How one waiter sleeps.
 struct Sleep<'a> {
     wait: &'a Wait<'a>,
-    listener: Option<Listener>,
+    /// One for each channel, or none.
+    listeners: Vec<Listener>,
     pauses: Option<Pauses>,
     failures: Pauses,
     hints: Hints,
@@ -174,41 +307,43 @@ struct Sleep<'a> {
 
 impl<'a> Sleep<'a> {
     fn new(wait: &'a Wait<'a>) -> Self {
-        let (listener, pauses) = match &wait.settings.strategy {
+        let (listeners, pauses) = match &wait.settings.strategy {
+            // It counts what it hears from the time when it asks.
+            WaitStrategy::PubSub if wait.line == Line::AllAsk => (Vec::new(), None),
             WaitStrategy::PubSub => {
-                let channels = wait.context.backend.channels();
-                (channels.listen_if_live(wait.channel), None)
+                let channels = wait.channels.iter();
+                let live = channels.map(|(channels, name)| channels.listen_if_live(name));
+                (live.collect::<Option<_>>().unwrap_or_default(), None)
             }
-            WaitStrategy::BackOff(back_off) => (None, Some(Pauses::new(back_off.clone()))),
+            WaitStrategy::BackOff(back_off) => (Vec::new(), Some(Pauses::new(back_off.clone()))),
         };
         Self {
             wait,
-            listener,
+            listeners,
             pauses,
             failures: Pauses::after_failures(),
             hints: Hints::default(),
         }
     }
 
-    fn mark(&self) -> Option<Signal> {
-        self.listener.as_ref().map(Listener::mark)
+    fn marks(&self) -> Vec<Signal> {
+        self.listeners.iter().map(Listener::mark).collect()
     }
 
     /// Starts to listen, if that is how this waiter waits and it does not yet.
-    /// `true` when the channel is live at once.
+    /// `true` when a channel is live at once.
     fn listen(&mut self) -> bool {
-        if self.pauses.is_some() || self.listener.is_some() {
+        if self.pauses.is_some() || !self.listeners.is_empty() {
             return false;
         }
-        let listener = self
-            .wait
-            .context
-            .backend
-            .channels()
-            .listen(self.wait.channel);
-        let live = listener.mark().live;
-        self.listener = Some(listener);
-        live
+        let channels = self.wait.channels.iter();
+        self.listeners = channels
+            .map(|(channels, name)| match self.wait.line {
+                Line::AllAsk => channels.listen_from_now(name),
+                _ => channels.listen(name),
+            })
+            .collect();
+        self.marks().iter().any(|signal| signal.live)
     }
 
     fn after_busy(&mut self, ttl: Option<Duration>) -> Duration {
@@ -216,7 +351,7 @@ impl<'a> Sleep<'a> {
         let pause = match &mut self.pauses {
             Some(pauses) => pauses.next(),
             None => {
-                let denied = self.mark().is_some_and(|signal| signal.denied);
+                let denied = self.marks().iter().any(|signal| signal.denied);
                 let cap = self.wait.settings.poll_cap;
                 if denied {
                     cap.min(POLL_CAP_WHEN_DENIED)
@@ -224,6 +359,10 @@ impl<'a> Sleep<'a> {
                     cap
                 }
             }
+        };
+        let pause = match self.wait.line {
+            Line::OnServer { ask_every } => pause.min(ask_every),
+            _ => pause,
         };
         // A TTL of 0 is a key about to end; asking at full speed would not help it.
         ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
@@ -233,28 +372,37 @@ impl<'a> Sleep<'a> {
         self.failures.next()
     }
 
-    /// Sleeps until `moment`, or until the channel has moved since `mark` and that may
+    /// Sleeps until `moment`, or until a channel has moved since `marks` and that may
     /// be followed.
-    async fn until(&mut self, mark: Option<Signal>, moment: Moment) {
+    async fn until(&mut self, marks: &[Signal], moment: Moment) {
         let clock = self.wait.context.clock;
-        match &mut self.listener {
-            None => clock.sleep_until(moment).await,
-            Some(listener) => {
-                // Listening began after the ask: whatever comes from now on counts.
-                let mark = mark.unwrap_or_default();
-                let not_before = self.hints.not_before();
-                let woken = async {
+        let not_before = self.hints.not_before();
+        let listeners = &mut self.listeners;
+        let woken = async {
+            match &mut listeners[..] {
+                [] => std::future::pending().await,
+                // Listening may have begun after the ask: then whatever comes from now
+                // on counts.
+                [listener] => {
+                    let mark = marks.first().copied().unwrap_or_default();
                     listener.moved_since(mark).await;
-                    if let Some(not_before) = not_before {
-                        clock.sleep_until(not_before).await;
-                    }
-                };
-                tokio::select! {
-                    biased;
-                    () = woken => {}
-                    () = clock.sleep_until(moment) => {}
+                }
+                several => {
+                    let moved = several.iter_mut().enumerate().map(|(n, listener)| {
+                        let mark = marks.get(n).copied().unwrap_or_default();
+                        Box::pin(listener.moved_since(mark))
+                    });
+                    select_all(moved).await;
                 }
             }
+            if let Some(not_before) = not_before {
+                clock.sleep_until(not_before).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = woken => {}
+            () = clock.sleep_until(moment) => {}
         }
     }
 }
@@ -276,6 +424,15 @@ impl Trouble {
             Some(_) => None,
             None => self.without_expiry.or_else(|| Some(clock.now())),
         };
+    }
+
+    /// What one waiter has seen before it got the turn is the latest.
+    fn learn(&mut self, seen: Self) {
+        self.has_answered |= seen.has_answered;
+        self.down = seen.down.map(|down| self.down.take().unwrap_or(down));
+        self.without_expiry = seen
+            .without_expiry
+            .map(|since| self.without_expiry.unwrap_or(since));
     }
 
     /// Whoever is next in line knows that the server answers.
@@ -316,7 +473,7 @@ impl Trouble {
 }
 
 /// The wait was shorter than what the server takes to answer.
-fn no_answer_in_time(context: &Context) -> Failure {
+pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
     let what = "no answer before the wait was over";
     context
         .backend

@@ -17,10 +17,18 @@ pub enum LockKind {
     Spin,
     /// `getFairLock`: first come, first served.
     Fair,
+    /// `getFencedLock`: with tokens. Not in 3.16.8.
+    Fenced,
     /// `getReadWriteLock(..).readLock()`.
     Read,
     /// `getReadWriteLock(..).writeLock()`.
     Write,
+    /// `getMultiLock(locks...)`: the name is `a,b`, or `client/a,other/a`.
+    Multi,
+    /// `RedissonRedLock`: names as for [`LockKind::Multi`].
+    Red,
+    /// `getMultiLock(group, values)`, which 3.16.8 has not: the name is `group/a,b`.
+    Group,
 }
 
 impl LockKind {
@@ -29,8 +37,12 @@ impl LockKind {
             Self::Plain => "lock",
             Self::Spin => "spin",
             Self::Fair => "fair",
+            Self::Fenced => "fenced",
             Self::Read => "read",
             Self::Write => "write",
+            Self::Multi => "multi",
+            Self::Red => "red",
+            Self::Group => "group",
         }
     }
 }
@@ -157,6 +169,24 @@ impl RedissonThread {
         self.start_with("try_lock_wait", name, times)
     }
 
+    /// `lockAndGetToken()` of a fenced lock.
+    ///
+    /// # Errors
+    ///
+    /// What Redisson threw.
+    pub fn lock_and_get_token(&self, name: &str) -> Answer<u64> {
+        self.start("lock_and_get_token", name).wait(ANSWER_LIMIT)
+    }
+
+    /// `getToken()` of a fenced lock: the last one that anybody got.
+    ///
+    /// # Errors
+    ///
+    /// What Redisson threw.
+    pub fn token(&self, name: &str) -> Answer<u64> {
+        self.start("token", name).wait(ANSWER_LIMIT)
+    }
+
     /// `unlock()`.
     ///
     /// # Errors
@@ -253,6 +283,28 @@ impl RedissonThread {
     ) -> Pending<HammerReport> {
         let plan = json!({ "counter": counter, "threads": threads, "run_ms": millis(run) });
         self.start_with("hammer", name, plan)
+    }
+
+    /// Lets `threads` new Java threads claim the numbers of the string `counter` under the lock
+    /// `name` for as long as `run`: each in the hash `claims`, as `who-thread asked_ns
+    /// acquired_ns claimed_ns`, so that nothing of it is lost when the JVM is killed. A number
+    /// that has an owner already is an error. The value is how many were claimed.
+    ///
+    /// With `wait` a thread asks for that long and then again, so that what is left of it in
+    /// the queue of a fair lock after its death ends.
+    pub fn torment(
+        &self,
+        name: &str,
+        who: &str,
+        threads: usize,
+        run: Duration,
+        wait: Option<Duration>,
+    ) -> Pending<u64> {
+        let mut plan = json!({ "who": who, "threads": threads, "run_ms": millis(run) });
+        if let Some(wait) = wait {
+            plan["wait_ms"] = millis(wait).into();
+        }
+        self.start_with("torment", name, plan)
     }
 
     fn start<T: DeserializeOwned>(&self, op: &str, name: &str) -> Pending<T> {

@@ -7,7 +7,7 @@
 //! of its own for a message that was lost on the way.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
@@ -36,6 +36,9 @@ struct Entry {
     listeners: usize,
     /// Among those that were left; it may have listeners again.
     noted: bool,
+    /// The last confirmation that somebody has asked for, and the last one on its way.
+    wanted: u64,
+    asked: u64,
 }
 
 /// What a listener sees of its channel.
@@ -47,6 +50,23 @@ pub(crate) struct Signal {
     pub(crate) live: bool,
     /// The server refuses the channel; only polling helps.
     pub(crate) denied: bool,
+    /// Messages "0" so far: a latch that was opened.
+    zeros: u64,
+    /// The last confirmation that has come, and how many zeros had come before it.
+    confirmed: u64,
+    zeros_before: u64,
+}
+
+impl Signal {
+    fn confirm(&mut self, confirmation: u64) {
+        self.confirmed = confirmation;
+        self.zeros_before = self.zeros;
+    }
+
+    /// Moves with everything that may mean "ask again".
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
 }
 
 impl Channels {
@@ -87,6 +107,8 @@ impl Channels {
                 signal: sender,
                 listeners: 1,
                 noted: false,
+                wanted: 0,
+                asked: 0,
             },
         );
         if !self.always_live {
@@ -107,19 +129,55 @@ impl Channels {
         live.then(|| self.listen(name))
     }
 
+    /// Listens to `name`, and has the subscription confirmed once more. What comes after
+    /// that confirmation was published after this call; a message that an older
+    /// subscription brings may have been on its way for any time.
+    pub(crate) fn listen_from_now(self: &Arc<Self>, name: &str) -> Listener {
+        let mut listener = self.listen(name);
+        let mut table = self.table();
+        let Some(entry) = table.entries.get_mut(name) else {
+            return listener;
+        };
+        entry.wanted += 1;
+        listener.confirmation = entry.wanted;
+        if self.always_live {
+            // Nothing is ever on its way.
+            let wanted = entry.wanted;
+            entry.signal.send_if_modified(|signal| {
+                signal.confirm(wanted);
+                false
+            });
+        } else {
+            table.fresh.push(Arc::clone(&listener.name));
+        }
+        drop(table);
+        self.changed.notify_one();
+        listener
+    }
+
     fn listener(self: &Arc<Self>, name: Arc<str>, signal: watch::Receiver<Signal>) -> Listener {
         Listener {
             channels: Arc::clone(self),
             name,
             signal,
+            confirmation: 0,
+            zeros_before: OnceLock::new(),
         }
     }
 
     /// A message came on `name`.
-    pub(crate) fn wake(&self, name: &str) {
+    pub(crate) fn told(&self, name: &str, message: &[u8]) {
         if let Some(entry) = self.table().entries.get(name) {
-            entry.signal.send_modify(|signal| signal.count += 1);
+            entry.signal.send_modify(|signal| {
+                signal.count += 1;
+                signal.zeros += u64::from(message == b"0");
+            });
         }
+    }
+
+    /// Whoever listens to `name` asks again.
+    pub(crate) fn wake(&self, name: &str) {
+        self.told(name, b"");
     }
 
     /// Nothing listens here any more: for "nothing is left behind" checks.
@@ -144,10 +202,14 @@ impl Channels {
     /// The server has answered the subscription to `name`.
     pub(crate) fn subscribed(&self, name: &str, denied: bool) {
         if let Some(entry) = self.table().entries.get(name) {
-            entry.signal.send_modify(|signal| {
-                signal.count += 1;
+            entry.signal.send_if_modified(|signal| {
+                // One that only confirms what stood already is no news to the others.
+                let news = signal.live == denied || signal.denied != denied;
+                signal.count += u64::from(news);
                 signal.live = !denied;
                 signal.denied = denied;
+                signal.confirm(entry.asked);
+                news
             });
         }
     }
@@ -165,7 +227,10 @@ impl Channels {
         // Forgotten before anybody subscribed, it may stand there twice, or for nothing.
         fresh.sort_unstable();
         fresh.dedup();
-        fresh.retain(|name| table.entries.contains_key(name));
+        fresh.retain(|name| {
+            let entry = table.entries.get_mut(name);
+            entry.map(|entry| entry.asked = entry.wanted).is_some()
+        });
         fresh
     }
 
@@ -195,6 +260,10 @@ pub(crate) struct Listener {
     channels: Arc<Channels>,
     name: Arc<str>,
     signal: watch::Receiver<Signal>,
+    /// The confirmation that it has asked for; 0 for any.
+    confirmation: u64,
+    /// How many zeros had come before that.
+    zeros_before: OnceLock<u64>,
 }
 
 impl Listener {
@@ -202,6 +271,16 @@ impl Listener {
     /// will be trusted.
     pub(crate) fn mark(&self) -> Signal {
         *self.signal.borrow()
+    }
+
+    /// Messages "0" that were published after it began to listen.
+    pub(crate) fn zeros(&self) -> u64 {
+        let signal = self.mark();
+        if signal.confirmed < self.confirmation {
+            return 0;
+        }
+        let before = self.zeros_before.get_or_init(|| signal.zeros_before);
+        signal.zeros.saturating_sub(*before)
     }
 
     /// Resolves when the channel has moved since `mark`.

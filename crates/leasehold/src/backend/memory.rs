@@ -1,16 +1,20 @@
 //! The embedded backend: a keyspace, expiry and channels in this process, with no
 //! I/O. It knows keys and types, and no primitive.
 
-use std::collections::{BTreeMap, HashMap};
+pub(crate) mod keyspace;
+
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::channels::Channels;
 use super::network::Link;
-use super::step::{Failure, Operation, Refusal, Value};
-use crate::clock::Clock;
+use super::step::{Failure, Operation, Value};
+use crate::clock::{Clock, Moment};
+pub(crate) use keyspace::Keyspace;
+use keyspace::Stored;
 
 /// The address of an embedded keyspace.
 pub(crate) const ADDRESS: &str = "memory://";
@@ -65,6 +69,12 @@ impl Embedded {
         self.memory.at_now().del(key.as_bytes())
     }
 
+    /// Milliseconds left of a key, as `PTTL` says: -1 without expiry, -2 without key.
+    #[must_use]
+    pub fn ttl_ms(&self, key: &str) -> i64 {
+        self.memory.at_now().pttl(key.as_bytes())
+    }
+
     /// The keys and values as they are now, to [roll back](Self::roll_back) to.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
@@ -77,6 +87,14 @@ impl Embedded {
     /// behind does. Leases go on to end when they would have.
     pub fn roll_back(&self, checkpoint: &Checkpoint) {
         self.memory.keyspace().entries = checkpoint.entries.clone();
+    }
+
+    /// Restarts the server without its data: the keys are gone, the connections cut, and
+    /// its clients learn when it started.
+    pub fn restart(&self) {
+        self.memory.start_anew();
+        self.clear();
+        self.cut_all();
     }
 
     /// Cuts the connections of all clients that have a
@@ -137,17 +155,24 @@ pub(crate) struct Memory {
     /// Server time minus the clock. Far enough from zero that it can be stepped
     /// back.
     offset_ms: Arc<AtomicI64>,
+    /// When it was restarted last; nothing is forgotten by a start from nothing.
+    started: Arc<Mutex<Option<Moment>>>,
+    /// Which keyspace of this process it is.
+    number: u64,
 }
 
 impl Memory {
     fn new() -> Self {
         const START_MS: i64 = 1_000_000_000_000;
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         Self {
             keyspace: Arc::default(),
             channels: Channels::new(true),
             links: Arc::default(),
             clock: Clock::runtime(),
             offset_ms: Arc::new(AtomicI64::new(START_MS)),
+            started: Arc::default(),
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -157,16 +182,16 @@ impl Memory {
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
         let published = std::mem::take(&mut keyspace.published);
         drop(keyspace);
-        for channel in published {
-            self.publish(&String::from_utf8_lossy(&channel));
+        for (channel, message) in published {
+            self.publish(&String::from_utf8_lossy(&channel), &message);
         }
-        reply.map_err(|refusal| Failure::from_reply(&refusal.0, &ADDRESS.into()))
+        reply.map_err(|refusal| Failure::from_reply(&refusal.0, &ADDRESS.into()).of(operation.step))
     }
 
-    fn publish(&self, channel: &str) {
-        self.channels.wake(channel);
+    fn publish(&self, channel: &str, message: &[u8]) {
+        self.channels.told(channel, message);
         for link in self.links() {
-            link.publish(channel);
+            link.publish(channel, message);
         }
     }
 
@@ -198,6 +223,19 @@ impl Memory {
         self.offset_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
 
+    pub(crate) fn server(&self) -> String {
+        format!("{ADDRESS}#{}", self.number)
+    }
+
+    pub(crate) fn started(&self) -> Option<Moment> {
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start_anew(&self) {
+        let now = self.clock.now();
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
     /// Messages go to `link` as well, for as long as it lives.
     pub(crate) fn attach(&self, link: &Arc<Link>) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,171 +259,5 @@ impl Memory {
             .collect();
         keys.sort();
         keys
-    }
-}
-
-/// Keys with their values and expiry: what a step's twin works on. Method names
-/// and rules are the server's own commands.
-#[derive(Debug, Default)]
-pub(crate) struct Keyspace {
-    entries: HashMap<Vec<u8>, Stored>,
-    published: Vec<Vec<u8>>,
-    now_ms: u64,
-    steps_since_sweep: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Stored {
-    content: Content,
-    expires_at_ms: Option<u64>,
-}
-
-/// A hash.
-type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
-/// A field with its value.
-type Field = (Vec<u8>, Vec<u8>);
-
-#[derive(Clone, Debug)]
-enum Content {
-    Hash(Fields),
-    #[cfg_attr(not(test), expect(dead_code))]
-    Text(Vec<u8>),
-}
-
-impl Keyspace {
-    fn live(&mut self, key: &[u8]) -> Option<&mut Stored> {
-        let now_ms = self.now_ms;
-        // The server's own rule: a key lives through the millisecond it ends in.
-        let over = |stored: &Stored| stored.expires_at_ms.is_some_and(|at| now_ms > at);
-        if self.entries.get(key).is_some_and(over) {
-            self.entries.remove(key);
-        }
-        self.entries.get_mut(key)
-    }
-
-    fn hash(&mut self, key: &[u8]) -> Result<Option<&mut Fields>, Refusal> {
-        match self.live(key) {
-            None => Ok(None),
-            Some(Stored {
-                content: Content::Hash(fields),
-                ..
-            }) => Ok(Some(fields)),
-            Some(_) => Err(Refusal::wrong_type()),
-        }
-    }
-
-    pub(crate) fn hlen(&mut self, key: &[u8]) -> Result<usize, Refusal> {
-        Ok(self.hash(key)?.map_or(0, |fields| fields.len()))
-    }
-
-    pub(crate) fn hexists(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
-        Ok(self
-            .hash(key)?
-            .is_some_and(|fields| fields.contains_key(field)))
-    }
-
-    pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<Field>, Refusal> {
-        Ok(self.hash(key)?.map_or_else(Vec::new, |fields| {
-            fields
-                .iter()
-                .map(|(field, value)| (field.clone(), value.clone()))
-                .collect()
-        }))
-    }
-
-    pub(crate) fn hset(&mut self, key: &[u8], field: &[u8], value: &[u8]) -> Result<(), Refusal> {
-        if self.live(key).is_none() {
-            self.entries.insert(
-                key.to_vec(),
-                Stored {
-                    content: Content::Hash(BTreeMap::new()),
-                    expires_at_ms: None,
-                },
-            );
-        }
-        if let Some(fields) = self.hash(key)? {
-            fields.insert(field.to_vec(), value.to_vec());
-        }
-        Ok(())
-    }
-
-    /// The hash goes with its last field.
-    pub(crate) fn hdel(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
-        let Some(fields) = self.hash(key)? else {
-            return Ok(false);
-        };
-        let removed = fields.remove(field).is_some();
-        if fields.is_empty() {
-            self.entries.remove(key);
-        }
-        Ok(removed)
-    }
-
-    pub(crate) fn del(&mut self, key: &[u8]) -> bool {
-        self.live(key).is_some() && self.entries.remove(key).is_some()
-    }
-
-    pub(crate) fn pexpire(&mut self, key: &[u8], ms: u64) {
-        let at = self.now_ms.saturating_add(ms);
-        if let Some(stored) = self.live(key) {
-            stored.expires_at_ms = Some(at);
-        }
-    }
-
-    /// Milliseconds left; -1 without expiry, -2 without key.
-    pub(crate) fn pttl(&mut self, key: &[u8]) -> i64 {
-        let now_ms = self.now_ms;
-        match self.live(key) {
-            None => -2,
-            Some(stored) => stored.expires_at_ms.map_or(-1, |at| {
-                i64::try_from(at.saturating_sub(now_ms)).unwrap_or(i64::MAX)
-            }),
-        }
-    }
-
-    pub(crate) fn publish(&mut self, channel: &[u8]) {
-        self.published.push(channel.to_vec());
-    }
-
-    /// Expired keys go when they are looked at; those nobody looks at go here.
-    fn sweep(&mut self) {
-        const STEPS: u32 = 4096;
-        self.steps_since_sweep += 1;
-        if self.steps_since_sweep >= STEPS.max(self.entries.len() as u32) {
-            self.steps_since_sweep = 0;
-            self.drop_expired();
-        }
-    }
-
-    fn drop_expired(&mut self) {
-        let now_ms = self.now_ms;
-        self.entries
-            .retain(|_, stored| stored.expires_at_ms.is_none_or(|at| now_ms <= at));
-    }
-}
-
-#[cfg(test)]
-impl Keyspace {
-    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        match self.live(key)? {
-            Stored {
-                content: Content::Text(text),
-                ..
-            } => Some(text.clone()),
-            _ => None,
-        }
-    }
-
-    /// Sets a plain text without expiry, as a stranger would.
-    pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
-        let stored = Stored {
-            content: Content::Text(value.to_vec()),
-            expires_at_ms: None,
-        };
-        self.entries.insert(key.to_vec(), stored);
-    }
-
-    pub(crate) fn advance(&mut self, ms: u64) {
-        self.now_ms += ms;
     }
 }

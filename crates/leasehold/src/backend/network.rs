@@ -227,6 +227,14 @@ impl Linked {
         self.link.clock
     }
 
+    pub(crate) fn server(&self) -> String {
+        self.link.memory.server()
+    }
+
+    pub(crate) fn started(&self) -> Option<Moment> {
+        self.link.memory.started()
+    }
+
     pub(crate) fn reply_limit(&self) -> Duration {
         self.link.reply_limit
     }
@@ -268,6 +276,9 @@ struct State {
     offset_ms: i64,
     /// What the server knows to be subscribed to.
     at_server: HashSet<Arc<str>>,
+    /// Subscriptions that are not confirmed yet. As on the connection to a server nothing
+    /// else is subscribed or given up meanwhile: a confirmation could be taken for another.
+    unconfirmed: usize,
     /// When channels that nobody listens to are given up.
     linger_until: Option<Moment>,
 }
@@ -283,6 +294,7 @@ impl State {
             silent: 0,
             offset_ms,
             at_server: HashSet::new(),
+            unconfirmed: 0,
             linger_until: None,
         }
     }
@@ -334,13 +346,13 @@ impl Link {
     }
 
     /// The server publishes on `channel`.
-    pub(crate) fn publish(&self, channel: &str) {
+    pub(crate) fn publish(&self, channel: &str, message: &[u8]) {
         if !self.state().at_server.contains(channel) {
             return;
         }
         if let Some(delay) = lock(&self.on_message)(channel) {
             let at = self.clock.now() + delay;
-            let event = Event::Message(channel.into());
+            let event = Event::Message(channel.into(), message.into());
             self.state().events.message(at, event);
             self.changed.notify_one();
         }
@@ -365,6 +377,7 @@ impl Link {
         let mut state = self.state();
         state.events.cut_messages();
         state.at_server.clear();
+        state.unconfirmed = 0;
         drop(state);
         self.channels.all_down();
         self.changed.notify_one();
@@ -378,9 +391,12 @@ impl Link {
             self.arrive(event);
         }
         self.end_overdue(now);
+        // What waited for a confirmation.
+        self.subscribe_wanted();
         let state = self.state();
         let carried = (!state.frozen).then(|| state.events.next()).flatten();
-        [carried, state.pending.next_limit(), state.linger_until]
+        let idle = state.linger_until.filter(|_| state.unconfirmed == 0);
+        [carried, state.pending.next_limit(), idle]
             .into_iter()
             .flatten()
             .min()
@@ -424,8 +440,11 @@ impl Link {
             Event::Unsubscribe(channel) => {
                 self.state().at_server.remove(&channel);
             }
-            Event::Confirm(channel) => self.channels.subscribed(&channel, false),
-            Event::Message(channel) => self.channels.wake(&channel),
+            Event::Confirm(channel) => {
+                self.state().unconfirmed -= 1;
+                self.channels.subscribed(&channel, false);
+            }
+            Event::Message(channel, message) => self.channels.told(&channel, &message),
         }
     }
 
@@ -462,6 +481,9 @@ impl Link {
     fn subscribe_wanted(&self) {
         let now = self.clock.now();
         let mut state = self.state();
+        if state.unconfirmed > 0 {
+            return;
+        }
         if state.linger_until.is_some_and(|until| now >= until) {
             state.linger_until = None;
             for channel in self.channels.remove_idle() {
@@ -476,7 +498,9 @@ impl Link {
         for channel in self.channels.take_fresh() {
             let takes = lock(&self.on_subscription)(&channel);
             let event = Event::Subscribe(channel);
-            self.state().events.subscription(now + takes, event);
+            let mut state = self.state();
+            state.unconfirmed += 1;
+            state.events.subscription(now + takes, event);
         }
     }
 

@@ -28,7 +28,7 @@ use self::pause::{LASTING, Pause};
 use self::script::Script;
 use super::channels::Channels;
 use super::step::{Failure, Operation, Step};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::Result;
 
 /// How a server is reached.
@@ -52,6 +52,24 @@ impl Redis {
     /// Connects once, so that a wrong address or password is told at once, and
     /// from then on by itself.
     pub(crate) async fn connect(reach: Reach, steps: &[&Step], clock: Clock) -> Result<Self> {
+        let (connector, lane) = Self::prepared(reach, steps, clock)?;
+        let first = prepare(&connector, &lane)
+            .await
+            .map_err(|failure| failure.into_connect_error())?;
+        Ok(Self::run(connector, lane, Some(first)))
+    }
+
+    /// Connects in the background. Until the first attempt has ended, operations wait.
+    pub(crate) fn start(reach: Reach, steps: &[&Step], clock: Clock) -> Result<Self> {
+        let (connector, lane) = Self::prepared(reach, steps, clock)?;
+        Ok(Self::run(connector, lane, None))
+    }
+
+    fn prepared(
+        reach: Reach,
+        steps: &[&Step],
+        clock: Clock,
+    ) -> Result<(Arc<Connector>, Arc<Lane>)> {
         let address = Address::parse(&reach.url)?;
         let connector = Arc::new(Connector {
             connect_limit: reach.connect_limit,
@@ -63,18 +81,18 @@ impl Redis {
                 .transpose()?,
             address,
         });
-        let runtime = Handle::current();
         let lane = Lane::new(
-            runtime.clone(),
+            Handle::current(),
             clock,
-            Script::assemble(steps),
+            Script::of(steps),
             Arc::clone(connector.address.shown()),
             reach.reply_limit,
         );
-        let first = prepare(&connector, &lane)
-            .await
-            .map_err(|failure| failure.into_connect_error())?;
-        let channels = Channels::new(false);
+        Ok((connector, lane))
+    }
+
+    fn run(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Connection>) -> Self {
+        let (runtime, channels) = (Handle::current(), Channels::new(false));
         let tasks = [
             runtime.spawn(keep_connected(
                 Arc::clone(&connector),
@@ -83,11 +101,11 @@ impl Redis {
             )),
             runtime.spawn(pubsub::run(connector, Arc::clone(&channels))),
         ];
-        Ok(Self {
+        Self {
             lane,
             channels,
             tasks,
-        })
+        }
     }
 
     pub(crate) fn submit(&self, operation: Operation) -> Queued {
@@ -100,6 +118,10 @@ impl Redis {
 
     pub(crate) fn address(&self) -> &str {
         &self.lane.address
+    }
+
+    pub(crate) fn started(&self) -> Option<Moment> {
+        self.lane.started()
     }
 
     pub(crate) fn reply_limit(&self) -> Duration {
@@ -129,15 +151,22 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failu
         let [one, other, third] = &mut lines;
         // A server that denies them is found out by the first call, which says
         // what is missing; a script that is not loaded is sent as text.
-        let (time, info, _) = tokio::join!(
+        let (time, info) = tokio::join!(
             time.query_async::<(i64, i64)>(one),
-            info.query_async::<String>(other),
-            third.send_packed_command(&load)
+            info.query_async::<String>(other)
         );
+        // A server closes the connection of a stranger who sends more than a little.
+        if time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH") {
+            let _ = third.send_packed_command(&load).await;
+        }
         if let Ok((seconds, micros)) = time {
             lane.learn_time(seconds.saturating_mul(1000).saturating_add(micros / 1000));
         }
-        server_info::check(&info.unwrap_or_default(), &lane.address)
+        let info = info.unwrap_or_default();
+        if let Some(uptime) = server_info::uptime(&info) {
+            lane.learn_uptime(uptime);
+        }
+        server_info::check(&info, &lane.address)
     };
     tokio::select! {
         checked = questions => checked.map(|()| (connection, driver)),
@@ -146,9 +175,9 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failu
 }
 
 /// Keeps a connection under the lane for as long as the client lives.
-async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Connection) {
+async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Connection>) {
     let mut pause = Pause::new();
-    let mut connection = Some(first);
+    let mut connection = first;
     let mut down = false;
     loop {
         let opened = match connection.take() {

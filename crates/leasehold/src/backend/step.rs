@@ -31,6 +31,23 @@ pub(crate) struct Step {
     pub(crate) twin: fn(&mut Keyspace, &[Vec<u8>]) -> Result<Value, Refusal>,
 }
 
+impl Step {
+    /// What it works on, in words: the first part of its name.
+    fn kind(&self) -> &'static str {
+        match self.name.split('.').next() {
+            Some("lock") => "a plain lock",
+            Some("fenced") => "a fenced lock",
+            Some("fair") => "a fair lock",
+            Some("rw") => "a read-write lock",
+            Some("group") => "a group of locks",
+            Some("semaphore") => "a semaphore",
+            Some("expirable") => "a semaphore with leases",
+            Some("latch") => "a latch",
+            _ => "what was expected",
+        }
+    }
+}
+
 /// A step with its keys and arguments, as they go over the wire.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
@@ -175,9 +192,21 @@ impl Failure {
         Self::new(Outcome::DidNotRun, cause, Arc::clone(address))
     }
 
+    /// What stands there is named already; here what was expected.
+    pub(crate) fn of(mut self, step: &Step) -> Self {
+        if let Cause::WrongKind(said) = &mut self.cause {
+            said.push_str(", not ");
+            said.push_str(step.kind());
+        }
+        self
+    }
+
     /// The error of an operation on `key`.
     pub(crate) fn into_error(self, key: &Key) -> Error {
-        self.explain(&format!(" for `{key}`")).with_key(key)
+        let brief = format!("`{key}` at {}: {}", self.address, self.cause);
+        self.explain(&format!(" for `{key}`"))
+            .with_key(key)
+            .with_brief(brief)
     }
 
     /// The error of connecting, which is about no name.
@@ -222,7 +251,7 @@ impl Failure {
             (Cause::WrongKind(said), _) => (
                 ErrorKind::WrongKind,
                 format!(
-                    "the key at {at}{subject} holds something other than this lock: {said}; nothing was changed: use another name, or look at the key and remove it"
+                    "the key at {at}{subject} holds something else: {said}; nothing was changed: use another name, or look at the key and remove it"
                 ),
             ),
             (Cause::TooOld { found, needed }, _) => (

@@ -1,7 +1,14 @@
 //! [`Client`]: connects and hands out primitives.
 
+use super::expirable::ExpirableSemaphore;
+use super::fair::FairLock;
+use super::fenced::FencedLock;
+use super::latch::CountDownLatch;
 use super::lock::{Lock, PerThread};
+use super::members::GroupLock;
 use super::runtime::Runtime;
+use super::rw::RwLock;
+use super::semaphore::Semaphore;
 use crate::backend::memory::Embedded;
 use crate::client::{Activity, ClientBuilder};
 use crate::error::Result;
@@ -35,6 +42,20 @@ impl Client {
         Ok(Self { inner, runtime })
     }
 
+    /// A client that connects in the background; see
+    /// [`ClientBuilder::connect_in_background`].
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
+    pub fn connect_in_background_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
+        let runtime = Runtime::start()?;
+        let entered = runtime.handle().enter();
+        let inner = builder.connect_in_background(url)?;
+        drop(entered);
+        Ok(Self { inner, runtime })
+    }
+
     /// A client of an embedded keyspace of its own; see
     /// [`Client::embedded`](crate::Client::embedded).
     ///
@@ -64,6 +85,57 @@ impl Client {
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock<PerThread> {
         Lock::per_thread(self.inner.lock(name), self.runtime.clone())
+    }
+
+    /// The lock on all of these `values` of a group; see
+    /// [`Client::group_lock`](crate::Client::group_lock).
+    #[must_use]
+    pub fn group_lock<V: Into<String>>(
+        &self,
+        group: &str,
+        values: impl IntoIterator<Item = V>,
+    ) -> GroupLock {
+        Lock::per_thread(self.inner.group_lock(group, values), self.runtime.clone())
+    }
+
+    /// The lock called `name`, with a fencing token for each hold; see
+    /// [`Client::fenced_lock`](crate::Client::fenced_lock).
+    #[must_use]
+    pub fn fenced_lock(&self, name: &str) -> FencedLock {
+        Lock::per_thread(self.inner.fenced_lock(name), self.runtime.clone())
+    }
+
+    /// The fair lock called `name`; see
+    /// [`Client::fair_lock`](crate::Client::fair_lock).
+    #[must_use]
+    pub fn fair_lock(&self, name: &str) -> FairLock {
+        Lock::per_thread(self.inner.fair_lock(name), self.runtime.clone())
+    }
+
+    /// The read-write lock called `name`; see [`Client::rw_lock`](crate::Client::rw_lock).
+    #[must_use]
+    pub fn rw_lock(&self, name: &str) -> RwLock {
+        RwLock::per_thread(self.inner.rw_lock(name), self.runtime.clone())
+    }
+
+    /// The semaphore called `name`; see [`Client::semaphore`](crate::Client::semaphore).
+    #[must_use]
+    pub fn semaphore(&self, name: &str) -> Semaphore {
+        Semaphore::new(self.inner.semaphore(name), self.runtime.clone())
+    }
+
+    /// The semaphore with leases called `name`; see
+    /// [`Client::expirable_semaphore`](crate::Client::expirable_semaphore).
+    #[must_use]
+    pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
+        ExpirableSemaphore::new(self.inner.expirable_semaphore(name), self.runtime.clone())
+    }
+
+    /// The latch called `name`; see
+    /// [`Client::count_down_latch`](crate::Client::count_down_latch).
+    #[must_use]
+    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
+        CountDownLatch::new(self.inner.count_down_latch(name), self.runtime.clone())
     }
 
     /// A new owner, for re-entrance that is not tied to a thread.

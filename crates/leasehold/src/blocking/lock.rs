@@ -9,7 +9,7 @@ use crate::config::WaitStrategy;
 use crate::error::Result;
 use crate::loss::LossReason;
 use crate::owner::Owner;
-use crate::primitives::lock::{LockInfo, Ttl};
+use crate::primitives::lock::{Kind, LockInfo, OneKey, Plain, Ttl};
 
 /// Whom the holds of a [`Lock`] belong to: [`PerThread`] or [`Explicit`].
 pub trait Ownership: sealed::Sealed {}
@@ -51,20 +51,25 @@ thread_local! {
     static THREAD: Owner = Owner::new();
 }
 
+/// What the calling thread holds by.
+pub(super) fn this_thread() -> Owner {
+    THREAD.with(Clone::clone)
+}
+
 /// A lock for threads; see [`leasehold::Lock`](crate::Lock).
 ///
 /// Re-entrant per thread. [`owned_by`](Self::owned_by) ties re-entrance to an
 /// [`Owner`] instead, and its guards can be sent to other threads.
-pub struct Lock<O: Ownership = PerThread> {
-    inner: crate::Lock,
+pub struct Lock<O: Ownership = PerThread, K = Plain> {
+    inner: crate::Lock<K>,
     /// `None`: whichever thread acquires.
     owner: Option<Owner>,
     runtime: Runtime,
     ownership: PhantomData<fn() -> O>,
 }
 
-impl Lock<PerThread> {
-    pub(crate) fn per_thread(inner: crate::Lock, runtime: Runtime) -> Self {
+impl<K: Kind> Lock<PerThread, K> {
+    pub(crate) fn per_thread(inner: crate::Lock<K>, runtime: Runtime) -> Self {
         Self {
             inner,
             owner: None,
@@ -75,7 +80,7 @@ impl Lock<PerThread> {
 
     /// Acquires as `owner`; see [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
-    pub fn owned_by(&self, owner: &Owner) -> Lock<Explicit> {
+    pub fn owned_by(&self, owner: &Owner) -> Lock<Explicit, K> {
         Lock {
             inner: self.inner.clone(),
             owner: Some(owner.clone()),
@@ -83,7 +88,9 @@ impl Lock<PerThread> {
             ownership: PhantomData,
         }
     }
+}
 
+impl<K: OneKey> Lock<PerThread, K> {
     /// Whether the calling thread holds the lock; see
     /// [`Lock::is_held_by`](crate::Lock::is_held_by).
     ///
@@ -92,13 +99,24 @@ impl Lock<PerThread> {
     /// As its async twin.
     #[doc(alias = "isHeldByCurrentThread")]
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
-        self.is_held_by(&THREAD.with(Clone::clone))
+        self.is_held_by(&this_thread())
+    }
+}
+
+impl<O: Ownership, K> Lock<O, K> {
+    /// The async lock, for what is there only.
+    pub(super) fn as_async(&self) -> &crate::Lock<K> {
+        &self.inner
+    }
+
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 }
 
 /// Settings; see the async twins.
-impl<O: Ownership> Lock<O> {
-    fn with(mut self, change: impl FnOnce(crate::Lock) -> crate::Lock) -> Self {
+impl<O: Ownership, K: Kind> Lock<O, K> {
+    pub(super) fn with(mut self, change: impl FnOnce(crate::Lock<K>) -> crate::Lock<K>) -> Self {
         self.inner = change(self.inner);
         self
     }
@@ -152,30 +170,30 @@ impl<O: Ownership> Lock<O> {
     clippy::missing_errors_doc,
     reason = "said once, on the impl and in each twin"
 )]
-impl<O: Ownership> Lock<O> {
+impl<O: Ownership, K: Kind> Lock<O, K> {
     /// Waits for the lock; see [`Lock::acquire`](crate::Lock::acquire).
-    pub fn acquire(&self) -> Result<LockGuard<O>> {
+    pub fn acquire(&self) -> Result<LockGuard<O, K::Guard>> {
         let lock = self.owned();
         self.block_on("Lock::acquire", lock.acquire())
             .map(|guard| self.guard(guard))
     }
 
     /// Acquires it if it is free; see [`Lock::try_acquire`](crate::Lock::try_acquire).
-    pub fn try_acquire(&self) -> Result<Option<LockGuard<O>>> {
+    pub fn try_acquire(&self) -> Result<Option<LockGuard<O, K::Guard>>> {
         let lock = self.owned();
         self.maybe(self.block_on("Lock::try_acquire", lock.try_acquire()))
     }
 
     /// Waits at most `wait`; see
     /// [`Lock::try_acquire_for`](crate::Lock::try_acquire_for).
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<LockGuard<O>>> {
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<LockGuard<O, K::Guard>>> {
         let lock = self.owned();
         self.maybe(self.block_on("Lock::try_acquire_for", lock.try_acquire_for(wait)))
     }
 
     /// Waits until `deadline`; see
     /// [`Lock::try_acquire_until`](crate::Lock::try_acquire_until).
-    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<LockGuard<O>>> {
+    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<LockGuard<O, K::Guard>>> {
         let lock = self.owned();
         self.maybe(self.block_on("Lock::try_acquire_until", lock.try_acquire_until(deadline)))
     }
@@ -183,13 +201,40 @@ impl<O: Ownership> Lock<O> {
     /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). A thread
     /// can't be cancelled: when the lock is lost `work` goes on, and the loss is the
     /// result; `work` can ask the guard.
-    pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O>) -> T) -> Result<T> {
+    pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = work(&guard);
         guard.release()?;
         Ok(output)
     }
 
+    fn owned(&self) -> crate::Lock<K> {
+        match &self.owner {
+            Some(owner) => self.inner.clone().owned_by(owner),
+            None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn block_on<F: Future>(&self, twin: &str, future: F) -> F::Output {
+        self.runtime.block_on(twin, future)
+    }
+
+    fn maybe(&self, result: Result<Option<K::Guard>>) -> Result<Option<LockGuard<O, K::Guard>>> {
+        Ok(result?.map(|guard| self.guard(guard)))
+    }
+
+    fn guard(&self, inner: K::Guard) -> LockGuard<O, K::Guard> {
+        LockGuard::of(inner, self.runtime.clone())
+    }
+}
+
+/// Questions and force; errors are those of the async twins.
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "said once, on the impl and in each twin"
+)]
+impl<O: Ownership, K: OneKey> Lock<O, K> {
     /// Whether anybody holds it; see [`Lock::is_locked`](crate::Lock::is_locked).
     pub fn is_locked(&self) -> Result<bool> {
         self.block_on("Lock::is_locked", self.inner.is_locked())
@@ -216,33 +261,9 @@ impl<O: Ownership> Lock<O> {
     pub fn force_unlock(&self) -> Result<bool> {
         self.block_on("Lock::force_unlock", self.inner.force_unlock())
     }
-
-    fn owned(&self) -> crate::Lock {
-        match &self.owner {
-            Some(owner) => self.inner.clone().owned_by(owner),
-            None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
-        }
-    }
-
-    #[track_caller]
-    fn block_on<F: Future>(&self, twin: &str, future: F) -> F::Output {
-        self.runtime.block_on(twin, future)
-    }
-
-    fn maybe(&self, result: Result<Option<crate::LockGuard>>) -> Result<Option<LockGuard<O>>> {
-        Ok(result?.map(|guard| self.guard(guard)))
-    }
-
-    fn guard(&self, inner: crate::LockGuard) -> LockGuard<O> {
-        LockGuard {
-            inner: Some(inner),
-            runtime: self.runtime.clone(),
-            ownership: PhantomData,
-        }
-    }
 }
 
-impl<O: Ownership> Clone for Lock<O> {
+impl<O: Ownership, K: Clone> Clone for Lock<O, K> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -253,7 +274,7 @@ impl<O: Ownership> Clone for Lock<O> {
     }
 }
 
-impl<O: Ownership> fmt::Debug for Lock<O> {
+impl<O: Ownership, K: fmt::Debug> fmt::Debug for Lock<O, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
@@ -265,9 +286,9 @@ impl<O: Ownership> fmt::Debug for Lock<O> {
 /// reply limit in the background; inside a tokio runtime always in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
-pub struct LockGuard<O: Ownership = PerThread> {
+pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate::LockGuard> {
     /// `None` only once it has been given up.
-    inner: Option<crate::LockGuard>,
+    inner: Option<G>,
     runtime: Runtime,
     ownership: PhantomData<O>,
 }
@@ -277,11 +298,14 @@ pub struct LockGuard<O: Ownership = PerThread> {
     clippy::missing_errors_doc,
     reason = "said once, on the impl and in each twin"
 )]
-impl<O: Ownership> LockGuard<O> {
+impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuard<O, G> {
     /// Gives the lock back; see [`LockGuard::release`](crate::LockGuard::release).
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
-            Some(guard) => self.runtime.block_on("LockGuard::release", guard.release()),
+            Some(guard) => {
+                let release = guard.into().release();
+                self.runtime.block_on("LockGuard::release", release)
+            }
             None => Ok(()),
         }
     }
@@ -339,7 +363,7 @@ impl<O: Ownership> LockGuard<O> {
     /// [`LockGuard::forget`](crate::LockGuard::forget).
     pub fn forget(mut self) {
         if let Some(guard) = self.inner.take() {
-            guard.forget();
+            guard.into().forget();
         }
     }
 
@@ -350,34 +374,66 @@ impl<O: Ownership> LockGuard<O> {
     }
 
     /// The async guard, for what reads it only.
-    pub fn as_async(&self) -> &crate::LockGuard {
-        self.inner()
-    }
-
-    fn inner(&self) -> &crate::LockGuard {
+    pub fn as_async(&self) -> &G {
         self.inner
             .as_ref()
             .expect("a guard that has been given up is gone")
     }
+
+    fn inner(&self) -> &crate::LockGuard {
+        self.as_async().as_ref()
+    }
 }
 
-impl<O: Ownership> Drop for LockGuard<O> {
+impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
+    pub(super) fn of(inner: G, runtime: Runtime) -> Self {
+        Self {
+            inner: Some(inner),
+            runtime,
+            ownership: PhantomData,
+        }
+    }
+
+    pub(super) fn runtime(&self) -> Runtime {
+        self.runtime.clone()
+    }
+
+    /// What becomes of it, as a guard of the same thread or owner.
+    pub(super) fn turned<T, E, F>(
+        mut self,
+        twin: &str,
+        turn: impl FnOnce(G) -> F,
+    ) -> Result<LockGuard<O, T>, E>
+    where
+        T: Into<crate::LockGuard>,
+        F: Future<Output = Result<T, E>>,
+    {
+        let guard = self
+            .inner
+            .take()
+            .expect("a guard that has been given up is gone");
+        let turned = self.runtime.block_on(twin, turn(guard))?;
+        Ok(LockGuard::of(turned, self.runtime.clone()))
+    }
+}
+
+impl<O: Ownership, G: Into<crate::LockGuard>> Drop for LockGuard<O, G> {
     fn drop(&mut self) {
         let Some(guard) = self.inner.take() else {
             return;
         };
         if tokio::runtime::Handle::try_current().is_ok() {
             // A task must not wait here; the client's own thread sees to it.
-            return drop(guard);
+            return drop(guard.into());
         }
         // A program may end right after this, and then nobody is left to send it.
-        if let Err(error) = self.runtime.handle().block_on(guard.release()) {
+        if let Err(error) = self.runtime.handle().block_on(guard.into().release()) {
             tracing::warn!(%error, "releasing a dropped guard");
         }
     }
 }
 
-impl<O: Ownership> fmt::Debug for LockGuard<O> {
+impl<O: Ownership, G: Into<crate::LockGuard> + fmt::Debug> fmt::Debug for LockGuard<O, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }

@@ -39,6 +39,21 @@ impl Runtime {
             .handle()
     }
 
+    /// Gives back what a thread has dropped, before the drop returns: a program may end right
+    /// after it, and then nobody is left to send it. Inside a task it must not wait; there
+    /// the client's own thread sees to it.
+    pub(crate) fn release_dropped<G, F>(&self, guard: G, release: impl FnOnce(G) -> F)
+    where
+        F: Future<Output = Result<()>>,
+    {
+        if Handle::try_current().is_ok() {
+            return drop(guard);
+        }
+        if let Err(error) = self.handle().block_on(release(guard)) {
+            tracing::warn!(%error, "releasing what was dropped");
+        }
+    }
+
     /// Runs `future` on the calling thread; what it waits for is driven by the
     /// worker. `twin` is the async method to use instead inside a task.
     #[track_caller]

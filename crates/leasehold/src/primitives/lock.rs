@@ -1,6 +1,16 @@
-//! The lock: one holder at a time, over all processes.
+//! The lock: one holder at a time, over all processes. [`Lock`] is the handle of
+//! every kind of lock; what they differ in is `kind.rs`.
 
+pub(in crate::primitives) mod ask;
+pub(crate) mod group;
+mod guard;
+mod info;
+pub(crate) mod kind;
+mod member;
+mod multi;
+mod red;
 pub(crate) mod steps;
+mod whole;
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,19 +18,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::Backend;
-use crate::backend::step::{Cause, Failure, Operation, Outcome, Value};
-use crate::cleanup::Undo;
+use crate::backend::step::{Operation, Value};
 use crate::config::{Settings, Terms, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::Result;
-use crate::guard::{Held, Share};
 use crate::key::Key;
-use crate::lease::Hold;
-use crate::loss::LossReason;
-use crate::owner::{Entry, Owner};
-use crate::wait::{Answer, Ask, Deadline, Wait};
-use steps::LockHold;
+use crate::owner::Owner;
+use crate::wait::Deadline;
+pub use group::{FieldNames, Group, GroupLock};
+pub use guard::LockGuard;
+pub use info::{Holder, LockInfo, Ttl};
+pub use kind::{Kind, OneKey, Plain};
+pub use member::Member;
+pub use multi::{Multi, MultiLock};
+pub use red::{Red, RedLock};
 
 /// A lock by name: one holder at a time, over all processes that use the same
 /// server. Shared with Redisson's `RLock`, `getSpinLock` and
@@ -66,29 +77,84 @@ use steps::LockHold;
 #[doc(alias = "getSpinLock")]
 #[doc(alias = "getNonReentrantLock")]
 #[derive(Clone)]
-pub struct Lock {
+pub struct Lock<K = Plain> {
     context: Arc<Context>,
     /// A name is checked when it is used, so that making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
+    kind: K,
 }
 
-/// Settings. Each changes this handle only; what is acquired already keeps its terms.
-impl Lock {
-    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
+impl<K: kind::Named> Lock<K> {
+    pub(crate) fn named(context: Arc<Context>, name: &str, kind: K) -> Self {
         let key = Key::parse(name);
-        let channel = key.as_ref().map_or_else(|_| "".into(), Key::lock_channel);
+        let channel = key
+            .as_ref()
+            .map_or_else(|_| String::new(), |key| kind.channel(key));
         Self {
             settings: context.settings(),
             context,
             key,
             channel: channel.into(),
             owner: None,
+            kind,
         }
     }
 
+    /// The same lock, acquired in another way.
+    pub(super) fn with_kind(&self, kind: K) -> Self {
+        Self {
+            kind,
+            ..self.clone()
+        }
+    }
+
+    /// The same lock, on the terms of a hold that is there.
+    pub(super) fn on_terms(mut self, terms: Terms) -> Self {
+        self.settings.lease = terms.lease;
+        self.settings.renewed = terms.renew_every.is_some();
+        self.settings.renew_every = terms.renew_every;
+        self.settings.max_hold = terms.max_hold;
+        self
+    }
+
+    /// Asks so often at least while it waits.
+    pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
+        self.settings.poll_cap = self.settings.poll_cap.min(pause);
+    }
+
+    pub(super) fn channel(&self) -> Arc<str> {
+        Arc::clone(&self.channel)
+    }
+
+    pub(super) fn kind_mut(&mut self) -> &mut K {
+        &mut self.kind
+    }
+
+    /// What those who want the same have in common: see [`kind::Named::wanted`].
+    fn wanted(&self) -> Result<Key> {
+        Ok(self.kind.wanted(self.key()?))
+    }
+}
+
+impl<K> Lock<K> {
+    /// One that has no name of its own, whose first server's client is `context`.
+    fn whole(context: Arc<Context>, key: Key, kind: K) -> Self {
+        Self {
+            settings: context.settings(),
+            context,
+            key: Ok(key),
+            channel: "".into(),
+            owner: None,
+            kind,
+        }
+    }
+}
+
+/// Settings. Each changes this handle only; what is acquired already keeps its terms.
+impl<K: Kind> Lock<K> {
     /// Sets a fixed lease: how long a hold lasts. It is not renewed, and ends by
     /// itself if it is not released.
     ///
@@ -123,7 +189,7 @@ impl Lock {
     }
 
     /// Sets how long a hold may last in all, renewed or not. When that time is over
-    /// the holder is told ([`LossReason::MaxHold`]) and the lock is released. With an
+    /// the holder is told ([`LossReason::MaxHold`](crate::LossReason::MaxHold)) and the lock is released. With an
     /// [`Owner`] it counts for the guard that asked for it, and while that lives. No
     /// limit by default; at least 1 ms.
     #[must_use]
@@ -160,13 +226,13 @@ impl Lock {
     /// [`Owner`].
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
-        self.owner = Some(owner.clone());
+        self.owner = Some(owner.in_role(K::ROLE));
         self
     }
 }
 
 /// Acquiring.
-impl Lock {
+impl<K: Kind> Lock<K> {
     /// Waits for the lock, without a limit.
     ///
     /// # Errors
@@ -184,7 +250,7 @@ impl Lock {
     /// the grant.
     #[doc(alias = "lock")]
     #[doc(alias = "lockInterruptibly")]
-    pub async fn acquire(&self) -> Result<LockGuard> {
+    pub async fn acquire(&self) -> Result<K::Guard> {
         loop {
             // Without a deadline there is no other end than a guard or an error.
             if let Some(guard) = self.acquire_by(Deadline::Never).await? {
@@ -205,7 +271,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     #[doc(alias = "tryLock")]
-    pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
+    pub async fn try_acquire(&self) -> Result<Option<K::Guard>> {
         self.acquire_by(Deadline::Now).await
     }
 
@@ -220,7 +286,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     #[doc(alias = "tryLock")]
-    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<K::Guard>> {
         check_wait(wait, self.key()?)?;
         let deadline = self.context.clock.now() + wait;
         self.acquire_by(Deadline::At(deadline)).await
@@ -239,7 +305,7 @@ impl Lock {
     pub async fn try_acquire_until(
         &self,
         deadline: impl Into<Instant>,
-    ) -> Result<Option<LockGuard>> {
+    ) -> Result<Option<K::Guard>> {
         let deadline = self.context.clock.moment_of(deadline.into());
         let deadline = if deadline <= self.context.clock.now() {
             Deadline::Now
@@ -270,156 +336,21 @@ impl Lock {
     /// # Cancel safety
     ///
     /// Dropping the future drops `work` and releases the lock in the background.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T> {
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T> {
         let guard = self.acquire().await?;
-        let output = guard.protect(work(&guard)).await?;
-        guard.release().await?;
+        let output = guard.as_ref().protect(work(&guard)).await?;
+        guard.into().release().await?;
         Ok(output)
     }
 
-    async fn acquire_by(&self, deadline: Deadline) -> Result<Option<LockGuard>> {
-        let key = self.key()?;
-        let terms = self.settings.terms(key)?;
-        self.context.check_open(key)?;
-        let held = match &self.owner {
-            None => self.ask_until(key, terms, deadline).await?,
-            // In a box: every waiter would carry its state, and few have an owner.
-            Some(owner) => Box::pin(self.enter_as(owner, key, terms, deadline)).await?,
-        };
-        Ok(held.map(|share| LockGuard { share }))
-    }
-
-    /// Looks at what the owner holds first: re-entry never queues behind a stranger.
-    async fn enter_as(
-        &self,
-        owner: &Owner,
-        key: &Key,
-        terms: Terms,
-        deadline: Deadline,
-    ) -> Result<Option<Share>> {
-        let owners = &self.context.owners;
-        loop {
-            match owners.enter(key, owner) {
-                Entry::Ask(asking) => {
-                    let share = self.ask_until(key, terms, deadline).await?;
-                    if let Some(share) = &share {
-                        asking.holds(share.held());
-                    }
-                    return Ok(share);
-                }
-                Entry::Joined(held) => {
-                    let mut share = Share::new(Arc::clone(&self.context), held, None);
-                    match share.join_on(terms).await {
-                        Ok(()) => return Ok(Some(share)),
-                        // Lost meanwhile: ask anew.
-                        Err(_) if share.hold().loss().is_some() => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                Entry::Acquiring => tokio::select! {
-                    biased;
-                    () = deadline.passed(self.context.clock) => return Ok(None),
-                    () = owners.settled(key, owner) => {}
-                },
-            }
-        }
-    }
-
-    async fn ask_until(
-        &self,
-        key: &Key,
-        terms: Terms,
-        deadline: Deadline,
-    ) -> Result<Option<Share>> {
-        let wait = Wait {
-            context: &self.context,
-            key,
-            channel: &self.channel,
-            settings: &self.settings,
-            deadline,
-        };
-        let asker = Asker {
-            lock: self,
-            key,
-            terms,
-        };
-        let undo = wait.until_granted(&asker).await?;
-        Ok(undo.map(|undo| {
-            self.context.renewal.keep(undo.hold());
-            let limit = undo.hold().must_end_at();
-            let held = Held::new(undo, self.owner.clone());
-            Share::new(Arc::clone(&self.context), held, limit)
-        }))
-    }
-
-    async fn ask_as(&self, id: String, key: &Key, terms: Terms) -> Result<Answer<Undo>, Failure> {
-        let context = &self.context;
-        let steps = LockHold::new(key.clone(), Arc::clone(&self.channel), id);
-        let operation = steps.acquire(terms.lease);
-        let hold = Hold::new(
-            key.clone(),
-            Box::new(steps),
-            terms,
-            context.clock,
-            context.margin,
-            context.clock.now(),
-        );
-        // Armed before the request leaves: a future dropped while the answer is on
-        // its way must not leave the lock held for a whole lease.
-        let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
-        let reply = context.backend.submit(operation);
-        undo.watch(&reply);
-        match reply.await {
-            Ok(Value::Nil) => {
-                undo.granted();
-                if hold.granted() {
-                    Ok(Answer::Granted(undo))
-                } else {
-                    Err(came_too_late(&context.backend))
-                }
-            }
-            Ok(Value::Int(ttl_ms)) => {
-                undo.disarm();
-                let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-                Ok(Answer::Busy { ttl })
-            }
-            Ok(_) => Err(makes_no_sense(&context.backend)),
-            Err(failure) => {
-                undo.failed(failure.outcome);
-                Err(failure)
-            }
-        }
-    }
-}
-
-/// What one acquire asks for.
-struct Asker<'a> {
-    lock: &'a Lock,
-    key: &'a Key,
-    terms: Terms,
-}
-
-impl Ask for Asker<'_> {
-    type Grant = Undo;
-
-    async fn ask(&self) -> Result<Answer<Undo>, Failure> {
-        // The first late one teaches us the server's time.
-        const TRIES: u32 = 3;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            // A hold of its own each time, that no other request can be taken for.
-            let id = self.lock.context.fresh_wire_id();
-            match self.lock.ask_as(id, self.key, self.terms).await {
-                Err(failure) if failure.cause == Cause::Late && tries < TRIES => {}
-                result => return result,
-            }
-        }
+    async fn acquire_by(&self, deadline: Deadline) -> Result<Option<K::Guard>> {
+        let guard = K::acquire_by(self, deadline).await?;
+        Ok(guard.map(<K::Guard as kind::Made>::made))
     }
 }
 
 /// Questions and force.
-impl Lock {
+impl<K: OneKey> Lock<K> {
     /// Whether anybody holds the lock now. By the time the answer is here it may
     /// have changed.
     ///
@@ -448,7 +379,8 @@ impl Lock {
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-        let Some(held) = self.context.owners.held(self.key()?, owner) else {
+        let owners = &self.context.owners;
+        let Some(held) = owners.held(&self.wanted()?, &owner.in_role(K::ROLE)) else {
             return Ok(false);
         };
         let info = self.inspect().await?;
@@ -484,22 +416,22 @@ impl Lock {
     #[doc(alias = "getHoldCount")]
     pub async fn inspect(&self) -> Result<LockInfo> {
         let key = self.key()?;
-        match self.command(key, steps::inspect(key)).await? {
-            Value::List(items) => read_info(&items),
+        match self.command(key, self.kind.inspect(key)).await? {
+            Value::List(items) => LockInfo::read(&items),
             _ => None,
         }
-        .ok_or_else(|| makes_no_sense(&self.context.backend).into_error(key))
+        .ok_or_else(|| ask::makes_no_sense(&self.context.backend).into_error(key))
     }
 
     /// Ends whoever's hold there is. `true` if there was one.
     ///
-    /// For operators: the holder is told ([`LossReason::Forced`]) at its next
+    /// For operators: the holder is told ([`LossReason::Forced`](crate::LossReason::Forced)) at its next
     /// renewal, up to a third of its lease later, and **works on until then beside
     /// whoever comes next**. Redisson's own holders are not told at all.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect). A key that is not a plain lock is left alone.
+    /// As [`inspect`](Self::inspect). A key that is not a lock of this kind is left alone.
     ///
     /// # Cancel safety
     ///
@@ -508,19 +440,33 @@ impl Lock {
     #[doc(alias = "delete")]
     pub async fn force_unlock(&self) -> Result<bool> {
         let key = self.key()?;
-        let operation = steps::force_unlock(key, &self.channel);
+        let operation = self.kind.force_unlock(key, &self.channel);
         Ok(self.command(key, operation).await? == Value::Int(1))
     }
 
-    async fn command(&self, key: &Key, operation: Operation) -> Result<Value> {
+    pub(super) async fn command(&self, key: &Key, operation: Operation) -> Result<Value> {
         self.context
             .backend
             .submit(operation)
             .await
             .map_err(|failure| failure.into_error(key))
     }
+}
 
-    fn key(&self) -> Result<&Key> {
+impl<K> Lock<K> {
+    pub(super) fn kind(&self) -> &K {
+        &self.kind
+    }
+
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(super) fn key(&self) -> Result<&Key> {
         self.key.as_ref().map_err(Clone::clone)
     }
 
@@ -531,250 +477,13 @@ impl Lock {
     }
 }
 
-impl fmt::Debug for Lock {
+impl<K: fmt::Debug> fmt::Debug for Lock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
             .field("name", &self.name())
+            .field("kind", &self.kind)
             .field("settings", &self.settings)
             .field("owner", &self.owner)
             .finish_non_exhaustive()
     }
-}
-
-fn read_info(items: &[Value]) -> Option<LockInfo> {
-    let (Value::Int(ttl_ms), rest) = items.split_first()? else {
-        return None;
-    };
-    let ttl = match u64::try_from(*ttl_ms) {
-        Ok(ms) => Ttl::Left(Duration::from_millis(ms)),
-        Err(_) if *ttl_ms == -1 => Ttl::NoExpiry,
-        Err(_) => Ttl::Free,
-    };
-    let mut holders = Vec::new();
-    for pair in rest.chunks(2) {
-        let [Value::Text(id), Value::Text(count)] = pair else {
-            return None;
-        };
-        holders.push(Holder {
-            id: String::from_utf8_lossy(id).into_owned(),
-            count: String::from_utf8_lossy(count).parse().ok()?,
-        });
-    }
-    Some(LockInfo { holders, ttl })
-}
-
-fn makes_no_sense(backend: &Backend) -> Failure {
-    let what = "the reply makes no sense";
-    backend.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
-}
-
-/// Granted, but the answer took longer than the lease: the undo gives it back.
-fn came_too_late(backend: &Backend) -> Failure {
-    let what =
-        "the lock was granted, but the answer came after its lease was over; set a longer lease";
-    backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
-}
-
-/// Proof that the lock is held: what [`Lock::acquire`] gives.
-///
-/// [`release`](Self::release) gives the lock back and says whether it was held
-/// until then. Dropping the guard releases it too, in the background, and can
-/// report nothing.
-///
-/// A guard that has been lost is never valid again.
-///
-/// One that is not bound to a name would be dropped, and the lock released, at once:
-///
-/// ```compile_fail
-/// #![deny(unused_must_use)]
-/// # async fn f(lock: leasehold::Lock) -> leasehold::Result<()> {
-/// lock.acquire().await?;
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "the lock is released as soon as the guard is dropped"]
-#[clippy::has_significant_drop]
-pub struct LockGuard {
-    share: Share,
-}
-
-impl LockGuard {
-    /// Gives the lock back. With an [`Owner`] the last of its guards does.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was not held any
-    /// more: what was done under it may have overlapped with another holder.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered; it is tried again
-    /// in the background, and the lock is free one lease after its last renewal at
-    /// the latest.
-    ///
-    /// # Cancel safety
-    ///
-    /// Once called, the lock is released whether the future is dropped or not.
-    #[doc(alias = "unlock")]
-    pub async fn release(self) -> Result<()> {
-        self.share.release().await
-    }
-
-    /// Resolves with the reason when the lock is lost: at the next renewal if the
-    /// server says so, and at [`valid_until`](Self::valid_until) at the latest,
-    /// without any word from the server.
-    ///
-    /// The future is its own and can be moved into another task. It never resolves
-    /// once the lock has been given back in time.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost by dropping it.
-    pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
-        let hold = Arc::clone(self.share.hold());
-        async move { hold.lost().await }
-    }
-
-    /// Why the lock is lost; `None` while it is held.
-    #[must_use]
-    pub fn loss(&self) -> Option<LossReason> {
-        self.share.hold().loss()
-    }
-
-    /// Runs `work` until it is done or the lock is lost, whichever comes first.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost); `work` has been dropped then.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of `work`.
-    pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        self.share.protect(work).await
-    }
-
-    /// Whether the lock is held, by what this process knows and its clock says. No
-    /// call to the server.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.loss().is_none()
-    }
-
-    /// Until when the lock is held for sure: the instant before the last confirmed
-    /// request was sent, plus the lease, less the drift. Renewal moves it on, up to the
-    /// end of the [maximum hold time](Lock::max_hold).
-    #[must_use]
-    pub fn valid_until(&self) -> Instant {
-        let context = self.share.context();
-        context.clock.to_instant(self.share.valid_until())
-    }
-
-    /// When the last confirmed request was sent.
-    pub(crate) fn confirmed_at(&self) -> Instant {
-        let context = self.share.context();
-        context.clock.to_instant(self.share.hold().confirmed_at())
-    }
-
-    /// What renewing the lock has met with since its last confirmation: the loss that
-    /// comes at [`valid_until`](Self::valid_until) unless a renewal gets through. `None`
-    /// while renewals are answered within a twentieth of the lease. For a holder that needs time to stop its work.
-    #[must_use]
-    pub fn renewal_failure(&self) -> Option<LossReason> {
-        self.share.hold().renewal_failure()
-    }
-
-    /// How many guards share this hold: 1, or more after a re-entry with an
-    /// [`Owner`].
-    #[doc(alias = "getHoldCount")]
-    #[must_use]
-    pub fn hold_count(&self) -> usize {
-        self.share.hold().guards()
-    }
-
-    /// Makes the lock last `lease` from now at least. Never shortens it.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when it is not held any more.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered; the guard is good
-    /// until [`valid_until`](Self::valid_until).
-    ///
-    /// # Cancel safety
-    ///
-    /// The request may be carried out without its answer being heard.
-    #[doc(alias = "expire")]
-    pub async fn extend(&self, lease: Duration) -> Result<()> {
-        self.share.extend(lease).await
-    }
-
-    /// Leaves the lock to its lease: it is neither renewed nor released any more and
-    /// ends by itself. For a job that must not run again too soon. Other guards of the
-    /// same [`Owner`] keep it, and then it is left to its lease with the last of them.
-    pub fn forget(self) {
-        self.share.forget();
-    }
-
-    /// This hold's number, which no other hold of this process has: what the
-    /// [history checker](crate::history) knows a hold by.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.share.hold().number
-    }
-
-    /// The id this hold has in Redis, `uuid:n`, as [`Lock::inspect`] shows it.
-    #[must_use]
-    pub fn holder_id(&self) -> &str {
-        self.share.hold().steps.wire_id()
-    }
-
-    /// The name of the lock.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.share.hold().key.as_str()
-    }
-}
-
-impl fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.share.fmt(f)
-    }
-}
-
-/// Who holds a lock, and for how long: what [`Lock::inspect`] gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockInfo {
-    /// Who holds it; empty when it is free.
-    pub holders: Vec<Holder>,
-    /// What is left of the lease on the server.
-    pub ttl: Ttl,
-}
-
-impl LockInfo {
-    /// Whether anybody holds it.
-    #[must_use]
-    pub fn is_locked(&self) -> bool {
-        !self.holders.is_empty()
-    }
-}
-
-/// A holder, as it stands in Redis.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// `uuid:n`: the client, and the hold (here) or the thread (Redisson).
-    pub id: String,
-    /// How often it has entered. Always 1 for holds of this library, which counts
-    /// re-entries in the client.
-    pub count: u64,
-}
-
-/// What is left of a lease on the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Ttl {
-    /// Nobody holds the lock.
-    Free,
-    /// Held, and without an end: not made by this library or by Redisson.
-    NoExpiry,
-    /// Held for this long, unless it is renewed or released.
-    Left(Duration),
 }

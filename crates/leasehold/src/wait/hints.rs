@@ -7,8 +7,8 @@
 //! and nothing renewed. It is known only to lie between two instants, because a reply
 //! takes its time; a hold is taken for another one when no instant fits all that was
 //! said, so a slow network can't make one hold look like two. (Answers without an
-//! expiry can't be told apart at all: a primitive that has only such needs a sign of
-//! its own that something has changed.)
+//! expiry can't be told apart at all: a primitive that has only such gives a sign of
+//! its own, which is another one when something has changed.)
 
 use std::time::Duration;
 
@@ -25,10 +25,14 @@ const UNIT: Duration = Duration::from_millis(1);
 /// Between which instants a hold expires; `None` when it never does.
 type Expiry = Option<(Moment, Moment)>;
 
+/// What an answer that knows no expiry shows of how things stand.
+pub(crate) type Sign = (i64, u64);
+
 /// What one waiter has learned from the wake-ups it followed.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     expiry: Expiry,
+    sign: Option<Sign>,
     asked_at: Option<Moment>,
     /// Asks that found the hold which the ask before had found.
     in_vain: u32,
@@ -49,6 +53,17 @@ impl Hints {
                 self.in_vain = 0;
             }
         }
+        self.asked_at = Some(sent);
+    }
+
+    /// The server was asked at `sent` and has refused, with this sign.
+    pub(crate) fn refused(&mut self, sent: Moment, sign: Sign) {
+        let known = self.sign.replace(sign) == Some(sign);
+        self.in_vain = if known {
+            self.in_vain.saturating_add(1)
+        } else {
+            0
+        };
         self.asked_at = Some(sent);
     }
 
@@ -110,6 +125,23 @@ mod tests {
         // Leases that differ.
         let odd = |ms| Some(LEASE - Duration::from_secs(ms % 2));
         assert_eq!(asks_in_a_second(odd), 1000);
+    }
+
+    #[test]
+    fn wake_ups_without_an_expiry_are_followed_while_their_sign_changes() {
+        let asks = |sign: fn(u64) -> Sign| {
+            let mut hints = Hints::default();
+            let mut asks = 0;
+            for ms in 1000..2000 {
+                if hints.not_before().is_none_or(|moment| at(ms) >= moment) {
+                    asks += 1;
+                    hints.refused(at(ms), sign(ms));
+                }
+            }
+            asks
+        };
+        assert_eq!(asks(|ms| (0, ms)), 1000);
+        assert!(asks(|_| (0, 7)) <= BURST as usize + 17);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::backend::Backend;
 use crate::backend::memory::Embedded;
+use crate::config::Peers;
 use crate::lease::SafetyMargin;
 
 /// Counts the asks of a lock that is always held, for as long as `left` says.
@@ -35,7 +36,14 @@ fn context() -> std::sync::Arc<Context> {
     let margin = SafetyMargin { drift: 0.01 };
     let lease = Duration::from_secs(30);
     let backend = Backend::Memory(memory);
-    Context::new(backend, clock, margin, lease, &Handle::current())
+    Context::new(
+        backend,
+        clock,
+        margin,
+        lease,
+        Peers::All,
+        &Handle::current(),
+    )
 }
 
 /// Asks, and wake-ups, within five seconds in which each millisecond or two brings one.
@@ -47,9 +55,11 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
     let wait = Wait {
         context: &context,
         key: &Key::parse("x").expect("a name"),
-        channel: "channel",
+        wanted: &Key::parse("x").expect("a name"),
+        channels: &[(context.backend.channels(), "channel")],
         settings: &settings,
         deadline: Deadline::At(clock.now() + Duration::from_secs(5)),
+        line: Line::OneAsks,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),
@@ -92,9 +102,11 @@ async fn a_wait_without_a_limit_ends_before_a_lock_without_expiry() {
     let wait = Wait {
         context: &context,
         key: &Key::parse("x").expect("a name"),
-        channel: "channel",
+        wanted: &Key::parse("x").expect("a name"),
+        channels: &[(context.backend.channels(), "channel")],
         settings: &settings,
         deadline: Deadline::Never,
+        line: Line::OneAsks,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),

@@ -195,7 +195,7 @@ fn answer(waiting: Waiting, reply: Result<Value, Failure>) {
             cause: Cause::Denied(format!("{said}; {} runs {}", step.name, commands(step))),
             ..failure
         },
-        _ => failure,
+        _ => failure.of(step),
     }));
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use super::call;
 use super::script::Script;
 use crate::backend::step::{Failure, Operation, Value};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 
 /// Most operations in one call.
 const MAX_OPERATIONS: usize = 256;
@@ -35,13 +35,18 @@ const MAX_SILENCE: u32 = 2;
 /// The queue and the connection it drains into.
 pub(crate) struct Lane {
     state: Mutex<State>,
+    /// Held from taking what waits until it is on the connection: whoever takes what
+    /// comes next must not get there first. Taken before `state`.
+    departures: Mutex<()>,
     runtime: Handle,
     pub(crate) clock: Clock,
-    pub(crate) script: Script,
+    pub(crate) script: Arc<Script>,
     pub(crate) address: Arc<str>,
     pub(crate) reply_limit: Duration,
     /// Server time minus our clock, in ms.
     offset_ms: AtomicI64,
+    /// When the server started, as far as it says; not before that.
+    started: Mutex<Option<Moment>>,
     silent_calls: AtomicU32,
     /// Told when the connection should be given up.
     pub(crate) given_up: Notify,
@@ -90,7 +95,7 @@ impl Lane {
     pub(crate) fn new(
         runtime: Handle,
         clock: Clock,
-        script: Script,
+        script: Arc<Script>,
         address: Arc<str>,
         reply_limit: Duration,
     ) -> Arc<Self> {
@@ -102,12 +107,14 @@ impl Lane {
                 link: Link::Opening,
                 refused: HashSet::new(),
             }),
+            departures: Mutex::default(),
             runtime,
             clock,
             script,
             address,
             reply_limit,
             offset_ms: AtomicI64::new(0),
+            started: Mutex::default(),
             silent_calls: AtomicU32::new(0),
             given_up: Notify::new(),
         })
@@ -116,6 +123,12 @@ impl Lane {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn departures(&self) -> MutexGuard<'_, ()> {
+        self.departures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn submit(self: &Arc<Self>, operation: Operation) -> Queued {
@@ -133,6 +146,9 @@ impl Lane {
             ticket,
             reply: sender,
         };
+        // Before the operation is in the queue, where somebody else could take it. Who
+        // does not get it finds a call that is about to leave.
+        let departure = self.is_here().then(|| self.departures.try_lock());
         let mut state = self.state();
         if let Link::Down(failure) = &state.link {
             let failure = failure.clone();
@@ -141,13 +157,12 @@ impl Lane {
             return queued;
         }
         state.queue.push_back(waiting);
-        if state.calls == 0 && self.is_here() {
-            queued.carried = self.next_call(&mut state);
-            drop(state);
-            // Polled once here, or what is submitted next would overtake it.
-            queued.poll_carried(&mut Context::from_waker(Waker::noop()));
-        } else {
-            self.pump(state);
+        match departure {
+            // Alone: who does not go on polling its own must not keep others from theirs.
+            Some(Ok(departure)) if state.calls == 0 && state.queue.len() == 1 => {
+                queued.carried = self.depart(state, departure);
+            }
+            _ => self.pump(state),
         }
         queued
     }
@@ -158,40 +173,39 @@ impl Lane {
         Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id())
     }
 
-    /// Sends calls as long as there is something to send and room on the way.
+    /// Sees to it that what waits leaves, if there is room on the way.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        let mut call = None;
-        if state.calls == 0 {
-            call = self.next_call(&mut state);
-        }
-        // One is on its way, so there is no hurry: whoever has just been answered may
-        // have something to add.
         let gather = !state.gathering
             && !state.queue.is_empty()
-            && (1..MAX_CALLS).contains(&state.calls)
+            && state.calls < MAX_CALLS
             && matches!(state.link, Link::Up(_));
         state.gathering |= gather;
-        // A runtime that has stopped drops what it is given at once, and a dropped
-        // call comes back here: not with the lock held.
+        let hurry = state.calls == 0;
+        // A runtime that has stopped drops what it is given at once, and that comes back
+        // here: not with the lock held.
         drop(state);
-        if let Some(call) = call {
-            self.runtime.spawn(call);
-        }
         if gather {
-            self.runtime.spawn(Arc::clone(self).gather());
+            let gathering = Gathering(Some(Arc::clone(self)));
+            self.runtime.spawn(gathering.leave(hurry));
         }
     }
 
-    async fn gather(self: Arc<Self>) {
-        tokio::task::yield_now().await;
-        let call = {
-            let mut state = self.state();
-            state.gathering = false;
-            self.next_call(&mut state)
-        };
-        if let Some(call) = call {
-            call.await;
-        }
+    /// Takes what waits and puts it on the connection. What is returned has to be polled
+    /// on, for the reply.
+    fn depart(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        departure: MutexGuard<'_, ()>,
+    ) -> Option<Call> {
+        let call = self.next_call(&mut state);
+        drop(state);
+        let mut call = call?;
+        let gone = call
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_ready();
+        drop(departure);
+        (!gone).then_some(call)
     }
 
     /// A call with what waits now, if there is anything and somewhere to send it.
@@ -207,9 +221,10 @@ impl Lane {
         state.calls += 1;
         // Counted down also if the call is dropped with its runtime.
         let done = CallDone(Arc::clone(self));
-        Some(Box::pin(async move {
+        // Not told to wait for other tasks' sake before it is on the connection.
+        Some(Box::pin(tokio::task::unconstrained(async move {
             call::send(&done.0, connection, batch).await;
-        }))
+        })))
     }
 
     /// A connection stands; the queue drains into it.
@@ -253,6 +268,17 @@ impl Lane {
             .saturating_add(self.now_ms())
     }
 
+    /// When the server started, at the latest.
+    pub(crate) fn started(&self) -> Option<Moment> {
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server has told for how long it has been up, in whole seconds.
+    pub(crate) fn learn_uptime(&self, uptime: Duration) {
+        let started = self.clock.now() - uptime.saturating_sub(Duration::from_secs(1));
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+    }
+
     /// The server has told its time.
     pub(crate) fn learn_time(&self, server_ms: i64) {
         self.offset_ms
@@ -291,6 +317,45 @@ impl Lane {
 
 /// A call on its way, or about to leave.
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A task that is about to take what waits.
+struct Gathering(Option<Arc<Lane>>);
+
+impl Gathering {
+    async fn leave(mut self, hurry: bool) {
+        if !hurry {
+            // One is on its way: whoever has just been answered may have something to add.
+            tokio::task::yield_now().await;
+        }
+        let Some(lane) = self.0.take() else {
+            return;
+        };
+        let call = {
+            let departure = lane.departures();
+            let mut state = lane.state();
+            state.gathering = false;
+            lane.depart(state, departure)
+        };
+        if let Some(call) = call {
+            call.await;
+        }
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        // Dropped with its runtime before it began: nobody sends anything any more.
+        if let Some(lane) = self.0.take() {
+            let mut state = lane.state();
+            state.gathering = false;
+            let queue = std::mem::take(&mut state.queue);
+            drop(state);
+            for waiting in queue {
+                waiting.answer(Err(Failure::runtime_stopped(Arc::clone(&lane.address))));
+            }
+        }
+    }
+}
 
 struct CallDone(Arc<Lane>);
 
@@ -420,5 +485,120 @@ impl Drop for Queued {
         if let Some(call) = self.carried.take() {
             self.lane.runtime.spawn(call);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use leasehold_testkit::RedisServer;
+
+    use super::*;
+    use crate::backend::redis::{Reach, Redis};
+    use crate::primitives::lock::steps;
+
+    fn operation(name: &str, hold: &str, releases: bool) -> Operation {
+        let parts = [name, hold, if releases { "channel" } else { "60000" }];
+        let parts = parts.map(|part| part.as_bytes().to_vec()).to_vec();
+        let step = if releases {
+            &steps::RELEASE
+        } else {
+            &steps::ACQUIRE
+        };
+        Operation::new(step, parts)
+    }
+
+    async fn connect(server: &RedisServer) -> Redis {
+        let reach = Reach {
+            url: server.url(),
+            connect_limit: Duration::from_secs(10),
+            reply_limit: Duration::from_secs(60),
+            #[cfg(feature = "tls")]
+            authorities: Vec::new(),
+        };
+        let connecting = Redis::connect(reach, &steps::ALL, Clock::Boot);
+        connecting.await.expect("connects")
+    }
+
+    /// Each acquire is followed by its release before it was answered, as a dropped wait
+    /// does. Threads that do nothing else take the processor away in between.
+    #[test]
+    fn what_was_submitted_first_runs_first() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(4)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let redis = Arc::new(runtime.block_on(connect(&server)));
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..12 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let tasks: Vec<_> = (0..6)
+                .map(|task| runtime.spawn(in_order(Arc::clone(&redis), format!("name {task}"))))
+                .collect();
+            let overtaken: usize = tasks
+                .into_iter()
+                .map(|task| runtime.block_on(task).unwrap_or(1))
+                .sum();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(overtaken, 0, "releases that came before their acquires");
+        });
+    }
+
+    /// Whoever waits for an operation may stop polling it, as a loop around `select!` does.
+    #[test]
+    fn what_nobody_polls_keeps_no_reply_from_others() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let redis = connect(&server).await;
+            let first = redis.submit(operation("first", "ours", false)).await;
+            assert!(first.is_ok(), "the connection stands: {first:?}");
+            // From outside of the runtime it leaves with a task, which has not begun yet.
+            let other = thread::scope(|scope| {
+                let submit = || redis.submit(operation("x", "theirs", false));
+                scope.spawn(submit).join().expect("it is queued")
+            });
+            let unpolled = redis.submit(operation("y", "ours", false));
+            let reply = tokio::time::timeout(Duration::from_secs(10), other).await;
+            assert!(matches!(reply, Ok(Ok(Value::Nil))), "{reply:?}");
+            assert!(matches!(unpolled.await, Ok(Value::Nil)));
+        });
+    }
+
+    async fn in_order(redis: Arc<Redis>, name: String) -> usize {
+        let mut overtaken = 0;
+        for round in 0..300 {
+            let holds = (0..8).map(|number| format!("{round} {number}"));
+            let replies: Vec<_> = holds
+                .map(|hold| {
+                    let acquire = redis.submit(operation(&name, &hold, false));
+                    let release = redis.submit(operation(&name, &hold, true));
+                    (acquire, release)
+                })
+                .collect();
+            for (acquire, release) in replies {
+                let (acquired, released) = (acquire.await, release.await);
+                let right = matches!(acquired, Ok(Value::Nil)) && released.is_ok_and(was_ours);
+                overtaken += usize::from(!right);
+            }
+        }
+        overtaken
+    }
+
+    fn was_ours(reply: Value) -> bool {
+        reply == Value::Int(1)
     }
 }

@@ -88,7 +88,8 @@ impl Messages<'_> {
 
     fn wake(&self, message: Option<Msg>) -> Result<(), String> {
         let message = message.ok_or("the server closed it")?;
-        self.channels.wake(message.get_channel_name());
+        let channel = message.get_channel_name();
+        self.channels.told(channel, message.get_payload_bytes());
         Ok(())
     }
 

@@ -1,7 +1,9 @@
 //! The one script that runs a call's operations: the steps' functions and the
-//! loop over them, put together once per client.
+//! loop over them, put together once.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::backend::step::Step;
 
@@ -15,7 +17,18 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    pub(crate) fn assemble(steps: &[&Step]) -> Self {
+    /// The script of these steps. Put together once, however many clients connect.
+    pub(crate) fn of(steps: &[&Step]) -> Arc<Self> {
+        static MADE: Mutex<BTreeMap<Vec<&'static str>, Arc<Script>>> = Mutex::new(BTreeMap::new());
+        let names = steps.iter().map(|step| step.name).collect();
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let script = made
+            .entry(names)
+            .or_insert_with(|| Arc::new(Self::assemble(steps)));
+        Arc::clone(script)
+    }
+
+    fn assemble(steps: &[&Step]) -> Self {
         let (before, after) = CALL
             .split_once("--[[STEPS]]")
             .expect("call.lua has a place for the steps");

@@ -2,6 +2,7 @@
 //! locks away.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::step::{Cause, Failure, Outcome};
 use crate::key::Shown;
@@ -32,6 +33,12 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
         }),
         _ => Ok(()),
     }
+}
+
+/// For how long the server has been up at most, and at least that less a second.
+pub(crate) fn uptime(info: &str) -> Option<Duration> {
+    let seconds = field(info, "uptime_in_seconds:")?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 /// The policy of a server that would remove a lock to make room: every lock has an

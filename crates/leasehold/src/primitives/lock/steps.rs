@@ -8,7 +8,7 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
 use crate::config::wire_ms;
 use crate::key::Key;
-use crate::lease::HoldSteps;
+use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
 
 pub(crate) static ACQUIRE: Step = Step {
@@ -47,7 +47,7 @@ pub(crate) static RELEASE: Step = Step {
         if !keyspace.hdel(lock, hold)? {
             return Ok(Value::Int(0));
         }
-        keyspace.publish(channel);
+        keyspace.publish(channel, b"0");
         Ok(Value::Int(1))
     },
 };
@@ -96,7 +96,11 @@ pub(crate) static WHY_LOST: Step = Step {
 
 pub(crate) static FORCE_UNLOCK: Step = Step {
     name: "lock.force_unlock",
-    lua: concat!(include_str!("shape.lua"), include_str!("force_unlock.lua")),
+    lua: concat!(
+        include_str!("shape.lua"),
+        include_str!("break_hold.lua"),
+        include_str!("force_unlock.lua")
+    ),
     keys: 2,
     args: 1,
     grants: false,
@@ -104,21 +108,11 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
         let [lock, marker, channel] = parts else {
             return Err(arity());
         };
-        if keyspace.hlen(lock)? == 0 {
-            return Ok(Value::Int(0));
+        let broken = break_hold(keyspace, lock, marker)?;
+        if broken {
+            keyspace.publish(channel, b"0");
         }
-        let (holder, _) = plain(keyspace, lock)?;
-        let ttl = keyspace.pttl(lock);
-        keyspace.del(lock);
-        if let Ok(ttl @ 1..) = u64::try_from(ttl) {
-            // A marker of another type is left alone: it is only a courtesy.
-            if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
-                keyspace.hset(marker, &holder, b"1")?;
-                lengthen(keyspace, marker, ttl);
-            }
-        }
-        keyspace.publish(channel);
-        Ok(Value::Int(1))
+        Ok(Value::Int(broken.into()))
     },
 };
 
@@ -155,7 +149,10 @@ pub(crate) static ALL: [&Step; 6] = [
 ];
 
 /// The one field of a plain lock, or what stands in the way: `shape.lua`.
-fn plain(keyspace: &mut Keyspace, lock: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
+pub(in crate::primitives) fn plain(
+    keyspace: &mut Keyspace,
+    lock: &[u8],
+) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
     let fields = keyspace.hgetall(lock)?;
     if let [(holder, count)] = &fields[..]
         && !count.is_empty()
@@ -172,22 +169,44 @@ fn plain(keyspace: &mut Keyspace, lock: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Ref
     )))
 }
 
+/// Ends whoever's hold there is and notes that: `break_hold.lua`.
+pub(in crate::primitives) fn break_hold(
+    keyspace: &mut Keyspace,
+    lock: &[u8],
+    marker: &[u8],
+) -> Result<bool, Refusal> {
+    if keyspace.hlen(lock)? == 0 {
+        return Ok(false);
+    }
+    let (holder, _) = plain(keyspace, lock)?;
+    let ttl = keyspace.pttl(lock);
+    keyspace.del(lock);
+    if let Ok(ttl @ 1..) = u64::try_from(ttl) {
+        // A marker of another type is left alone: it is only a courtesy.
+        if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
+            keyspace.hset(marker, &holder, b"1")?;
+            lengthen(keyspace, marker, ttl);
+        }
+    }
+    Ok(true)
+}
+
 /// Makes a key live for `ms` from now at least.
-fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
+pub(in crate::primitives) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
         return;
     }
     keyspace.pexpire(key, ms);
 }
 
-fn number(text: &[u8]) -> Result<u64, Refusal> {
+pub(in crate::primitives) fn number(text: &[u8]) -> Result<u64, Refusal> {
     std::str::from_utf8(text)
         .ok()
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
 }
 
-fn arity() -> Refusal {
+pub(in crate::primitives) fn arity() -> Refusal {
     Refusal("ERR wrong number of arguments for a step".into())
 }
 
@@ -204,19 +223,27 @@ impl LockHold {
         Self { key, channel, id }
     }
 
-    pub(crate) fn acquire(&self, lease: Duration) -> Operation {
+    pub(in crate::primitives) fn lock(&self) -> Vec<u8> {
+        self.key.as_str().into()
+    }
+}
+
+impl HoldSteps for LockHold {
+    fn acquire(&self, lease: Duration) -> Operation {
         Operation::new(
             &ACQUIRE,
             vec![self.lock(), self.id.clone().into_bytes(), ms(lease)],
         )
     }
 
-    fn lock(&self) -> Vec<u8> {
-        self.key.as_str().into()
+    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+        match reply {
+            Value::Nil => Some(Asked::Granted { token: None }),
+            Value::Int(ttl_ms) => Some(Asked::Busy { ttl_ms }),
+            _ => None,
+        }
     }
-}
 
-impl HoldSteps for LockHold {
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
         Operation::new(
             &RENEW,
@@ -284,6 +311,6 @@ pub(crate) fn inspect(key: &Key) -> Operation {
     Operation::new(&INSPECT, vec![key.as_str().into()])
 }
 
-fn ms(span: Duration) -> Vec<u8> {
+pub(in crate::primitives) fn ms(span: Duration) -> Vec<u8> {
     wire_ms(span).to_string().into_bytes()
 }

@@ -1,0 +1,412 @@
+//! Keys with their values and expiry: what a step's twin works on. Method names and
+//! rules are the server's own commands.
+
+#![allow(dead_code, reason = "used by the primitives to come")]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use crate::backend::step::Refusal;
+
+/// The keys of a server, at one instant.
+#[derive(Debug, Default)]
+pub(crate) struct Keyspace {
+    pub(super) entries: HashMap<Vec<u8>, Stored>,
+    pub(super) published: Vec<Message>,
+    pub(super) now_ms: u64,
+    steps_since_sweep: u32,
+}
+
+/// What a step has published: the channel and the message.
+pub(crate) type Message = (Vec<u8>, Vec<u8>);
+
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    content: Content,
+    expires_at_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Hash(Fields),
+    Text(Vec<u8>),
+    List(VecDeque<Vec<u8>>),
+    Sorted(Sorted),
+}
+
+/// A hash.
+type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+/// A field with its value.
+type Field = (Vec<u8>, Vec<u8>);
+/// A member with its score. Every score here is a time in ms, so a whole number.
+type Scored = (Vec<u8>, i64);
+
+/// A sorted set: by member, and in the order of score and then member.
+#[derive(Clone, Debug, Default)]
+struct Sorted {
+    scores: HashMap<Vec<u8>, i64>,
+    order: BTreeSet<(i64, Vec<u8>)>,
+}
+
+impl Sorted {
+    fn add(&mut self, member: &[u8], score: i64) -> bool {
+        let old = self.scores.insert(member.to_vec(), score);
+        if let Some(old) = old {
+            self.order.remove(&(old, member.to_vec()));
+        }
+        self.order.insert((score, member.to_vec()));
+        old.is_none()
+    }
+
+    fn remove(&mut self, member: &[u8]) -> bool {
+        self.scores
+            .remove(member)
+            .is_some_and(|score| self.order.remove(&(score, member.to_vec())))
+    }
+}
+
+/// The content of one type, made when it is missing: the collections of a key.
+macro_rules! collection {
+    ($name:ident, $make:ident, $kind:ident, $type:ty) => {
+        fn $name(&mut self, key: &[u8]) -> Result<Option<&mut $type>, Refusal> {
+            match self.live(key).map(|stored| &mut stored.content) {
+                None => Ok(None),
+                Some(Content::$kind(content)) => Ok(Some(content)),
+                Some(_) => Err(Refusal::wrong_type()),
+            }
+        }
+
+        fn $make(&mut self, key: &[u8]) -> Result<&mut $type, Refusal> {
+            if self.live(key).is_none() {
+                self.insert(key, Content::$kind(<$type>::default()));
+            }
+            match self.entries.get_mut(key).map(|stored| &mut stored.content) {
+                Some(Content::$kind(content)) => Ok(content),
+                _ => Err(Refusal::wrong_type()),
+            }
+        }
+    };
+}
+
+impl Keyspace {
+    collection!(hash, hash_to_write, Hash, Fields);
+    collection!(list, list_to_write, List, VecDeque<Vec<u8>>);
+    collection!(sorted, sorted_to_write, Sorted, Sorted);
+
+    fn live(&mut self, key: &[u8]) -> Option<&mut Stored> {
+        let now_ms = self.now_ms;
+        // The server's own rule: a key lives through the millisecond it ends in.
+        let over = |stored: &Stored| stored.expires_at_ms.is_some_and(|at| now_ms > at);
+        if self.entries.get(key).is_some_and(over) {
+            self.entries.remove(key);
+        }
+        self.entries.get_mut(key)
+    }
+
+    fn insert(&mut self, key: &[u8], content: Content) {
+        let stored = Stored {
+            content,
+            expires_at_ms: None,
+        };
+        self.entries.insert(key.to_vec(), stored);
+    }
+
+    /// The server's time in ms (`TIME`).
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    pub(crate) fn exists(&mut self, key: &[u8]) -> bool {
+        self.live(key).is_some()
+    }
+
+    pub(crate) fn del(&mut self, key: &[u8]) -> bool {
+        self.live(key).is_some() && self.entries.remove(key).is_some()
+    }
+
+    pub(crate) fn pexpire(&mut self, key: &[u8], ms: u64) {
+        let at = self.now_ms.saturating_add(ms);
+        if let Some(stored) = self.live(key) {
+            stored.expires_at_ms = Some(at);
+        }
+    }
+
+    /// Milliseconds left; -1 without expiry, -2 without key.
+    pub(crate) fn pttl(&mut self, key: &[u8]) -> i64 {
+        let now_ms = self.now_ms;
+        match self.live(key) {
+            None => -2,
+            Some(stored) => stored.expires_at_ms.map_or(-1, |at| {
+                i64::try_from(at.saturating_sub(now_ms)).unwrap_or(i64::MAX)
+            }),
+        }
+    }
+
+    /// The key's type, in the words of `TYPE`.
+    pub(crate) fn kind(&mut self, key: &[u8]) -> &'static str {
+        match self.live(key).map(|stored| &stored.content) {
+            None => "none",
+            Some(Content::Hash(_)) => "hash",
+            Some(Content::Text(_)) => "string",
+            Some(Content::List(_)) => "list",
+            Some(Content::Sorted(_)) => "zset",
+        }
+    }
+
+    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) {
+        self.published.push((channel.to_vec(), message.to_vec()));
+    }
+
+    /// Expired keys go when they are looked at; those nobody looks at go here.
+    pub(super) fn sweep(&mut self) {
+        const STEPS: u32 = 4096;
+        self.steps_since_sweep += 1;
+        if self.steps_since_sweep >= STEPS.max(self.entries.len() as u32) {
+            self.steps_since_sweep = 0;
+            self.drop_expired();
+        }
+    }
+
+    pub(super) fn drop_expired(&mut self) {
+        let now_ms = self.now_ms;
+        self.entries
+            .retain(|_, stored| stored.expires_at_ms.is_none_or(|at| now_ms <= at));
+    }
+}
+
+/// Hashes.
+impl Keyspace {
+    pub(crate) fn hlen(&mut self, key: &[u8]) -> Result<usize, Refusal> {
+        Ok(self.hash(key)?.map_or(0, |fields| fields.len()))
+    }
+
+    pub(crate) fn hexists(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
+        Ok(self
+            .hash(key)?
+            .is_some_and(|fields| fields.contains_key(field)))
+    }
+
+    pub(crate) fn hget(&mut self, key: &[u8], field: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+        Ok(self
+            .hash(key)?
+            .and_then(|fields| fields.get(field).cloned()))
+    }
+
+    pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<Field>, Refusal> {
+        Ok(self.hash(key)?.map_or_else(Vec::new, |fields| {
+            fields
+                .iter()
+                .map(|(field, value)| (field.clone(), value.clone()))
+                .collect()
+        }))
+    }
+
+    pub(crate) fn hset(&mut self, key: &[u8], field: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        self.hash_to_write(key)?
+            .insert(field.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    /// The hash goes with its last field.
+    pub(crate) fn hdel(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
+        let Some(fields) = self.hash(key)? else {
+            return Ok(false);
+        };
+        let removed = fields.remove(field).is_some();
+        if fields.is_empty() {
+            self.entries.remove(key);
+        }
+        Ok(removed)
+    }
+}
+
+/// Texts and numbers.
+impl Keyspace {
+    pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+        match self.live(key).map(|stored| &stored.content) {
+            None => Ok(None),
+            Some(Content::Text(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(Refusal::wrong_type()),
+        }
+    }
+
+    /// Sets a text without expiry, whatever was there.
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
+        self.insert(key, Content::Text(value.to_vec()));
+    }
+
+    /// Keeps the expiry.
+    pub(crate) fn incr_by(&mut self, key: &[u8], by: i64) -> Result<i64, Refusal> {
+        let old = match self.get(key)? {
+            None => 0,
+            Some(text) => integer(&text)?,
+        };
+        let new = old
+            .checked_add(by)
+            .ok_or_else(|| Refusal("ERR increment or decrement would overflow".into()))?;
+        let text = new.to_string().into_bytes();
+        match self.live(key) {
+            Some(stored) => stored.content = Content::Text(text),
+            None => self.insert(key, Content::Text(text)),
+        }
+        Ok(new)
+    }
+}
+
+/// Lists.
+impl Keyspace {
+    pub(crate) fn llen(&mut self, key: &[u8]) -> Result<usize, Refusal> {
+        Ok(self.list(key)?.map_or(0, |list| list.len()))
+    }
+
+    /// All of it, from the head.
+    pub(crate) fn lrange(&mut self, key: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+        Ok(self
+            .list(key)?
+            .map_or_else(Vec::new, |list| list.iter().cloned().collect()))
+    }
+
+    /// The head.
+    pub(crate) fn lfirst(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+        Ok(self.list(key)?.and_then(|list| list.front().cloned()))
+    }
+
+    /// The tail.
+    pub(crate) fn llast(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+        Ok(self.list(key)?.and_then(|list| list.back().cloned()))
+    }
+
+    pub(crate) fn rpush(&mut self, key: &[u8], item: &[u8]) -> Result<(), Refusal> {
+        self.list_to_write(key)?.push_back(item.to_vec());
+        Ok(())
+    }
+
+    pub(crate) fn lpop(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+        let Some(list) = self.list(key)? else {
+            return Ok(None);
+        };
+        let head = list.pop_front();
+        if list.is_empty() {
+            self.entries.remove(key);
+        }
+        Ok(head)
+    }
+
+    /// Removes every `item`; says how many there were.
+    pub(crate) fn lrem(&mut self, key: &[u8], item: &[u8]) -> Result<usize, Refusal> {
+        let Some(list) = self.list(key)? else {
+            return Ok(0);
+        };
+        let before = list.len();
+        list.retain(|other| other != item);
+        let removed = before - list.len();
+        if list.is_empty() {
+            self.entries.remove(key);
+        }
+        Ok(removed)
+    }
+}
+
+/// Sorted sets.
+impl Keyspace {
+    pub(crate) fn zcard(&mut self, key: &[u8]) -> Result<usize, Refusal> {
+        Ok(self.sorted(key)?.map_or(0, |set| set.order.len()))
+    }
+
+    pub(crate) fn zscore(&mut self, key: &[u8], member: &[u8]) -> Result<Option<i64>, Refusal> {
+        Ok(self
+            .sorted(key)?
+            .and_then(|set| set.scores.get(member).copied()))
+    }
+
+    /// Whether it was new.
+    pub(crate) fn zadd(&mut self, key: &[u8], member: &[u8], score: i64) -> Result<bool, Refusal> {
+        Ok(self.sorted_to_write(key)?.add(member, score))
+    }
+
+    pub(crate) fn zrem(&mut self, key: &[u8], member: &[u8]) -> Result<bool, Refusal> {
+        let Some(set) = self.sorted(key)? else {
+            return Ok(false);
+        };
+        let removed = set.remove(member);
+        if set.order.is_empty() {
+            self.entries.remove(key);
+        }
+        Ok(removed)
+    }
+
+    /// All of it, the lowest score first.
+    pub(crate) fn zrange(&mut self, key: &[u8]) -> Result<Vec<Scored>, Refusal> {
+        Ok(self.sorted(key)?.map_or_else(Vec::new, |set| {
+            set.order
+                .iter()
+                .map(|(score, member)| (member.clone(), *score))
+                .collect()
+        }))
+    }
+
+    /// Those with a score of `most` at most, the lowest first, no more than `limit`.
+    pub(crate) fn zrange_by_score(
+        &mut self,
+        key: &[u8],
+        most: i64,
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
+        Ok(self.sorted(key)?.map_or_else(Vec::new, |set| {
+            set.order
+                .iter()
+                .take_while(|(score, _)| *score <= most)
+                .take(limit)
+                .map(|(_, member)| member.clone())
+                .collect()
+        }))
+    }
+}
+
+/// A number as the server reads one.
+pub(crate) fn integer(text: &[u8]) -> Result<i64, Refusal> {
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|text| !text.starts_with('+'))
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
+}
+
+#[cfg(test)]
+impl Keyspace {
+    pub(crate) fn set_now(&mut self, ms: u64) {
+        self.now_ms = ms;
+    }
+
+    /// Whatever has an expiry is gone.
+    pub(crate) fn expire_all(&mut self) {
+        self.entries
+            .retain(|_, stored| stored.expires_at_ms.is_none());
+    }
+
+    /// Everything there is, to compare with a server: per key its type, its content
+    /// and what is left of it.
+    pub(crate) fn dump(&mut self) -> BTreeMap<String, (&'static str, Vec<String>, i64)> {
+        self.drop_expired();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let keys: Vec<_> = self.entries.keys().cloned().collect();
+        keys.into_iter()
+            .map(|key| {
+                let content = match &self.entries[&key].content {
+                    Content::Text(value) => vec![text(value)],
+                    Content::List(items) => items.iter().map(|item| text(item)).collect(),
+                    Content::Hash(fields) => fields
+                        .iter()
+                        .map(|(field, value)| format!("{} {}", text(field), text(value)))
+                        .collect(),
+                    Content::Sorted(set) => set
+                        .order
+                        .iter()
+                        .map(|(score, member)| format!("{} {score}", text(member)))
+                        .collect(),
+                };
+                let (kind, left) = (self.kind(&key), self.pttl(&key));
+                (text(&key), (kind, content, left))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,162 @@
+//! Locks that are made of several, for threads: forwards to the async ones.
+
+use std::time::Duration;
+
+use super::lock::{Lock, Ownership, PerThread, this_thread};
+use super::runtime::Runtime;
+use crate::error::{Error, ErrorKind, Result};
+use crate::owner::Owner;
+use crate::primitives::lock::{FieldNames, Group, Multi, OneKey, Red};
+
+/// A lock that is a member of a [`MultiLock`] or [`RedLock`]; see
+/// [`leasehold::Member`](crate::Member).
+#[derive(Clone, Debug)]
+pub struct Member {
+    inner: crate::Member,
+    runtime: Runtime,
+}
+
+impl<O: Ownership, K: OneKey> From<&Lock<O, K>> for Member {
+    fn from(lock: &Lock<O, K>) -> Self {
+        Self {
+            inner: lock.as_async().into(),
+            runtime: lock.runtime().clone(),
+        }
+    }
+}
+
+impl<O: Ownership, K: OneKey> From<Lock<O, K>> for Member {
+    fn from(lock: Lock<O, K>) -> Self {
+        Self::from(&lock)
+    }
+}
+
+/// Several locks, all or none; see [`leasehold::MultiLock`](crate::MultiLock).
+///
+/// ```
+/// use leasehold::blocking::{Client, MultiLock};
+///
+/// # fn main() -> leasehold::Result<()> {
+/// let client = Client::embedded();
+/// let both = MultiLock::new([client.lock("ann"), client.lock("bob")])?;
+/// let guard = both.acquire()?;
+/// assert!(client.lock("bob").is_locked()?);
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
+pub type MultiLock<O = PerThread> = Lock<O, Multi>;
+
+/// A majority of several locks; see [`leasehold::RedLock`](crate::RedLock).
+pub type RedLock<O = PerThread> = Lock<O, Red>;
+
+/// Several values of one group; see [`leasehold::GroupLock`](crate::GroupLock).
+pub type GroupLock<O = PerThread> = Lock<O, Group>;
+
+/// Whoever waits for several clients waits on the thread of one of them.
+fn parts<M: Into<Member>>(
+    members: impl IntoIterator<Item = M>,
+) -> Result<(Vec<crate::Member>, Runtime)> {
+    let members = members.into_iter().map(Into::into);
+    let (members, runtimes): (Vec<_>, Vec<_>) = members
+        .map(|member: Member| (member.inner, member.runtime))
+        .unzip();
+    let runtime = runtimes.into_iter().next().ok_or_else(|| {
+        let what = "a lock of several that has no members; give it some";
+        Error::new(ErrorKind::Misuse, what)
+    })?;
+    Ok((members, runtime))
+}
+
+impl Lock<PerThread, Multi> {
+    /// The lock on all of these; see [`MultiLock::new`](crate::MultiLock::new).
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
+    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+        let (members, runtime) = parts(members)?;
+        Ok(Self::per_thread(crate::MultiLock::new(members)?, runtime))
+    }
+
+    /// Whether the calling thread holds all members; see
+    /// [`MultiLock::is_held_by`](crate::MultiLock::is_held_by).
+    #[doc(alias = "isHeldByCurrentThread")]
+    #[must_use]
+    pub fn is_held_by_current_thread(&self) -> bool {
+        self.is_held_by(&this_thread())
+    }
+}
+
+impl<O: Ownership> Lock<O, Multi> {
+    /// The members; see [`MultiLock::members`](crate::MultiLock::members).
+    #[must_use]
+    pub fn members(&self) -> &[crate::Member] {
+        self.as_async().members()
+    }
+
+    /// Whether `owner` holds all members; see
+    /// [`MultiLock::is_held_by`](crate::MultiLock::is_held_by).
+    #[must_use]
+    pub fn is_held_by(&self, owner: &Owner) -> bool {
+        self.as_async().is_held_by(owner)
+    }
+}
+
+impl Lock<PerThread, Red> {
+    /// The lock of a majority of these; see [`RedLock::new`](crate::RedLock::new).
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
+    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+        let (members, runtime) = parts(members)?;
+        Ok(Self::per_thread(crate::RedLock::new(members)?, runtime))
+    }
+
+    /// Whether the calling thread holds a majority; see
+    /// [`RedLock::is_held_by`](crate::RedLock::is_held_by).
+    #[doc(alias = "isHeldByCurrentThread")]
+    #[must_use]
+    pub fn is_held_by_current_thread(&self) -> bool {
+        self.is_held_by(&this_thread())
+    }
+}
+
+impl<O: Ownership> Lock<O, Red> {
+    /// Sets how long a server is waited for; see
+    /// [`RedLock::master_limit`](crate::RedLock::master_limit).
+    #[must_use]
+    pub fn master_limit(self, limit: Duration) -> Self {
+        self.with(|lock| lock.master_limit(limit))
+    }
+
+    /// Sets whether a server that was just started is left out; see
+    /// [`RedLock::distrust_restarted`](crate::RedLock::distrust_restarted).
+    #[must_use]
+    pub fn distrust_restarted(self, distrust: bool) -> Self {
+        self.with(|lock| lock.distrust_restarted(distrust))
+    }
+
+    /// The members; see [`RedLock::members`](crate::RedLock::members).
+    #[must_use]
+    pub fn members(&self) -> &[crate::Member] {
+        self.as_async().members()
+    }
+
+    /// Whether `owner` holds a majority; see
+    /// [`RedLock::is_held_by`](crate::RedLock::is_held_by).
+    #[must_use]
+    pub fn is_held_by(&self, owner: &Owner) -> bool {
+        self.as_async().is_held_by(owner)
+    }
+}
+
+impl<O: Ownership> Lock<O, Group> {
+    /// Sets how values are encoded; see
+    /// [`GroupLock::field_names`](crate::GroupLock::field_names).
+    #[must_use]
+    pub fn field_names(self, names: FieldNames) -> Self {
+        self.with(|lock| lock.field_names(names))
+    }
+}

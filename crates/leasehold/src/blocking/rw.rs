@@ -1,0 +1,249 @@
+//! [`RwLock`] and its guards: forwards to the async ones.
+
+use std::time::{Duration, Instant};
+
+use super::lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
+use super::runtime::Runtime;
+use crate::config::WaitStrategy;
+use crate::error::{Error, Result};
+use crate::owner::Owner;
+use crate::primitives::rw::{self, Read, Write};
+
+/// A read-write lock for threads; see [`leasehold::RwLock`](crate::RwLock).
+///
+/// Re-entrant per thread: a thread that writes can read inside.
+///
+/// ```
+/// # fn main() -> leasehold::Result<()> {
+/// let client = leasehold::blocking::Client::embedded();
+/// let lock = client.rw_lock("prices");
+/// let writing = lock.write()?;
+/// let reading = lock.read()?; // inside, as the thread is the same
+/// writing.release()?;
+/// reading.release()?;
+/// lock.write()?.downgrade()?.release()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RwLock<O: Ownership = PerThread> {
+    inner: crate::RwLock,
+    read: Lock<O, Read>,
+    write: Lock<O, Write>,
+    runtime: Runtime,
+}
+
+impl RwLock<PerThread> {
+    pub(crate) fn per_thread(inner: crate::RwLock, runtime: Runtime) -> Self {
+        Self {
+            read: Lock::per_thread(inner.read_lock(), runtime.clone()),
+            write: Lock::per_thread(inner.write_lock(), runtime.clone()),
+            inner,
+            runtime,
+        }
+    }
+
+    /// Acquires both sides as `owner`; see [`RwLock::owned_by`](crate::RwLock::owned_by).
+    #[must_use]
+    pub fn owned_by(&self, owner: &Owner) -> RwLock<Explicit> {
+        RwLock {
+            inner: self.inner.clone(),
+            read: self.read.owned_by(owner),
+            write: self.write.owned_by(owner),
+            runtime: self.runtime.clone(),
+        }
+    }
+
+    fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
+        Self::per_thread(change(self.inner), self.runtime)
+    }
+
+    /// Sets a fixed lease; see [`RwLock::lease`](crate::RwLock::lease).
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|lock| lock.lease(lease))
+    }
+
+    /// Sets whether holds are renewed; see [`RwLock::renewed`](crate::RwLock::renewed).
+    #[must_use]
+    pub fn renewed(self, renewed: bool) -> Self {
+        self.with(|lock| lock.renewed(renewed))
+    }
+
+    /// Sets how often; see [`RwLock::renew_every`](crate::RwLock::renew_every).
+    #[must_use]
+    pub fn renew_every(self, period: Duration) -> Self {
+        self.with(|lock| lock.renew_every(period))
+    }
+
+    /// Sets how long a hold may last; see [`RwLock::max_hold`](crate::RwLock::max_hold).
+    #[must_use]
+    pub fn max_hold(self, limit: Duration) -> Self {
+        self.with(|lock| lock.max_hold(limit))
+    }
+
+    /// Sets how to wait; see [`RwLock::wait_strategy`](crate::RwLock::wait_strategy).
+    #[must_use]
+    pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
+        self.with(|lock| lock.wait_strategy(strategy))
+    }
+
+    /// Sets what a lost message costs; see [`RwLock::poll_cap`](crate::RwLock::poll_cap).
+    #[must_use]
+    pub fn poll_cap(self, cap: Duration) -> Self {
+        self.with(|lock| lock.poll_cap(cap))
+    }
+
+    /// Sets how long an outage is waited out; see
+    /// [`RwLock::outage_limit`](crate::RwLock::outage_limit).
+    #[must_use]
+    pub fn outage_limit(self, limit: Duration) -> Self {
+        self.with(|lock| lock.outage_limit(limit))
+    }
+
+    /// Sets whether writers go first; see
+    /// [`RwLock::prefer_writers`](crate::RwLock::prefer_writers).
+    #[must_use]
+    pub fn prefer_writers(self, preferred: bool) -> Self {
+        self.with(|lock| lock.prefer_writers(preferred))
+    }
+
+    /// Tells Redisson's watchdog timeout; see
+    /// [`RwLock::redisson_watchdog`](crate::RwLock::redisson_watchdog).
+    #[must_use]
+    pub fn redisson_watchdog(self, timeout: Duration) -> Self {
+        self.with(|lock| lock.redisson_watchdog(timeout))
+    }
+}
+
+/// A guard of the read side.
+type Reading<O> = LockGuard<O, rw::ReadGuard>;
+/// A guard of the write side.
+type Writing<O> = LockGuard<O, rw::WriteGuard>;
+
+/// Errors are those of the async twins.
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "said once, on the impl and in each twin"
+)]
+impl<O: Ownership> RwLock<O> {
+    /// The read side as a lock; see [`RwLock::read_lock`](crate::RwLock::read_lock).
+    #[doc(alias = "readLock")]
+    #[must_use]
+    pub fn read_lock(&self) -> Lock<O, Read> {
+        self.read.clone()
+    }
+
+    /// The write side as a lock; see [`RwLock::write_lock`](crate::RwLock::write_lock).
+    #[doc(alias = "writeLock")]
+    #[must_use]
+    pub fn write_lock(&self) -> Lock<O, Write> {
+        self.write.clone()
+    }
+
+    /// Waits for the read side; see [`RwLock::read`](crate::RwLock::read).
+    pub fn read(&self) -> Result<Reading<O>> {
+        self.read.acquire()
+    }
+
+    /// Acquires the read side if nobody writes; see
+    /// [`RwLock::try_read`](crate::RwLock::try_read).
+    pub fn try_read(&self) -> Result<Option<Reading<O>>> {
+        self.read.try_acquire()
+    }
+
+    /// Waits at most `wait`; see [`RwLock::try_read_for`](crate::RwLock::try_read_for).
+    pub fn try_read_for(&self, wait: Duration) -> Result<Option<Reading<O>>> {
+        self.read.try_acquire_for(wait)
+    }
+
+    /// Waits until `deadline`; see
+    /// [`RwLock::try_read_until`](crate::RwLock::try_read_until).
+    pub fn try_read_until(&self, deadline: Instant) -> Result<Option<Reading<O>>> {
+        self.read.try_acquire_until(deadline)
+    }
+
+    /// Waits for the write side; see [`RwLock::write`](crate::RwLock::write).
+    pub fn write(&self) -> Result<Writing<O>> {
+        self.write.acquire()
+    }
+
+    /// Acquires the write side if it is free; see
+    /// [`RwLock::try_write`](crate::RwLock::try_write).
+    pub fn try_write(&self) -> Result<Option<Writing<O>>> {
+        self.write.try_acquire()
+    }
+
+    /// Waits at most `wait`; see [`RwLock::try_write_for`](crate::RwLock::try_write_for).
+    pub fn try_write_for(&self, wait: Duration) -> Result<Option<Writing<O>>> {
+        self.write.try_acquire_for(wait)
+    }
+
+    /// Waits until `deadline`; see
+    /// [`RwLock::try_write_until`](crate::RwLock::try_write_until).
+    pub fn try_write_until(&self, deadline: Instant) -> Result<Option<Writing<O>>> {
+        self.write.try_acquire_until(deadline)
+    }
+}
+
+impl<O: Ownership> Clone for RwLock<O> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            read: self.read.clone(),
+            write: self.write.clone(),
+            runtime: self.runtime.clone(),
+        }
+    }
+}
+
+impl<O: Ownership> LockGuard<O, rw::WriteGuard> {
+    /// Turns the write hold into a read hold; see
+    /// [`WriteGuard::downgrade`](crate::WriteGuard::downgrade).
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
+    pub fn downgrade(self) -> Result<Reading<O>> {
+        self.turned("WriteGuard::downgrade", |guard| guard.downgrade())
+    }
+}
+
+impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
+    /// Turns the read hold into a write hold if nobody else reads; see
+    /// [`ReadGuard::try_upgrade`](crate::ReadGuard::try_upgrade).
+    ///
+    /// # Errors
+    ///
+    /// [`NotUpgraded`], with this guard.
+    pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
+        let runtime = self.runtime();
+        self.turned("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
+            .map_err(|refused| {
+                let (guard, error) = refused.into_parts();
+                let guard = LockGuard::of(guard, runtime);
+                NotUpgraded { guard, error }
+            })
+    }
+}
+
+/// Why a guard has not become one of the write side, with that guard; see
+/// [`leasehold::NotUpgraded`](crate::NotUpgraded).
+#[derive(Debug)]
+pub struct NotUpgraded<O: Ownership = PerThread> {
+    guard: Reading<O>,
+    error: Option<Error>,
+}
+
+impl<O: Ownership> NotUpgraded<O> {
+    /// The guard, which is for reading as before.
+    pub fn into_guard(self) -> Reading<O> {
+        self.guard
+    }
+
+    /// What went wrong; `None` when others read.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+}

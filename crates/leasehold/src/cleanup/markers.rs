@@ -1,0 +1,139 @@
+//! Markers: what a request that can't be repeated without harm leaves on the server, so
+//! that it counts once.
+//!
+//! A marker ends by itself, and until then takes memory. So each request takes the marker
+//! of an earlier one along, whose answer came long enough ago that no copy of it can still
+//! be under way.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::key::Key;
+
+/// How long a marker outlives its answer.
+const KEPT: Duration = Duration::from_secs(5);
+/// More than these are not kept for one name, however fresh.
+const MOST: usize = 512;
+/// How long a marker stays on the server.
+pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(60);
+
+/// For how long after a request left first it may be sent again: it still finds its marker
+/// then, and has the time that a connection and a reply may take.
+pub(crate) fn repeatable_for(reply_limit: Duration) -> Duration {
+    MARKER_LIFE
+        .saturating_sub(Duration::from_secs(10))
+        .saturating_sub(reply_limit)
+}
+
+/// The markers of one request: its own, and one that is not needed any more.
+#[derive(Clone, Debug)]
+pub(crate) struct Marked {
+    pub(crate) marker: String,
+    pub(crate) done: String,
+}
+
+impl Marked {
+    /// The keys of a step that begins with the name and these.
+    pub(crate) fn keys(&self, key: &Key) -> Vec<Vec<u8>> {
+        let [marker, done] = self.both();
+        vec![key.as_str().into(), marker, done]
+    }
+
+    pub(crate) fn both(&self) -> [Vec<u8>; 2] {
+        [&self.marker, &self.done].map(|key| key.as_bytes().to_vec())
+    }
+}
+
+/// The markers whose requests were answered, by name.
+#[derive(Default)]
+pub(crate) struct Markers {
+    answered: Mutex<Answered>,
+}
+
+#[derive(Default)]
+struct Answered {
+    names: HashMap<Key, VecDeque<(Moment, String)>>,
+    since_sweep: usize,
+}
+
+impl Markers {
+    fn table(&self) -> MutexGuard<'_, Answered> {
+        // No code that can panic runs under this lock.
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The markers of a new request, whose `id` no other has.
+    pub(crate) fn mark(&self, key: &Key, id: &str, now: Moment) -> Marked {
+        let mut table = self.table();
+        let old = table.names.get_mut(key).and_then(|markers| {
+            let (since, _) = markers.front()?;
+            let over = now.saturating_sub(*since) >= KEPT || markers.len() > MOST;
+            over.then(|| markers.pop_front()).flatten()
+        });
+        drop(table);
+        Marked {
+            marker: key.did_marker(id),
+            // Where there is none yet, a key that never is.
+            done: old.map_or_else(|| key.did_marker("-"), |(_, marker)| marker),
+        }
+    }
+
+    /// The request with this marker was answered.
+    pub(crate) fn answered(&self, key: &Key, marked: Marked, now: Moment) {
+        let mut table = self.table();
+        let markers = table.names.entry(key.clone()).or_default();
+        markers.push_back((now, marked.marker));
+        table.since_sweep += 1;
+        // Names that are used no more; their markers end by themselves.
+        if table.since_sweep > 1024.max(table.names.len() / 2) {
+            table.since_sweep = 0;
+            table.names.retain(|_, markers| {
+                markers.retain(|(since, _)| now.saturating_sub(*since) < MARKER_LIFE);
+                !markers.is_empty()
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn a_marker_is_taken_along_when_no_copy_of_its_request_can_come() {
+        let (markers, key) = (Markers::default(), Key::parse("x").expect("a name"));
+        let first = markers.mark(&key, "1", at(0));
+        let marker = first.marker.clone();
+        markers.answered(&key, first, at(0));
+        assert_ne!(markers.mark(&key, "2", at(4)).done, marker);
+        assert_eq!(markers.mark(&key, "3", at(6)).done, marker);
+        assert_ne!(markers.mark(&key, "4", at(7)).done, marker, "once");
+    }
+
+    #[test]
+    fn names_that_are_used_no_more_are_forgotten() {
+        let markers = Markers::default();
+        for n in 0..5000 {
+            let key = Key::parse(&n.to_string()).expect("a name");
+            let marked = markers.mark(&key, "1", at(n));
+            markers.answered(&key, marked, at(n));
+        }
+        assert!(markers.table().names.len() < 2000);
+    }
+
+    #[test]
+    fn no_more_than_so_many_stay_however_fast_they_come() {
+        let (markers, key) = (Markers::default(), Key::parse("x").expect("a name"));
+        for n in 0..5000 {
+            let marked = markers.mark(&key, &n.to_string(), at(0));
+            markers.answered(&key, marked, at(0));
+        }
+        assert!(markers.table().names[&key].len() <= MOST + 1);
+    }
+}

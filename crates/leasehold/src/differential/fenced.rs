@@ -1,0 +1,39 @@
+//! How the steps of the fenced lock are tried out.
+
+use super::Suite;
+use crate::backend::step::{Operation, Step};
+use crate::primitives::fenced::steps;
+
+pub(super) const SUITE: Suite = Suite {
+    folder: "fenced",
+    steps: &steps::ALL,
+    operation,
+    foreign: &[
+        &["HSET", "KEY", "mode", "read"],
+        &["SET", "KEY", "text"],
+        &["SET", "KEY:token", "7"],
+        &["SET", "KEY:token", "9007199254740991"],
+        &["SET", "KEY:token", "1e3"],
+        &["HSET", "KEY:token", "a", "b"],
+    ],
+};
+
+fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
+    let text = |text: &str| text.as_bytes().to_vec();
+    let counter = format!("{key}:token");
+    let parts = match step.name {
+        "fenced.acquire" => {
+            let counter_ms = ["0", "900000"][usize::from(variant % 2)];
+            vec![
+                text(key),
+                text(&counter),
+                text(hold),
+                text("60000"),
+                text(counter_ms),
+            ]
+        }
+        "fenced.last_token" => vec![text(&counter)],
+        other => panic!("`{other}` needs arguments here"),
+    };
+    Operation::new(step, parts)
+}

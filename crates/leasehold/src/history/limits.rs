@@ -1,0 +1,279 @@
+//! The history checker for semaphores: were more permits in use at once than there are?
+//!
+//! ```
+//! use leasehold::history::limits::Recorder;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> leasehold::Result<()> {
+//! let semaphore = leasehold::Client::embedded().semaphore("supplier:calls");
+//! semaphore.try_set_permits(2).await?;
+//! let recorder = Recorder::new();
+//! let worker = async |permits| -> leasehold::Result<()> {
+//!     let asked = recorder.ask(permits);
+//!     let permit = semaphore.acquire(permits).await?;
+//!     let inside = asked.inside(None);
+//!     tokio::task::yield_now().await; // the work
+//!     inside.leaving(None);
+//!     permit.release().await
+//! };
+//! let (a, b) = tokio::join!(worker(2), worker(1));
+//! (a?, b?);
+//! recorder.report(2).judge().expect("never more than two");
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use super::Point;
+
+/// Permits in use, from the return of the acquire to the call of the release or to the
+/// holder's deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    permits: u32,
+    asked: Point,
+    from: Point,
+    until: Point,
+}
+
+impl Use {
+    /// Times are nanoseconds on one clock: when the permits were asked for, when the
+    /// acquire returned, and when their use ended.
+    #[must_use]
+    pub fn new(permits: u32, asked: u64, from: u64, until: u64) -> Self {
+        Self {
+            permits,
+            asked: (asked, 0),
+            from: (from, 0),
+            until: (until, 0),
+        }
+    }
+}
+
+/// What a history shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// How many permits there are.
+    pub capacity: u64,
+    /// How often permits were acquired.
+    pub uses: usize,
+    /// The most that were in use at once.
+    pub most: u64,
+    /// How often permits were asked for when not so many were free.
+    pub contended: usize,
+}
+
+impl Report {
+    /// Judges the history: `Err` says what is wrong with it, also that it shows nothing.
+    ///
+    /// # Errors
+    ///
+    /// When more permits were in use than there are, or nobody ever had to wait.
+    pub fn judge(&self) -> Result<(), String> {
+        if self.most > self.capacity {
+            return Err(format!(
+                "{} permits of {} were in use at once, in {} uses",
+                self.most, self.capacity, self.uses
+            ));
+        }
+        if self.contended == 0 {
+            return Err(format!("vacuous: in {} uses nobody had to wait", self.uses));
+        }
+        Ok(())
+    }
+}
+
+/// Judges uses that were recorded elsewhere, by other processes for example.
+#[must_use]
+pub fn check(uses: &[Use], capacity: u64) -> Report {
+    // What ends at a point ends before what begins there; what is asked there, first.
+    let mut events = Vec::with_capacity(3 * uses.len());
+    for (index, one) in uses.iter().enumerate() {
+        // One that was over before it began was never in use.
+        if one.from < one.until {
+            events.push((one.until, 0, index));
+            events.push((one.asked, 1, index));
+            events.push((one.from, 2, index));
+        }
+    }
+    events.sort_unstable();
+    let mut report = Report {
+        capacity,
+        uses: uses.len(),
+        ..Report::default()
+    };
+    let mut in_use = 0;
+    for (_, what, index) in events {
+        let permits = u64::from(uses[index].permits);
+        match what {
+            0 => in_use -= permits,
+            1 => report.contended += usize::from(in_use + permits > capacity),
+            _ => {
+                in_use += permits;
+                report.most = report.most.max(in_use);
+            }
+        }
+    }
+    report
+}
+
+/// Records the permits of one process, on tokio's clock. Clones share the history.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    start: Instant,
+    order: AtomicU64,
+    /// By the number they began with. Those that have not ended count to their deadline,
+    /// and for ever without one.
+    uses: Mutex<BTreeMap<u64, Use>>,
+}
+
+impl Recorder {
+    /// An empty history.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                start: Instant::now(),
+                order: AtomicU64::new(1),
+                uses: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Somebody asks for permits now.
+    #[must_use]
+    pub fn ask(&self, permits: u32) -> Asked {
+        Asked {
+            shared: Arc::clone(&self.shared),
+            permits,
+            at: self.shared.point(),
+        }
+    }
+
+    /// The permits so far.
+    #[must_use]
+    pub fn uses(&self) -> Vec<Use> {
+        self.shared.uses().values().copied().collect()
+    }
+
+    /// Judges them against so many permits.
+    #[must_use]
+    pub fn report(&self, capacity: u64) -> Report {
+        check(&self.uses(), capacity)
+    }
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shared {
+    fn uses(&self) -> MutexGuard<'_, BTreeMap<u64, Use>> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at(&self, instant: Instant) -> u64 {
+        let since = instant.saturating_duration_since(self.start);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn point(&self) -> Point {
+        let order = self.order.fetch_add(1, Ordering::SeqCst);
+        (self.at(Instant::now()), order)
+    }
+
+    fn deadline(&self, deadline: Option<Instant>) -> Point {
+        deadline.map_or((u64::MAX, 0), |deadline| (self.at(deadline), 0))
+    }
+}
+
+/// Somebody has asked and not been answered yet.
+#[derive(Debug)]
+pub struct Asked {
+    shared: Arc<Shared>,
+    permits: u32,
+    at: Point,
+}
+
+impl Asked {
+    /// The acquire has returned permits, which are good until `deadline` if they have one.
+    #[must_use]
+    pub fn inside(self, deadline: Option<Instant>) -> Inside {
+        let from = self.shared.point();
+        let until = self.shared.deadline(deadline);
+        self.shared.uses().insert(
+            from.1,
+            Use {
+                permits: self.permits,
+                asked: self.at,
+                from,
+                until,
+            },
+        );
+        Inside {
+            shared: self.shared,
+            number: from.1,
+        }
+    }
+}
+
+/// Somebody uses permits. Dropped without a word, they count to the deadline they had.
+#[derive(Debug)]
+pub struct Inside {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Inside {
+    /// The release is about to be called; until `deadline` the permits are good by now.
+    pub fn leaving(self, deadline: Option<Instant>) {
+        let until = self.shared.point().min(self.shared.deadline(deadline));
+        if let Some(one) = self.shared.uses().get_mut(&self.number) {
+            one.until = until;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_in_use_add_up() {
+        let uses = [
+            Use::new(2, 0, 10, 20),
+            Use::new(1, 0, 15, 30),
+            Use::new(1, 5, 20, 25),
+        ];
+        let report = check(&uses, 3);
+        assert_eq!((report.most, report.contended), (3, 0));
+        assert!(report.judge().unwrap_err().starts_with("vacuous"));
+        let report = check(&uses, 2);
+        assert!(report.judge().unwrap_err().contains("3 permits of 2"));
+    }
+
+    #[test]
+    fn who_had_to_wait_is_counted_and_what_was_never_in_use_is_not() {
+        let uses = [
+            Use::new(2, 0, 10, 20),
+            Use::new(2, 15, 20, 30),
+            Use::new(2, 0, 25, 25),
+        ];
+        let report = check(&uses, 2);
+        assert_eq!((report.most, report.contended), (2, 1));
+        assert!(report.judge().is_ok());
+    }
+}

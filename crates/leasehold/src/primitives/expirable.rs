@@ -1,0 +1,559 @@
+//! The semaphore whose permits have leases: what a killed process had comes back.
+
+mod ask;
+mod permit;
+pub(crate) mod steps;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::step::{Operation, Value};
+use crate::config::{Settings, WaitStrategy, check_lease, check_number, check_wait};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::primitives::once;
+use crate::primitives::semaphore::MOST_PERMITS;
+use crate::primitives::semaphore::steps as plain;
+use crate::wait::Deadline;
+pub use permit::{ExpirablePermit, PermitId};
+use steps::Names;
+
+/// Permits that are acquired or released with one call, at most: it is one step of the
+/// server, which does nothing else meanwhile.
+const MOST_AT_ONCE: u64 = 1000;
+
+/// A semaphore by name whose permits have ids and leases: the permits of a process that
+/// was killed come back when their leases end. Shared with Redisson's
+/// `RPermitExpirableSemaphore` of the same name.
+///
+/// A handle is cheap to make and to clone; its settings are its own. Permits are renewed
+/// in the background until they are released, unless [`lease`](Self::lease) sets a fixed
+/// one. A semaphore that nobody has made has no permits:
+/// [`try_set_permits`](Self::try_set_permits) makes one.
+///
+/// **What it promises.** Of one name, no more permits are in use at once than were set, each
+/// from the return of the acquire to the call of the release, or to
+/// [`valid_until`](ExpirablePermit::valid_until) if that comes first; under the conditions
+/// that [`Lock`](crate::Lock) names. Leases end by the server's clock. Redisson's clients go
+/// by their own: one whose clock is ahead takes permits back early, for everybody.
+///
+/// Permits that Redisson acquires without a lease never end by themselves; here
+/// [`lease_left`](Self::lease_left) says so, and [`release`](Self::release) gives them back.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let semaphore = client.expirable_semaphore("supplier:calls");
+/// semaphore.try_set_permits(10).await?; // only the first one does
+///
+/// let permit = semaphore.acquire().await?; // renewed until it is released
+/// assert_eq!(semaphore.available_permits().await?, 9);
+/// permit.release().await?; // an error if it had been lost
+///
+/// if let Some(permits) = semaphore.try_acquire_many(4).await? {
+///     // four, or none; dropping them gives them back in the background
+///     assert_eq!(permits.ids().len(), 4);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RPermitExpirableSemaphore")]
+#[doc(alias = "getPermitExpirableSemaphore")]
+#[derive(Clone)]
+pub struct ExpirableSemaphore {
+    context: Arc<Context>,
+    /// A name is checked when it is used, so that making a handle can't fail.
+    names: Result<Names>,
+    settings: Settings,
+}
+
+/// Settings. Each changes this handle only; what is acquired already keeps its terms.
+impl ExpirableSemaphore {
+    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
+        let names = Key::parse(name).map(|key| Names {
+            channel: key.semaphore_channel().into(),
+            key,
+        });
+        Self {
+            settings: context.settings(),
+            context,
+            names,
+        }
+    }
+
+    /// Sets a fixed lease: how long a permit lasts. It is not renewed, and comes back by
+    /// itself if it is not released.
+    ///
+    /// At least 10 ms (100 ms when renewed), at most 2^53 ms. Without this call the lease is
+    /// the client's (30 s) and is renewed.
+    #[doc(alias = "leaseTime")]
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self.settings.renewed = false;
+        self
+    }
+
+    /// Sets whether permits are renewed in the background until they are released. On by
+    /// default; [`lease`](Self::lease) turns it off.
+    #[must_use]
+    pub fn renewed(mut self, renewed: bool) -> Self {
+        self.settings.renewed = renewed;
+        self
+    }
+
+    /// Sets how often permits are renewed, and turns renewal on. A third of the lease by
+    /// default, at least 1 ms, at most half the lease.
+    #[must_use]
+    pub fn renew_every(mut self, period: Duration) -> Self {
+        self.settings.renew_every = Some(period);
+        self.settings.renewed = true;
+        self
+    }
+
+    /// Sets how long permits may be held in all, renewed or not. When that time is over
+    /// the holder is told ([`LossReason::MaxHold`](crate::LossReason::MaxHold)) and they are
+    /// released. No limit by default; at least 1 ms.
+    #[must_use]
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.settings.max_hold = Some(limit);
+        self
+    }
+
+    /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
+    /// default.
+    #[must_use]
+    pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
+        self.settings.strategy = strategy;
+        self
+    }
+
+    /// Sets how often a waiter asks although nothing has woken it: what a lost message
+    /// costs at most. 1 s by default, at least 1 ms. The end of the next lease wakes it,
+    /// too.
+    #[must_use]
+    pub fn poll_cap(mut self, cap: Duration) -> Self {
+        self.settings.poll_cap = cap;
+        self
+    }
+
+    /// Sets how long a wait goes on while no server answers, before it ends with
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
+    #[must_use]
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.settings.outage_limit = limit;
+        self
+    }
+}
+
+/// Acquiring.
+impl ExpirableSemaphore {
+    /// Waits for a permit, without a limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
+    /// answered for the [`outage_limit`](Self::outage_limit), `WrongKind` when the key
+    /// holds something else, `Denied` when the server refuses, `Misuse` for a bad name,
+    /// setting or number.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the wait and the place in this process's line. What
+    /// was granted while the answer was on its way is given back in the background; at the
+    /// latest it comes back one lease after the grant.
+    #[doc(alias = "acquireAsync")]
+    pub async fn acquire(&self) -> Result<ExpirablePermit> {
+        self.acquire_many(1).await
+    }
+
+    /// Acquires a permit if one is free. `Ok(None)` means that none is, or that others of
+    /// this process wait for permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); a server that does not answer is an error at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    #[doc(alias = "tryAcquire")]
+    pub async fn try_acquire(&self) -> Result<Option<ExpirablePermit>> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Waits at most `wait` for a permit. `Ok(None)` means that none was free.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered at
+    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    #[doc(alias = "tryAcquire")]
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<ExpirablePermit>> {
+        self.try_acquire_many_for(1, wait).await
+    }
+
+    /// Waits until `deadline` at the latest for a permit; a deadline in the past asks once.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_until(
+        &self,
+        deadline: impl Into<Instant>,
+    ) -> Result<Option<ExpirablePermit>> {
+        self.try_acquire_many_until(1, deadline).await
+    }
+
+    /// Waits for `permits` permits, all at once and without a limit: 1 to 1000. They are one
+    /// guard with many ids.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_many(&self, permits: u32) -> Result<ExpirablePermit> {
+        loop {
+            // Without a deadline there is no other end than permits or an error.
+            if let Some(permit) = self.acquire_by(permits, Deadline::Never).await? {
+                return Ok(permit);
+            }
+        }
+    }
+
+    /// Acquires `permits` permits if so many are free, 1 to 1000.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<ExpirablePermit>> {
+        self.acquire_by(permits, Deadline::Now).await
+    }
+
+    /// Waits at most `wait` for `permits` permits, 1 to 1000.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire_for`](Self::try_acquire_for).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many_for(
+        &self,
+        permits: u32,
+        wait: Duration,
+    ) -> Result<Option<ExpirablePermit>> {
+        check_wait(wait, &self.names()?.key)?;
+        let deadline = self.context.clock.now() + wait;
+        self.acquire_by(permits, Deadline::At(deadline)).await
+    }
+
+    /// Waits until `deadline` at the latest for `permits` permits, 1 to 1000.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many_until(
+        &self,
+        permits: u32,
+        deadline: impl Into<Instant>,
+    ) -> Result<Option<ExpirablePermit>> {
+        let deadline = Deadline::at_instant(deadline.into(), self.context.clock);
+        self.acquire_by(permits, deadline).await
+    }
+
+    async fn acquire_by(
+        &self,
+        permits: u32,
+        deadline: Deadline,
+    ) -> Result<Option<ExpirablePermit>> {
+        let names = self.names()?;
+        let terms = self.settings.terms(&names.key)?;
+        check_several(permits.into(), &names.key)?;
+        self.context.check_open(&names.key)?;
+        ask::acquire(self, names, terms, permits, deadline).await
+    }
+}
+
+/// Permits by their ids, from whichever process or language.
+impl ExpirableSemaphore {
+    /// Gives a permit back by its id. `false` when its lease was over, or there is no such
+    /// permit; one whose lease is over but that nobody has taken back yet is given back all
+    /// the same.
+    ///
+    /// A guard of that permit learns at its next renewal that it is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
+    /// `OutcomeUnknown` when it may have been given back; `WrongKind`, `Denied` and `Misuse`
+    /// as for [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it may happen whether the future is dropped or not.
+    #[doc(alias = "tryRelease")]
+    pub async fn release(&self, id: PermitId) -> Result<bool> {
+        let names = self.names()?;
+        Ok(self.ask(names.release(&[id], false)).await? == 1)
+    }
+
+    /// Gives permits back by their ids, all of them or none. `false`, and nothing is
+    /// changed, when the lease of one is over or there is no such permit. An id that stands
+    /// there twice counts once. 1 to 1000.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "tryRelease")]
+    pub async fn release_many(&self, ids: &[PermitId]) -> Result<bool> {
+        let names = self.names()?;
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        check_several(ids.len() as u64, &names.key)?;
+        Ok(self.ask(names.release(&ids, true)).await? == 1)
+    }
+
+    /// Sets the lease of a permit anew, to more or to less than it has: it ends `lease` from
+    /// now. `false` when it was over, or there is no such permit. A guard's own lease is
+    /// made longer with [`ExpirablePermit::extend`], of which the guard knows.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "updateLeaseTime")]
+    pub async fn update_lease(&self, id: PermitId, lease: Duration) -> Result<bool> {
+        let names = self.names()?;
+        check_lease(lease, &names.key)?;
+        Ok(self.ask(names.update(id, lease)).await? == 1)
+    }
+
+    /// What is left of a permit's lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    #[doc(alias = "getLeaseTime")]
+    pub async fn lease_left(&self, id: PermitId) -> Result<LeaseLeft> {
+        let left = self.ask(self.names()?.left(id)).await?;
+        Ok(match u64::try_from(left) {
+            Ok(ms) => LeaseLeft::Left(Duration::from_millis(ms)),
+            Err(_) if left == -1 => LeaseLeft::NoEnd,
+            Err(_) => LeaseLeft::Over,
+        })
+    }
+}
+
+/// The number of permits.
+impl ExpirableSemaphore {
+    /// How many permits are free; negative when some were taken away while they were in
+    /// use. Permits whose leases are over are taken back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
+    /// `WrongKind` when the key holds something else, `Denied` when the server refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    #[doc(alias = "availablePermits")]
+    pub async fn available_permits(&self) -> Result<i64> {
+        Ok(self.counts().await?.0)
+    }
+
+    /// How many permits are in use.
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    #[doc(alias = "acquiredPermits")]
+    pub async fn acquired_permits(&self) -> Result<u64> {
+        Ok(u64::try_from(self.counts().await?.1).unwrap_or(0))
+    }
+
+    /// How many permits there are in all, free or in use.
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    #[doc(alias = "getPermits")]
+    pub async fn permits(&self) -> Result<i64> {
+        let (free, held) = self.counts().await?;
+        Ok(free + held)
+    }
+
+    /// Makes the semaphore, with `permits` permits. `false` when there is one already; it
+    /// stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "trySetPermits")]
+    pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
+        let Names { key, channel } = self.names()?;
+        check_number("permits", permits.into(), MOST_PERMITS, key)?;
+        let make = |marked: &_| plain::set(key, marked, permits, None, channel);
+        let reply = once::send(&self.context, key, make).await?;
+        Ok(once::whole(&self.context, key, &reply)? == 1)
+    }
+
+    /// Sets how many permits there are in all, whether there is a semaphore or not. Fewer
+    /// than are in use is possible: then the number of free ones is negative until enough
+    /// have come back.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "setPermits")]
+    pub async fn set_permits(&self, permits: u32) -> Result<()> {
+        let names = self.names()?;
+        check_number("permits", permits.into(), MOST_PERMITS, &names.key)?;
+        let make = |marked: &_| names.set(marked, permits);
+        once::send(&self.context, &names.key, make).await.map(drop)
+    }
+
+    /// Changes the number of permits by `permits`. Makes the semaphore if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "addPermits")]
+    pub async fn add_permits(&self, permits: i32) -> Result<()> {
+        let Names { key, channel } = self.names()?;
+        let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
+        once::send(&self.context, key, make).await.map(drop)
+    }
+
+    /// Removes the semaphore, and with it the permits in use: their guards learn it at
+    /// their next renewal. `false` when there was none.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    pub async fn delete(&self) -> Result<bool> {
+        let names = self.names()?;
+        let reply = once::send(&self.context, &names.key, |marked| names.delete(marked)).await?;
+        Ok(once::whole(&self.context, &names.key, &reply)? == 1)
+    }
+
+    async fn counts(&self) -> Result<(i64, i64)> {
+        let names = self.names()?;
+        let reply = once::ask(&self.context, &names.key, names.counts()).await?;
+        if let Value::List(items) = reply
+            && let [Value::Int(free), Value::Int(held)] = items[..]
+        {
+            return Ok((free, held));
+        }
+        Err(once::senseless(&self.context, &names.key))
+    }
+
+    async fn ask(&self, operation: Operation) -> Result<i64> {
+        let key = &self.names()?.key;
+        let reply = once::ask(&self.context, key, operation).await?;
+        once::whole(&self.context, key, &reply)
+    }
+
+    fn names(&self) -> Result<&Names> {
+        self.names.as_ref().map_err(Clone::clone)
+    }
+
+    /// The name, as it was given; empty if it could not be one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.names.as_ref().map_or("", |names| names.key.as_str())
+    }
+}
+
+impl fmt::Debug for ExpirableSemaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpirableSemaphore")
+            .field("name", &self.name())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is left of a permit's lease: what [`ExpirableSemaphore::lease_left`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseLeft {
+    /// It is over, or there is no such permit.
+    Over,
+    /// It never ends: Redisson acquired it without a lease.
+    NoEnd,
+    /// It lasts so long, unless it is renewed or released.
+    Left(Duration),
+}
+
+fn check_several(number: u64, key: &Key) -> Result<()> {
+    if number == 0 {
+        let message = format!("no permits for `{key}`; ask for 1 to {MOST_AT_ONCE}");
+        return Err(Error::new(ErrorKind::Misuse, message).with_key(key));
+    }
+    check_number("permits at once", number, MOST_AT_ONCE, key)
+}

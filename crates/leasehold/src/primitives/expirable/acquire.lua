@@ -1,0 +1,50 @@
+-- Takes permits with a lease, all of them or none.
+--
+-- permits   text: the number of free permits
+-- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- ids       the ids, one after the other
+-- lease_ms  how long they last
+-- channel   where the waiters listen; the message is the number of free permits
+-- Returns   nil            granted; a request that comes a second time changes nothing
+--           { free, ttl }  so many are free; the next lease ends in ttl ms, -1 for never
+--           text WRONGKIND: not a semaphore; nothing was changed
+
+local function acquire(permits, timeout, ids, lease_ms, channel)
+  local free, other = number_at(permits)
+  other = other or foreign(timeout)
+  if other then
+    return other
+  end
+  if redis.call('ZSCORE', timeout, string.sub(ids, 1, 16)) then
+    return false
+  end
+  -- The server's clock: every client must mean the same by the end of a lease.
+  local now = now_ms()
+  reclaim(permits, timeout, channel, now)
+  free = tonumber(redis.call('GET', permits) or 0)
+  if free < #ids / 16 then
+    local next, ttl = redis.call('ZRANGE', timeout, 0, 0, 'WITHSCORES')[2], -1
+    if next and tonumber(next) < NEVER then ttl = math.max(tonumber(next) - now, 0) end
+    return { free, ttl }
+  end
+  -- The set must not outlive a semaphore that has an end. Asked before anything is written:
+  -- an ACL may deny any of these, and what was granted by halves would stay for a lease.
+  local ttl = redis.call('PTTL', permits)
+  redis.call('DECRBY', permits, #ids / 16)
+  local ends, failed = math.min(now + lease_ms, NEVER - 1), nil
+  for at = 1, #ids, 16 do
+    local added = redis.pcall('ZADD', timeout, ends, string.sub(ids, at, at + 15))
+    failed = failed or type(added) == 'table' and added.err
+  end
+  if ttl > 0 and not failed then
+    local set = redis.pcall('PEXPIRE', timeout, ttl)
+    failed = type(set) == 'table' and set.err
+  end
+  if failed then
+    for at = 1, #ids, 16 do
+      redis.pcall('ZREM', timeout, string.sub(ids, at, at + 15))
+    end
+    redis.call('INCRBY', permits, #ids / 16)
+  end
+  return failed or false
+end

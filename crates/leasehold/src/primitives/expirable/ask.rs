@@ -1,0 +1,124 @@
+//! How permits with leases are asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::steps::{Names, Permits};
+use super::{ExpirablePermit, ExpirableSemaphore, PermitId};
+use crate::backend::step::{Cause, Failure, Outcome, Value};
+use crate::cleanup::Undo;
+use crate::config::Terms;
+use crate::error::Result;
+use crate::guard::{Held, Share};
+use crate::lease::{Hold, HoldSteps};
+use crate::primitives::once;
+use crate::wait::turns::Line;
+use crate::wait::{Answer, Ask, Deadline, Wait};
+
+pub(super) async fn acquire(
+    semaphore: &ExpirableSemaphore,
+    names: &Names,
+    terms: Terms,
+    permits: u32,
+    deadline: Deadline,
+) -> Result<Option<ExpirablePermit>> {
+    let context = &semaphore.context;
+    let wait = Wait {
+        context,
+        key: &names.key,
+        wanted: &names.key,
+        channels: &[(context.backend.channels(), &names.channel)],
+        settings: &semaphore.settings,
+        deadline,
+        line: Line::OneAsks,
+    };
+    let asker = Asker {
+        semaphore,
+        names,
+        terms,
+        permits,
+    };
+    let granted = wait.until_granted(&asker).await?;
+    Ok(granted.map(|(undo, ids)| {
+        context.renewal.keep(undo.hold());
+        let limit = undo.hold().must_end_at();
+        let held = Held::new(undo, None);
+        ExpirablePermit::new(Share::new(Arc::clone(context), held, limit), ids)
+    }))
+}
+
+struct Asker<'a> {
+    semaphore: &'a ExpirableSemaphore,
+    names: &'a Names,
+    terms: Terms,
+    permits: u32,
+}
+
+/// A hold with its undo, and the ids of its permits.
+type Grant = (Undo, Arc<[PermitId]>);
+
+impl Asker<'_> {
+    async fn ask_once(&self) -> Result<Answer<Grant>, Failure> {
+        let context = &self.semaphore.context;
+        // Fresh ones each time, that no other request can be taken for.
+        let ids: Arc<[PermitId]> = (0..self.permits).map(|_| PermitId::random()).collect();
+        let steps = Permits::new(self.names.clone(), Arc::clone(&ids));
+        let operation = steps.acquire(self.terms.lease);
+        let hold = Hold::new(
+            self.names.key.clone(),
+            Box::new(steps),
+            self.terms,
+            context.clock,
+            context.margin,
+            context.clock.now(),
+        );
+        // Armed before the request leaves: a future dropped while the answer is on its way
+        // must not keep permits for a whole lease.
+        let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
+        let reply = context.backend.submit(operation);
+        undo.watch(&reply);
+        match reply.await {
+            Ok(Value::Nil) => {
+                undo.granted();
+                if hold.granted(None) {
+                    return Ok(Answer::Granted((undo, ids)));
+                }
+                let what = "the permits were granted, but the answer came after their lease \
+                            was over; set a longer lease";
+                let cause = Cause::NoAnswer(what.into());
+                Err(context.backend.failure(Outcome::MayHaveRun, cause))
+            }
+            Ok(Value::List(items)) => match items[..] {
+                [Value::Int(free), Value::Int(ttl_ms)] => {
+                    undo.disarm();
+                    let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
+                    let sign = (free, context.companies.releases());
+                    Ok(Answer::Later { within, sign })
+                }
+                _ => Err(once::makes_no_sense(context)),
+            },
+            Ok(_) => Err(once::makes_no_sense(context)),
+            Err(failure) => {
+                undo.failed(failure.outcome);
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl Ask for Asker<'_> {
+    type Grant = Grant;
+
+    async fn ask(&self) -> Result<Answer<Grant>, Failure> {
+        // The first late one teaches us the server's time.
+        const TRIES: u32 = 3;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.ask_once().await {
+                Err(failure) if failure.cause == Cause::Late && tries < TRIES => {}
+                result => return result,
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+-- How Redisson writes that a permit never ends.
+local NEVER = 922337203685477
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- What stands in the way where the leases should be; false when nothing does.
+local function foreign(timeout)
+  local size = redis.pcall('ZCARD', timeout)
+  if type(size) ~= 'table' then
+    return false
+  end
+  if string.find(size.err, 'WRONGTYPE', 1, true) then
+    return 'WRONGKIND a ' .. redis.call('TYPE', timeout).ok .. ' where the leases of permits should be'
+  end
+  return size.err
+end
+
+-- Makes permits in use free ones. ZREM first: it works when the server is out of memory.
+-- Then what an ACL may deny, before anything is changed: a permit that only went out of the
+-- set would be gone for ever.
+local function give_back(permits, timeout, members, channel)
+  redis.call('ZREM', timeout, '')
+  redis.call('INCRBY', permits, 0)
+  local free = redis.call('INCRBY', permits, redis.call('ZREM', timeout, unpack(members)))
+  if free > 0 then redis.pcall('PUBLISH', channel, free) end
+end
+
+-- Takes back permits whose leases are over. Not all at once: there can be any number.
+local function reclaim(permits, timeout, channel, now)
+  local ended = redis.call('ZRANGEBYSCORE', timeout, 0, now, 'LIMIT', 0, 1000)
+  if #ended > 0 then give_back(permits, timeout, ended, channel) end
+end
+
+-- How a permit stands in the set, and its end. Redisson 3.16.8 writes the id as text.
+local function find(timeout, id)
+  local score = redis.call('ZSCORE', timeout, id)
+  if score then
+    return id, tonumber(score)
+  end
+  local text = string.gsub(id, '.', function(byte)
+    return string.format('%02x', string.byte(byte))
+  end)
+  score = redis.call('ZSCORE', timeout, text)
+  return text, score and tonumber(score)
+end

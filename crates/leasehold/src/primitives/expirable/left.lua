@@ -1,0 +1,23 @@
+-- Says what is left of a permit's lease.
+--
+-- permits  text: the number of free permits
+-- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- id       its id
+-- Returns  n   so many ms
+--          -1  it never ends: made by Redisson without a lease
+--          -2  its lease is over, or there is no such permit
+--          text WRONGKIND: not a semaphore
+
+local function left(permits, timeout, id)
+  local _, other = number_at(permits)
+  other = other or foreign(timeout)
+  if other then
+    return other
+  end
+  local now = now_ms()
+  local _, score = find(timeout, id)
+  if not score or score <= now then
+    return -2
+  end
+  return score < NEVER and score - now or -1
+end

@@ -1,0 +1,30 @@
+-- Gives permits back by their ids.
+--
+-- permits  text: the number of free permits
+-- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- ids      the ids, one after the other
+-- all      1: all of them or none; 0: whatever is there
+-- channel  where the waiters listen; the message is the number of free permits
+-- Returns  1  all were held until now
+--          0  one was not; one whose lease is over but that stood there still is given
+--             back all the same, unless it is all or none
+--          text WRONGKIND: not a semaphore; nothing was changed
+
+local function release(permits, timeout, ids, all, channel)
+  local _, other = number_at(permits)
+  other = other or foreign(timeout)
+  if other then
+    return other
+  end
+  local now, held, members = now_ms(), 1, {}
+  for at = 1, #ids, 16 do
+    local member, score = find(timeout, string.sub(ids, at, at + 15))
+    if score then members[#members + 1] = member end
+    if not score or score <= now then held = 0 end
+  end
+  if #members == 0 or (held == 0 and all == '1') then
+    return 0
+  end
+  give_back(permits, timeout, members, channel)
+  return held
+end

@@ -1,0 +1,39 @@
+-- Sets how many permits there are in all, and makes the semaphore if there is none.
+--
+-- permits  text: the number of free permits; negative when more are held than there are
+-- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- marker   this request's: its reply
+-- done     a marker that is not needed any more
+-- total    how many there are in all
+-- channel  where the waiters listen; the message is the number of free permits
+-- Returns  1
+--          text WRONGKIND: not a semaphore; nothing was changed
+
+local function set(permits, timeout, marker, done, total, channel)
+  if redis.call('GET', marker) then
+    return 1
+  end
+  local free, other = number_at(permits)
+  other = other or foreign(timeout)
+  if other then
+    return other
+  end
+  local failed = note(marker, 1)
+  if failed then
+    return failed
+  end
+  local changed
+  if free then
+    local more = total - free - redis.call('ZCARD', timeout)
+    changed = more ~= 0 and redis.pcall('INCRBY', permits, more)
+  else
+    changed = redis.pcall('INCRBY', permits, total)
+  end
+  if type(changed) == 'table' then
+    redis.call('DEL', marker)
+    return changed.err
+  end
+  redis.pcall('DEL', done)
+  if changed and changed > 0 then redis.pcall('PUBLISH', channel, changed) end
+  return 1
+end

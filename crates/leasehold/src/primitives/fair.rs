@@ -1,0 +1,176 @@
+//! The fair lock: first come, first served.
+
+pub(crate) mod steps;
+mod twins;
+
+use std::time::Duration;
+
+use super::lock::kind::{Acquire, Named};
+use super::lock::steps as lock_steps;
+use super::lock::{Kind, Lock, LockGuard, ask};
+use crate::backend::step::{Operation, Value};
+use crate::config::{Peers, check_waiter_timeout};
+use crate::error::Result;
+use crate::key::Key;
+use crate::lease::HoldSteps;
+use crate::wait::Deadline;
+use crate::wait::turns::Line;
+use steps::{FairHold, Place};
+
+/// A lock that is given to its waiters in the order in which they came, over all
+/// processes. Shared with Redisson's `getFairLock` and `getNonReentrantFairLock` of the
+/// same name: both stand in one queue.
+///
+/// A waiter's place is on the server. It is kept as long as the waiter asks again
+/// within the [`waiter_timeout`](Self::waiter_timeout), which it does by itself, also
+/// after a lost connection; it is given up at once when the wait ends in any other way
+/// than with the lock. A process that is killed while it waits stands in the way for
+/// the waiter timeout at most, as long as another process with this library waits too,
+/// holds or tries the lock (Redisson alone waits for minutes).
+///
+/// [`try_acquire`](Self::try_acquire) takes no place, and gets the lock only when
+/// nobody waits.
+///
+/// It promises what [`Lock`] promises. It is slower: a hand-over costs a round trip
+/// of the waiter whose turn it is, and while some of Redisson's are in line each grant
+/// costs the server work for everybody in it, as with Redisson. All users of a name have
+/// to use the fair lock: a plain [`Lock`] of the same name excludes it, and stands in no
+/// line.
+///
+/// The order is lost where the server loses data, or its clock is set ahead by more
+/// than the waiter timeout: then the waiters come in again in any order, and each of
+/// them still waits.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let lock = client.fair_lock("orders:42");
+/// let guard = lock.acquire().await?;
+/// let next = tokio::spawn({
+///     let lock = lock.clone();
+///     async move { lock.acquire().await }
+/// });
+/// while lock.waiters().await?.is_empty() {
+///     tokio::task::yield_now().await;
+/// }
+/// guard.release().await?;
+/// assert!(lock.try_acquire().await?.is_none()); // somebody else's turn
+/// next.await.unwrap()?.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "getFairLock")]
+#[doc(alias = "getNonReentrantFairLock")]
+#[doc(alias = "RedissonFairLock")]
+pub type FairLock = Lock<Fair>;
+
+/// The kind of [`FairLock`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Fair {
+    waiter_timeout: Duration,
+}
+
+impl Fair {
+    /// Asks that a waiter may miss before it loses its place.
+    const ASKS_PER_TIMEOUT: u32 = 3;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            waiter_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Kind for Fair {
+    type Guard = LockGuard;
+}
+
+impl Acquire for Fair {
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        check_waiter_timeout(lock.kind().waiter_timeout, lock.key()?)?;
+        ask::acquire_by(lock, deadline).await
+    }
+}
+
+impl Named for Fair {
+    fn channel(&self, key: &Key) -> String {
+        key.lock_channel()
+    }
+
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        Box::new(FairHold::new(
+            key,
+            lock.channel(),
+            id,
+            place(lock, Duration::ZERO),
+        ))
+    }
+
+    fn waiter(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        let stay = lock.kind().waiter_timeout;
+        Box::new(FairHold::new(key, lock.channel(), id, place(lock, stay)))
+    }
+
+    fn line(lock: &Lock<Self>) -> Line {
+        Line::OnServer {
+            ask_every: lock.kind().waiter_timeout / Self::ASKS_PER_TIMEOUT,
+        }
+    }
+
+    fn inspect(&self, key: &Key) -> Operation {
+        lock_steps::inspect(key)
+    }
+
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
+        steps::force_unlock(key, channel)
+    }
+}
+
+impl FairLock {
+    /// Sets how long a waiter that does not ask keeps its place: how long a killed
+    /// process stands in the way. A waiter asks three times as often, whatever the
+    /// [`poll_cap`](Self::poll_cap) is. 5 s by default, 100 ms to an hour. Each waiter
+    /// has the timeout of the handle it came by.
+    #[doc(alias = "fairLockWaitTimeout")]
+    #[must_use]
+    pub fn waiter_timeout(mut self, timeout: Duration) -> Self {
+        self.kind_mut().waiter_timeout = timeout;
+        self
+    }
+
+    /// Who waits for the lock, first come first, as ids `uuid:n` of the client and the
+    /// wait (here) or the thread (Redisson). For operators: by the time the answer is
+    /// here it may have changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    pub async fn waiters(&self) -> Result<Vec<String>> {
+        let key = self.key()?;
+        let ids = match self.command(key, steps::line(key)).await? {
+            Value::List(items) => items.into_iter().map(id).collect(),
+            _ => None,
+        };
+        ids.ok_or_else(|| ask::makes_no_sense(&self.context().backend).into_error(key))
+    }
+}
+
+fn place(lock: &FairLock, stay: Duration) -> Place {
+    Place {
+        stay,
+        with_redisson: lock.context().peers != Peers::RustOnly,
+    }
+}
+
+fn id(item: Value) -> Option<String> {
+    match item {
+        Value::Text(id) => Some(String::from_utf8_lossy(&id).into_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,24 @@
+-- Ends whoever's hold there is, notes that it was ended by force, and calls the head.
+--
+-- lock      hash: one field per hold, `uuid:n`
+-- queue     list: the waiters
+-- timeouts  zset: when Redisson takes each for gone
+-- waiters   zset: until when each of ours counts as alive
+-- marker    hash: a field per hold that was ended by force
+-- channel   what is before `:uuid:n` in the name of each waiter's channel
+-- Returns   1  unlocked
+--           0  it was free
+--           text WRONGKIND: not a fair lock; nothing was changed
+
+local function force_unlock(lock, queue, timeouts, waiters, marker, channel)
+  local other, in_line = look(queue, timeouts, waiters)
+  if other then
+    return other
+  end
+  local broken = break_hold(lock, marker)
+  if broken == 1 and in_line > 0 then
+    local now = now_ms()
+    call_head(channel, tidy(queue, timeouts, waiters, now, now))
+  end
+  return broken
+end

@@ -1,0 +1,113 @@
+-- The line before a fair lock, which Redisson's waiters stand in too.
+--
+-- queue     list: the waiters, first come first; Redisson's
+-- timeouts  zset: the time (ms) from which Redisson takes a waiter for gone; Redisson's
+-- waiters   zset: those among them that are ours, and the time (ms) until which each
+--           counts as alive unless it asks again; our own key
+--
+-- Redisson's arithmetic: a waiter's timeout is that of the one before it and an
+-- allowance, and whoever leaves takes its allowance off all behind it. Each of ours
+-- brings the allowance that Redisson's take off at a grant: with less, two grants in a
+-- row would put ours into the past, and Redisson throws those out.
+-- While all in line are ours nobody reads the timeouts but the next one of Redisson's,
+-- and that reads the last. So only the last is kept right then, and a grant costs the
+-- same however long the line is.
+local ALLOWANCE_MS = 300000
+-- `waiters` goes when nobody has asked for that long.
+local KEPT_MS = 3600000
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function wrong(size, what, key)
+  if type(size) == 'number' then return false end
+  if not string.find(size.err, 'WRONGTYPE', 1, true) then return size.err end
+  return 'WRONGKIND its ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
+end
+
+-- What is there in place of a line, or false; and how much of a line there is.
+local function look(queue, timeouts, waiters)
+  local length, timed = redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts)
+  local ours = redis.pcall('ZCARD', waiters)
+  local other = wrong(length, 'queue', queue) or wrong(timed, 'set of timeouts', timeouts)
+    or wrong(ours, 'set of waiters', waiters)
+  return other, other or length + timed + ours
+end
+
+-- Whether any of Redisson's are in line.
+local function is_shared(queue, waiters)
+  return redis.call('ZCARD', waiters) ~= redis.call('LLEN', queue)
+end
+
+-- Gives the last one the timeout that Redisson would count for it.
+local function settle_last(queue, timeouts, waiters, free_at)
+  local last = redis.call('LINDEX', queue, -1)
+  if last and redis.call('ZSCORE', waiters, last) then
+    redis.pcall('ZADD', timeouts, free_at + ALLOWANCE_MS * redis.call('LLEN', queue), last)
+  end
+end
+
+-- Takes some of ours out of the line. Those behind them move up, but none so far that
+-- it were gone before the present hold is: it may have waited for longer than Redisson
+-- counts with, because ours ahead of it stay alive by asking.
+local function take_out(queue, timeouts, waiters, gone, free_at)
+  local line = is_shared(queue, waiters) and redis.call('LRANGE', queue, 0, -1)
+  local is_gone = {}
+  for _, waiter in ipairs(gone) do
+    is_gone[waiter] = true
+    -- First of all, and the list before the sets: it works when the server is out of
+    -- memory, and if an ACL denies it nothing has changed.
+    if redis.call('LINDEX', queue, 0) == waiter then
+      redis.call('LPOP', queue)
+    else
+      redis.call('LREM', queue, 0, waiter)
+    end
+    redis.call('ZREM', timeouts, waiter)
+    redis.call('ZREM', waiters, waiter)
+  end
+  if not line then
+    return settle_last(queue, timeouts, waiters, free_at)
+  end
+  local taken = 0
+  for _, waiter in ipairs(line) do
+    if is_gone[waiter] then
+      taken = taken + ALLOWANCE_MS
+    elseif taken > 0 then
+      local timeout = tonumber(redis.call('ZSCORE', timeouts, waiter))
+      if timeout and timeout > free_at then
+        redis.pcall('ZADD', timeouts, math.max(timeout - taken, free_at), waiter)
+      end
+    end
+  end
+end
+
+-- Takes out who is gone, ours by their silence and Redisson's by its own rule, and
+-- gives back the head. List and set always change together: one of them alone makes
+-- Redisson fail (the list) or wait for ever (the set), so what is there alone goes.
+local function tidy(queue, timeouts, waiters, now, free_at)
+  local gone = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, 100)
+  if #gone > 0 then
+    take_out(queue, timeouts, waiters, gone, free_at)
+  end
+  local head = redis.call('LINDEX', queue, 0)
+  while head do
+    local timeout = tonumber(redis.call('ZSCORE', timeouts, head))
+    if timeout and (timeout > now or redis.call('ZSCORE', waiters, head)) then
+      return head
+    end
+    redis.call('LPOP', queue)
+    redis.call('ZREM', timeouts, head)
+    redis.call('ZREM', waiters, head)
+    head = redis.call('LINDEX', queue, 0)
+  end
+  if redis.call('EXISTS', timeouts) == 1 then redis.call('DEL', timeouts) end
+  if redis.call('EXISTS', waiters) == 1 then redis.call('DEL', waiters) end
+  return false
+end
+
+-- Tells the head that the lock is free. An ACL may deny the channel.
+local function call_head(channel, head)
+  if head then redis.pcall('PUBLISH', channel .. ':' .. head, '0') end
+end

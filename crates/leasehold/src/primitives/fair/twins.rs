@@ -1,0 +1,295 @@
+//! The steps of the fair lock on the embedded keyspace: `*.lua` in Rust.
+
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Refusal, Value};
+use crate::primitives::lock::steps::{arity, break_hold, lengthen, number, plain};
+
+const ALLOWANCE_MS: i64 = 300_000;
+const KEPT_MS: u64 = 3_600_000;
+/// How many that are gone are taken out at once.
+const BATCH: usize = 100;
+
+type Outcome<T> = Result<T, Refusal>;
+
+/// The line before a lock: `queue.lua`.
+struct Line<'a> {
+    keyspace: &'a mut Keyspace,
+    queue: &'a [u8],
+    timeouts: &'a [u8],
+    waiters: &'a [u8],
+    now: i64,
+    free_at: i64,
+}
+
+impl<'a> Line<'a> {
+    /// Of a lock that has `ttl` left.
+    fn at(keyspace: &'a mut Keyspace, [queue, timeouts, waiters]: [&'a [u8]; 3], ttl: i64) -> Self {
+        let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
+        Self {
+            keyspace,
+            queue,
+            timeouts,
+            waiters,
+            now,
+            free_at: now + ttl.max(0),
+        }
+    }
+
+    fn is_shared(&mut self) -> Outcome<bool> {
+        Ok(self.keyspace.zcard(self.waiters)? != self.keyspace.llen(self.queue)?)
+    }
+
+    fn waits(&mut self, hold: &[u8]) -> Outcome<bool> {
+        Ok(self.keyspace.zscore(self.timeouts, hold)?.is_some())
+    }
+
+    fn settle_last(&mut self) -> Outcome<()> {
+        if let Some(last) = self.keyspace.llast(self.queue)?
+            && self.keyspace.zscore(self.waiters, &last)?.is_some()
+        {
+            let places = i64::try_from(self.keyspace.llen(self.queue)?).unwrap_or(i64::MAX);
+            let timeout = self.free_at + ALLOWANCE_MS * places;
+            self.keyspace.zadd(self.timeouts, &last, timeout)?;
+        }
+        Ok(())
+    }
+
+    fn take_out(&mut self, gone: &[Vec<u8>]) -> Outcome<()> {
+        let line = match self.is_shared()? {
+            true => Some(self.keyspace.lrange(self.queue)?),
+            false => None,
+        };
+        for waiter in gone {
+            self.keyspace.zrem(self.timeouts, waiter)?;
+            self.keyspace.zrem(self.waiters, waiter)?;
+            if self.keyspace.lfirst(self.queue)?.as_ref() == Some(waiter) {
+                self.keyspace.lpop(self.queue)?;
+            } else {
+                self.keyspace.lrem(self.queue, waiter)?;
+            }
+        }
+        let Some(line) = line else {
+            return self.settle_last();
+        };
+        let mut taken = 0;
+        for waiter in line {
+            if gone.contains(&waiter) {
+                taken += ALLOWANCE_MS;
+            } else if taken > 0
+                && let Some(timeout) = self.keyspace.zscore(self.timeouts, &waiter)?
+                && timeout > self.free_at
+            {
+                let timeout = (timeout - taken).max(self.free_at);
+                self.keyspace.zadd(self.timeouts, &waiter, timeout)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tidy(&mut self) -> Outcome<Option<Vec<u8>>> {
+        let gone = self
+            .keyspace
+            .zrange_by_score(self.waiters, self.now, BATCH)?;
+        if !gone.is_empty() {
+            self.take_out(&gone)?;
+        }
+        while let Some(head) = self.keyspace.lfirst(self.queue)? {
+            if let Some(timeout) = self.keyspace.zscore(self.timeouts, &head)?
+                && (timeout > self.now || self.keyspace.zscore(self.waiters, &head)?.is_some())
+            {
+                return Ok(Some(head));
+            }
+            self.keyspace.zrem(self.timeouts, &head)?;
+            self.keyspace.zrem(self.waiters, &head)?;
+            self.keyspace.lpop(self.queue)?;
+        }
+        self.keyspace.del(self.timeouts);
+        self.keyspace.del(self.waiters);
+        Ok(None)
+    }
+
+    fn stay(&mut self, hold: &[u8], stay_ms: i64) -> Outcome<()> {
+        self.keyspace.pexpire(self.waiters, KEPT_MS);
+        self.keyspace.zadd(self.waiters, hold, self.now + stay_ms)?;
+        if self.keyspace.llast(self.queue)?.as_deref() == Some(hold) && !self.is_shared()? {
+            return self.settle_last();
+        }
+        let timeout = self.keyspace.zscore(self.timeouts, hold)?;
+        if timeout.is_some_and(|timeout| timeout < self.now + stay_ms + ALLOWANCE_MS) {
+            let timeout = self.free_at + stay_ms + ALLOWANCE_MS;
+            self.keyspace.zadd(self.timeouts, hold, timeout)?;
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, hold: &[u8], stay_ms: i64) -> Outcome<()> {
+        let place = i64::try_from(self.keyspace.llen(self.queue)?).unwrap_or(i64::MAX) + 1;
+        let mut timeout = self.free_at + ALLOWANCE_MS * place;
+        if self.is_shared()? {
+            let before = match self.keyspace.llast(self.queue)? {
+                Some(last) => self.keyspace.zscore(self.timeouts, &last)?,
+                None => None,
+            };
+            timeout = before.unwrap_or(0).max(self.free_at) + ALLOWANCE_MS;
+        }
+        self.keyspace.zadd(self.timeouts, hold, timeout)?;
+        self.keyspace.rpush(self.queue, hold)?;
+        self.keyspace.zadd(self.waiters, hold, self.now + stay_ms)?;
+        self.keyspace.pexpire(self.waiters, KEPT_MS);
+        Ok(())
+    }
+
+    fn call(&mut self, channel: &[u8], head: Option<&[u8]>) {
+        if let Some(head) = head {
+            self.keyspace.publish(&[channel, b":", head].concat(), b"0");
+        }
+    }
+}
+
+/// What is there in place of a line, and how much of a line there is.
+fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Outcome<()>, usize) {
+    let parts = [
+        (keyspace.llen(queue), "queue", queue),
+        (keyspace.zcard(timeouts), "set of timeouts", timeouts),
+        (keyspace.zcard(waiters), "set of waiters", waiters),
+    ];
+    let mut all = 0;
+    for (size, what, key) in parts {
+        match size {
+            Ok(size) => all += size,
+            Err(_) => {
+                let kind = keyspace.kind(key);
+                return (Err(Refusal(format!("WRONGKIND its {what} is a {kind}"))), 0);
+            }
+        }
+    }
+    (Ok(()), all)
+}
+
+fn grant(keyspace: &mut Keyspace, lock: &[u8], hold: &[u8], lease_ms: u64) -> Outcome<Value> {
+    keyspace.hset(lock, hold, b"1")?;
+    keyspace.pexpire(lock, lease_ms);
+    Ok(Value::Nil)
+}
+
+pub(super) fn acquire(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
+    let [
+        lock,
+        queue,
+        timeouts,
+        waiters,
+        hold,
+        lease_ms,
+        stay_ms,
+        channel,
+        for_ever,
+    ] = parts
+    else {
+        return Err(arity());
+    };
+    let keys = [&queue[..], timeouts, waiters];
+    let (lease_ms, stay_ms) = (number(lease_ms)?, number(stay_ms)? as i64);
+    let (line, in_line) = look(keyspace, keys);
+    let fields = keyspace.hlen(lock)?;
+    if line.is_ok() && keyspace.hexists(lock, hold)? {
+        lengthen(keyspace, lock, lease_ms);
+        return Ok(Value::Nil);
+    }
+    line?;
+    if fields > 0 {
+        plain(keyspace, lock)?;
+    } else if in_line == 0 {
+        return grant(keyspace, lock, hold, lease_ms);
+    }
+    let ttl = keyspace.pttl(lock);
+    let mut line = Line::at(keyspace, keys, ttl);
+    if stay_ms > 0 && line.waits(hold)? {
+        line.stay(hold, stay_ms)?;
+    }
+    let head = match in_line {
+        0 => None,
+        _ => line.tidy()?,
+    };
+    if fields == 0 && head.as_ref().is_none_or(|head| head == hold) {
+        if head.is_some() {
+            line.free_at = line.now + lease_ms as i64;
+            line.take_out(std::slice::from_ref(hold))?;
+        }
+        return grant(keyspace, lock, hold, lease_ms);
+    }
+    if stay_ms > 0 && !line.waits(hold)? {
+        line.join(hold, stay_ms)?;
+    }
+    if stay_ms > 0 && for_ever == b"0" {
+        line.keyspace.pexpire(queue, KEPT_MS);
+        line.keyspace.pexpire(timeouts, KEPT_MS);
+    }
+    let Some(head) = head.filter(|_| fields == 0) else {
+        return Ok(Value::Int(ttl));
+    };
+    line.call(channel, Some(&head));
+    let until = match line.keyspace.zscore(waiters, &head)? {
+        Some(until) => Some(until),
+        None => line.keyspace.zscore(timeouts, &head)?,
+    };
+    Ok(Value::Int((until.unwrap_or(0) - line.now).max(0)))
+}
+
+pub(super) fn release(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
+    let [lock, queue, timeouts, waiters, hold, channel] = parts else {
+        return Err(arity());
+    };
+    let keys = [&queue[..], timeouts, waiters];
+    let (line, in_line) = look(keyspace, keys);
+    line?;
+    let released = Value::Int(keyspace.hdel(lock, hold)?.into());
+    if in_line == 0 {
+        return Ok(released);
+    }
+    let ttl = keyspace.pttl(lock);
+    let mut line = Line::at(keyspace, keys, ttl);
+    if line.waits(hold)? || line.keyspace.zscore(waiters, hold)?.is_some() {
+        line.take_out(std::slice::from_ref(hold))?;
+    }
+    let head = line.tidy()?;
+    if ttl == -2 {
+        line.call(channel, head.as_deref());
+    }
+    Ok(released)
+}
+
+pub(super) fn force_unlock(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
+    let [lock, queue, timeouts, waiters, marker, channel] = parts else {
+        return Err(arity());
+    };
+    let keys = [&queue[..], timeouts, waiters];
+    let (line, in_line) = look(keyspace, keys);
+    line?;
+    let broken = break_hold(keyspace, lock, marker)?;
+    if broken && in_line > 0 {
+        let mut line = Line::at(keyspace, keys, 0);
+        let head = line.tidy()?;
+        line.call(channel, head.as_deref());
+    }
+    Ok(Value::Int(broken.into()))
+}
+
+pub(super) fn line(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
+    let [queue, timeouts, waiters] = parts else {
+        return Err(arity());
+    };
+    let keys = [&queue[..], timeouts, waiters];
+    let (line, in_line) = look(keyspace, keys);
+    line?;
+    let mut alive = Vec::new();
+    if in_line > 0 {
+        let line = Line::at(keyspace, keys, 0);
+        for waiter in line.keyspace.lrange(queue)? {
+            let until = line.keyspace.zscore(waiters, &waiter)?;
+            if until.is_none_or(|until| until > line.now) {
+                alive.push(Value::Text(waiter));
+            }
+        }
+    }
+    Ok(Value::List(alive))
+}

@@ -1,0 +1,199 @@
+//! The fenced lock: a plain lock whose holds carry a number that rises.
+
+pub(crate) mod steps;
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::lock::kind::{Acquire, Made, Named};
+use super::lock::steps::{self as lock_steps, LockHold};
+use super::lock::{Kind, Lock, LockGuard, ask};
+use crate::backend::step::{Operation, Value};
+use crate::config::Peers;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::lease::HoldSteps;
+use crate::wait::Deadline;
+use steps::FencedHold;
+
+/// A lock whose holds carry a *fencing token*: a number that rises from hold to hold.
+///
+/// A lock alone can't stop a holder that does not know yet that it has lost it: one
+/// whose process stood still, or whose request was under way for too long. Give the
+/// token to the protected resource with each change, and let the resource refuse a
+/// token below the greatest one it has seen: then it refuses that holder.
+/// `docs/fencing.md` has such checks for databases, Redis, HTTP and object stores.
+///
+/// The lock is the same as the plain [`Lock`] of that name, and so excludes it; but a
+/// plain acquire, here or Redisson's `RLock`, takes no token. The counter is Redisson's
+/// (`RFencedLock`), and both sides count on from each other.
+///
+/// Tokens are whole numbers from 1 to 2^53. Each is greater than the one before, and
+/// at least the server's time in microseconds, so that they rise also after the
+/// counter was lost. (One that *Java* takes after lost data starts again at 1.) A
+/// re-entry with an [`Owner`](crate::Owner) has the token of its hold.
+///
+/// The counter stays in Redis for ever, as Redisson's does, unless the client was told
+/// that [only Rust](crate::Peers::RustOnly) uses its names: then it goes a day after
+/// its last use.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let lock = client.fenced_lock("orders:42");
+/// let first = lock.acquire().await?;
+/// let token = first.token(); // goes with every change to what the lock protects
+/// first.release().await?;
+/// assert!(lock.acquire().await?.token() > token);
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RFencedLock")]
+#[doc(alias = "getFencedLock")]
+pub type FencedLock = Lock<Fenced>;
+
+/// The kind of [`FencedLock`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Fenced;
+
+/// How long a counter that only Rust uses outlives its last use. When it is gone,
+/// tokens go on from the server's time.
+const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
+
+impl Kind for Fenced {
+    type Guard = FencedGuard;
+}
+
+impl Acquire for Fenced {
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        match ask::acquire_by(lock, deadline).await? {
+            Some(guard) if guard.token().is_none() => Err(has_no_token(lock.key()?)),
+            guard => Ok(guard),
+        }
+    }
+}
+
+/// A re-entry into a hold that was acquired as a plain one.
+fn has_no_token(key: &Key) -> Error {
+    Error::new(
+        ErrorKind::Misuse,
+        format!(
+            "this owner holds `{key}` as a plain lock, which has no fencing token; acquire it by fenced_lock first"
+        ),
+    )
+    .with_key(key)
+}
+
+impl Named for Fenced {
+    fn channel(&self, key: &Key) -> String {
+        key.lock_channel()
+    }
+
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        let hold = LockHold::new(key.clone(), lock.channel(), id);
+        let rust_only = lock.context().peers == Peers::RustOnly;
+        Box::new(FencedHold::new(
+            hold,
+            key,
+            rust_only.then_some(COUNTER_LIFE),
+        ))
+    }
+
+    fn inspect(&self, key: &Key) -> Operation {
+        lock_steps::inspect(key)
+    }
+
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
+        lock_steps::force_unlock(key, channel)
+    }
+}
+
+impl FencedLock {
+    /// The last token that was given, whoever got it; `None` if there was none, or its
+    /// counter is gone. For a hold's own token ask [its guard](FencedGuard::token).
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    #[doc(alias = "getToken")]
+    pub async fn last_token(&self) -> Result<Option<u64>> {
+        let key = self.key()?;
+        match self.command(key, steps::last_token_of(key)).await? {
+            Value::Int(last) => Ok(u64::try_from(last).ok().filter(|token| *token > 0)),
+            _ => Err(ask::makes_no_sense(&self.context().backend).into_error(key)),
+        }
+    }
+}
+
+/// A [`LockGuard`] with a fencing token.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct FencedGuard {
+    guard: LockGuard,
+    token: u64,
+}
+
+impl FencedGuard {
+    /// This hold's token: greater than that of every hold before. It is never that of
+    /// another hold, whatever has become of this one.
+    #[doc(alias = "lockAndGetToken")]
+    #[doc(alias = "tryLockAndGetToken")]
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Gives the lock back: see [`LockGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::release`].
+    #[doc(alias = "unlock")]
+    pub async fn release(self) -> Result<()> {
+        self.guard.release().await
+    }
+
+    /// Leaves the lock to its lease: see [`LockGuard::forget`].
+    pub fn forget(self) {
+        self.guard.forget();
+    }
+}
+
+impl Made for FencedGuard {
+    fn made(guard: LockGuard) -> Self {
+        // A grant of this kind without a token has no meaning and was refused.
+        let token = guard.token().unwrap_or_default();
+        Self { guard, token }
+    }
+}
+
+impl From<FencedGuard> for LockGuard {
+    fn from(fenced: FencedGuard) -> Self {
+        fenced.guard
+    }
+}
+
+impl AsRef<LockGuard> for FencedGuard {
+    fn as_ref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+impl Deref for FencedGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}

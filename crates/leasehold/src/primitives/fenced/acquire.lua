@@ -1,0 +1,41 @@
+-- Takes the lock for this hold if it is free, with a lease and a fencing token.
+--
+-- lock        hash: one field per hold, `uuid:n`
+-- counter     text: the last token
+-- hold        this hold's field
+-- lease_ms    how long it lasts without renewal
+-- counter_ms  how long the counter outlives its last use; 0 for ever
+-- Returns   { 1, token }  granted; a request that comes a second time changes nothing
+--           n    held by somebody else for n ms more; -1 without expiry
+--           text WRONGKIND: not a plain lock, or not a counter
+
+local function acquire(lock, counter, hold, lease_ms, counter_ms)
+  local fields = redis.call('HLEN', lock)
+  if fields > 0 then
+    if redis.call('HEXISTS', lock, hold) == 0 then
+      return foreign(lock, fields) or redis.call('PTTL', lock)
+    end
+    -- While this hold is there, nobody else takes a token.
+    return { 1, tonumber(string.match(redis.call('GET', counter) or '', '^%d+$')) or 0 }
+  end
+  local token = next_token(counter)
+  if not token then
+    return 'WRONGKIND a fencing counter that is not a number below 2^53'
+  end
+  -- The token first: one that is given to nobody does no harm. Not INCRBY, so that it
+  -- is written as digits: Java could not count on from an exponent.
+  redis.call('SET', counter, string.format('%.0f', token))
+  if counter_ms ~= '0' then
+    redis.call('PEXPIRE', counter, counter_ms)
+  end
+  redis.call('HSET', lock, hold, '1')
+  local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
+  if type(expiry) == 'table' then
+    -- A lock without expiry would outlive its holder. It was free and has one field,
+    -- so either command takes it away; an ACL may deny one of them.
+    local gone = redis.pcall('HDEL', lock, hold)
+    if type(gone) == 'table' then redis.call('DEL', lock) end
+    return expiry.err
+  end
+  return { 1, token }
+end

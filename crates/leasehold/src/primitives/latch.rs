@@ -1,0 +1,385 @@
+//! The latch: opens once for all who wait, when it was counted down.
+
+pub(crate) mod steps;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::channels::Listener;
+use crate::backend::step::{Failure, Value};
+use crate::config::{Settings, WaitStrategy, check_number, check_wait};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::primitives::once;
+use crate::wait::turns::Line;
+use crate::wait::{Answer, Ask, Deadline, Wait};
+
+/// Redisson counts with 63 bits, scripts are exact up to these.
+const MOST: u64 = 10_000_000_000_000;
+
+/// A latch by name: it is set to a count, tasks of all processes count it down, and at
+/// zero everybody who waits goes on. Shared with Redisson's `RCountDownLatch` of the same
+/// name.
+///
+/// A handle is cheap to make and to clone; its settings are its own. A latch that nobody
+/// has set is open, and so is one that has reached zero; either can be set (again).
+///
+/// **What it promises.** Whoever waits goes on when the count reaches zero, also when the
+/// latch is set again at once and when the message about it is lost. (One exception: a
+/// Redisson client counts to zero, the latch is set again at once, and the connection that
+/// would have brought its message is down just then.) A count-down counts once, however
+/// often the network delivers it. A latch has no owner and no lease: if a process that
+/// should count down is killed, those who wait do so until [`delete`](Self::delete), so
+/// give [`wait_for`](Self::wait_for) a limit.
+///
+/// A name with a brace can't be used for a latch in a Redis Cluster: Redisson puts braces
+/// around it for the channel, and the two end up in different slots.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let ready = client.count_down_latch("import:ready");
+/// ready.try_set_count(2).await?;
+///
+/// let workers = async {
+///     ready.count_down().await?;
+///     ready.count_down().await
+/// };
+/// let (opened, left) = tokio::join!(ready.wait(), workers);
+/// opened?;
+/// assert_eq!(left?, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RCountDownLatch")]
+#[doc(alias = "getCountDownLatch")]
+#[derive(Clone)]
+pub struct CountDownLatch {
+    context: Arc<Context>,
+    /// A name is checked when it is used, so that making a handle can't fail.
+    key: Result<Key>,
+    channel: Arc<str>,
+    settings: Settings,
+}
+
+/// Settings. Each changes this handle only.
+impl CountDownLatch {
+    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
+        let key = Key::parse(name);
+        let channel = key
+            .as_ref()
+            .map_or_else(|_| String::new(), Key::latch_channel);
+        Self {
+            settings: context.settings(),
+            context,
+            key,
+            channel: channel.into(),
+        }
+    }
+
+    /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
+    /// default.
+    #[must_use]
+    pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
+        self.settings.strategy = strategy;
+        self
+    }
+
+    /// Sets how often a waiter asks although nothing has woken it: what a lost message
+    /// costs at most. 1 s by default, at least 1 ms. Beyond an hour a lost message about a
+    /// latch that was set again at once can be missed.
+    #[must_use]
+    pub fn poll_cap(mut self, cap: Duration) -> Self {
+        self.settings.poll_cap = cap;
+        self
+    }
+
+    /// Sets how long a wait goes on while no server answers, before it ends with
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
+    #[must_use]
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.settings.outage_limit = limit;
+        self
+    }
+}
+
+/// Waiting.
+impl CountDownLatch {
+    /// Waits until the latch is open, without a limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
+    /// answered for the [`outage_limit`](Self::outage_limit), `WrongKind` when the key
+    /// holds something else, `Denied` when the server refuses, `Misuse` for a bad name or
+    /// setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the wait; nothing is left behind.
+    #[doc(alias = "await")]
+    pub async fn wait(&self) -> Result<()> {
+        while !self.wait_by(Deadline::Never).await? {}
+        Ok(())
+    }
+
+    /// Waits at most `wait` until the latch is open. `false` when it was not.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait). `OutcomeUnknown` when the server has not answered at all
+    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`wait`](Self::wait).
+    #[doc(alias = "await")]
+    pub async fn wait_for(&self, wait: Duration) -> Result<bool> {
+        check_wait(wait, self.key()?)?;
+        let deadline = self.context.clock.now() + wait;
+        self.wait_by(Deadline::At(deadline)).await
+    }
+
+    /// Waits until `deadline` at the latest; a deadline in the past asks once. `false` when
+    /// the latch was not open by then. Takes tokio's or the standard library's instant.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`wait`](Self::wait).
+    pub async fn wait_until(&self, deadline: impl Into<Instant>) -> Result<bool> {
+        let deadline = Deadline::at_instant(deadline.into(), self.context.clock);
+        self.wait_by(deadline).await
+    }
+
+    async fn wait_by(&self, deadline: Deadline) -> Result<bool> {
+        let key = self.key()?;
+        self.settings.check_waiting(key)?;
+        self.context.check_open(key)?;
+        let asker = Asker {
+            latch: self,
+            key,
+            seen: Mutex::default(),
+        };
+        let wait = Wait {
+            context: &self.context,
+            key,
+            wanted: key,
+            channels: &[(self.context.backend.channels(), &self.channel)],
+            settings: &self.settings,
+            deadline,
+            line: Line::AllAsk,
+        };
+        Ok(wait.until_granted(&asker).await?.is_some())
+    }
+}
+
+/// Counting.
+impl CountDownLatch {
+    /// Sets the latch to `count`. `false` when it has a count already; that stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered
+    /// and nothing was changed, `OutcomeUnknown` when it may have been; `WrongKind` when the
+    /// key holds something else, `Denied` when the server refuses, `Misuse` for a bad name,
+    /// a count of zero (such a latch is open without being set) or one over 10^13.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it may happen whether the future is dropped or not.
+    #[doc(alias = "trySetCount")]
+    pub async fn try_set_count(&self, count: u64) -> Result<bool> {
+        let key = self.key()?;
+        self.check_steps("a count", count, key)?;
+        let make = |marked: &_| steps::set(key, marked, count, &self.channel);
+        let reply = once::send(&self.context, key, make).await?;
+        Ok(once::whole(&self.context, key, &reply)? == 1)
+    }
+
+    /// Counts down by one, and says how much is left: at zero the latch opens. One that is
+    /// open stays so.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    #[doc(alias = "countDown")]
+    pub async fn count_down(&self) -> Result<u64> {
+        self.count_down_by(1).await
+    }
+
+    /// Counts down by `steps` at once, at most to zero, and says how much is left.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    pub async fn count_down_by(&self, steps: u64) -> Result<u64> {
+        let key = self.key()?;
+        self.check_steps("counting down by", steps, key)?;
+        let make = |marked: &_| steps::count_down(key, marked, steps, &self.channel);
+        let reply = once::send(&self.context, key, make).await?;
+        let left = once::whole(&self.context, key, &reply)?;
+        u64::try_from(left).map_err(|_| once::senseless(&self.context, key))
+    }
+
+    /// What is left to count down; 0 when the latch is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
+    /// `WrongKind` when the key holds something else, `Denied` when the server refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    #[doc(alias = "getCount")]
+    pub async fn count(&self) -> Result<u64> {
+        let key = self.key()?;
+        let reply = once::ask(&self.context, key, steps::count(key)).await?;
+        let seen = read(&reply).ok_or_else(|| once::senseless(&self.context, key))?;
+        Ok(seen.count)
+    }
+
+    /// Removes the latch. `false` when it was open. Those of this library who wait go on;
+    /// Redisson's go on waiting, as they do when Redisson deletes a latch, until their
+    /// limit is over or the latch is set and counted down again.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    pub async fn delete(&self) -> Result<bool> {
+        let key = self.key()?;
+        let make = |marked: &_| steps::delete(key, marked, &self.channel);
+        let reply = once::send(&self.context, key, make).await?;
+        Ok(once::whole(&self.context, key, &reply)? == 1)
+    }
+
+    fn check_steps(&self, what: &str, steps: u64, key: &Key) -> Result<()> {
+        if steps == 0 {
+            let message = format!("{what} zero for `{key}`; a latch that is not set is open");
+            return Err(Error::new(ErrorKind::Misuse, message).with_key(key));
+        }
+        check_number("steps", steps, MOST, key)
+    }
+
+    fn key(&self) -> Result<&Key> {
+        self.key.as_ref().map_err(Clone::clone)
+    }
+
+    /// The name, as it was given; empty if it could not be one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.key.as_ref().map_or("", Key::as_str)
+    }
+}
+
+impl fmt::Debug for CountDownLatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountDownLatch")
+            .field("name", &self.name())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One who waits.
+struct Asker<'a> {
+    latch: &'a CountDownLatch,
+    key: &'a Key,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// A time of the server when it was not open yet. It was opened since if it was
+    /// opened later.
+    since: Option<i64>,
+    /// How far the channel has moved.
+    mark: Option<u64>,
+    /// A message has said that it was opened, since this waiter began to listen.
+    told: bool,
+}
+
+impl Asker<'_> {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        // No code that can panic runs under this lock.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ask for Asker<'_> {
+    type Grant = ();
+
+    async fn ask(&self) -> Result<Answer<()>, Failure> {
+        let seen = *self.seen();
+        if seen.told {
+            return Ok(Answer::Granted(()));
+        }
+        let context = &self.latch.context;
+        let operation = steps::count(self.key);
+        let reply = context
+            .rounds
+            .ask(&context.backend, self.key, seen.mark, operation)
+            .await?;
+        let now = read(&reply).ok_or_else(|| once::makes_no_sense(context))?;
+        if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
+            return Ok(Answer::Granted(()));
+        }
+        // Its clock can be behind what it has told before.
+        let since = now.at.max(now.opened_at);
+        self.seen().since.get_or_insert(since);
+        Ok(Answer::Later {
+            within: None,
+            sign: (i64::try_from(now.count).unwrap_or(i64::MAX), 0),
+        })
+    }
+
+    fn heard(&self, listener: &Listener) {
+        let mut seen = self.seen();
+        seen.mark = Some(listener.mark().count());
+        seen.told |= listener.zeros() > 0;
+    }
+}
+
+/// What the server says of a latch.
+struct Count {
+    count: u64,
+    opened_at: i64,
+    at: i64,
+}
+
+fn read(reply: &Value) -> Option<Count> {
+    let Value::List(items) = reply else {
+        return None;
+    };
+    let [Value::Int(count), Value::Int(opened_at), Value::Int(at)] = items[..] else {
+        return None;
+    };
+    Some(Count {
+        count: u64::try_from(count).ok()?,
+        opened_at,
+        at,
+    })
+}

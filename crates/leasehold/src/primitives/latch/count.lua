@@ -1,0 +1,15 @@
+-- Says what is left to count down, and when the latch was opened last.
+--
+-- latch    text: the count
+-- opened   text: when the latch was opened last, in ms of the server's clock
+-- Returns  { count, last, now }  0 when it is open; 0 when that is not known; both in ms
+--          text WRONGKIND: not a latch
+
+local function count(latch, opened)
+  local there, other = number_at(latch)
+  if other then
+    return other
+  end
+  local now, last = times(opened)
+  return { math.max(there or 0, 0), last, now }
+end

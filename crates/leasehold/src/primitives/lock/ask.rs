@@ -1,0 +1,232 @@
+//! The common way of acquiring a lock that stands under one name.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::kind::Named;
+use super::{Lock, LockGuard};
+use crate::backend::Backend;
+use crate::backend::step::{Cause, Failure, Outcome};
+use crate::cleanup::Undo;
+use crate::config::Terms;
+use crate::error::Result;
+use crate::guard::{Held, Share};
+use crate::key::Key;
+use crate::lease::{Asked, Hold, HoldSteps};
+use crate::owner::{Entry, Owner};
+use crate::wait::turns::Line;
+use crate::wait::{Answer, Ask, Deadline, Wait};
+
+pub(in crate::primitives) async fn acquire_by<K: Named>(
+    lock: &Lock<K>,
+    deadline: Deadline,
+) -> Result<Option<LockGuard>> {
+    let key = lock.key()?;
+    let terms = lock.kind.terms(lock.settings.terms(key)?);
+    lock.context.check_open(key)?;
+    let asker = Asker {
+        lock,
+        key,
+        wanted: lock.kind.wanted(key),
+        terms,
+        kept: Mutex::default(),
+    };
+    let share = match &lock.owner {
+        None => asker.until(deadline).await?,
+        // In a box: every waiter would carry its state, and few have an owner.
+        Some(owner) => Box::pin(asker.enter_as(owner, deadline)).await?,
+    };
+    Ok(share.map(LockGuard::new))
+}
+
+/// What one acquire asks for.
+struct Asker<'a, K> {
+    lock: &'a Lock<K>,
+    key: &'a Key,
+    wanted: Key,
+    terms: Terms,
+    /// Between two asks, of a kind that keeps its place in line: what gives it up.
+    kept: Mutex<Option<Undo>>,
+}
+
+impl<K: Named> Asker<'_, K> {
+    /// Looks at what the owner holds first: re-entry never queues behind a stranger.
+    async fn enter_as(&self, owner: &Owner, deadline: Deadline) -> Result<Option<Share>> {
+        let context = &self.lock.context;
+        let owners = &context.owners;
+        loop {
+            match owners.enter(&self.wanted, owner) {
+                Entry::Ask(asking) => {
+                    let share = self.until(deadline).await?;
+                    if let Some(share) = &share {
+                        asking.holds(share.held());
+                    }
+                    return Ok(share);
+                }
+                Entry::Joined(held) => {
+                    let mut share = Share::new(Arc::clone(context), held, None);
+                    match share.join_on(self.terms).await {
+                        Ok(()) => return Ok(Some(share)),
+                        // Lost meanwhile: ask anew.
+                        Err(_) if share.hold().loss().is_some() => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Entry::Acquiring => tokio::select! {
+                    biased;
+                    () = deadline.passed(context.clock) => return Ok(None),
+                    () = owners.settled(&self.wanted, owner) => {}
+                },
+            }
+        }
+    }
+
+    async fn until(&self, deadline: Deadline) -> Result<Option<Share>> {
+        let context = &self.lock.context;
+        let line = match (deadline, K::line(self.lock)) {
+            // It takes no place.
+            (Deadline::Now, Line::OnServer { .. }) => Line::OneAsks,
+            (_, line) => line,
+        };
+        let channel = match line {
+            Line::OnServer { .. } => self.take_place(),
+            _ => Arc::clone(&self.lock.channel),
+        };
+        let wait = Wait {
+            context,
+            key: self.key,
+            wanted: &self.wanted,
+            channels: &[(context.backend.channels(), &channel)],
+            settings: &self.lock.settings,
+            deadline,
+            line,
+        };
+        let undo = wait.until_granted(self).await?;
+        Ok(undo.map(|undo| {
+            context.renewal.keep(undo.hold());
+            let limit = undo.hold().must_end_at();
+            let held = Held::new(undo, self.entered_as());
+            Share::new(Arc::clone(context), held, limit)
+        }))
+    }
+
+    /// What the owner's hold is known by.
+    fn entered_as(&self) -> Option<(Key, Owner)> {
+        let owner = self.lock.owner.clone()?;
+        Some((self.wanted.clone(), owner))
+    }
+
+    /// From here on it asks with one id, on whose channel it is called.
+    fn take_place(&self) -> Arc<str> {
+        let id = self.lock.context.fresh_wire_id();
+        let channel = format!("{}:{id}", self.lock.channel);
+        self.keep(self.arm(K::waiter(self.lock, self.key, id)));
+        channel.into()
+    }
+
+    fn keep(&self, undo: Undo) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(undo);
+    }
+
+    fn kept(&self) -> Option<Undo> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.take()
+    }
+
+    /// Armed before the request leaves: a future dropped while the answer is on its way
+    /// must not leave the lock held for a whole lease.
+    fn arm(&self, steps: Box<dyn HoldSteps>) -> Undo {
+        let context = &self.lock.context;
+        let hold = Hold::new(
+            self.key.clone(),
+            steps,
+            self.terms,
+            context.clock,
+            context.margin,
+            context.clock.now(),
+        );
+        Undo::arm(&context.cleanup, hold)
+    }
+
+    /// Asks once for the hold of `undo`, which is kept for the next time where
+    /// `keeps_place` says so, and else gives back what was not granted after all.
+    async fn ask_for(&self, mut undo: Undo, keeps_place: bool) -> Result<Answer<Undo>, Failure> {
+        let backend = &self.lock.context.backend;
+        let hold = Arc::clone(undo.hold());
+        let reply = backend.submit(hold.steps.acquire(self.terms.lease));
+        undo.watch(&reply);
+        let asked = match reply.await {
+            Ok(reply) => hold.steps.read_acquire(reply),
+            Err(failure) => {
+                undo.failed(failure.outcome);
+                if keeps_place {
+                    self.keep(undo);
+                }
+                return Err(failure);
+            }
+        };
+        match asked {
+            Some(Asked::Granted { token }) => {
+                undo.granted();
+                if hold.granted(token) {
+                    return Ok(Answer::Granted(undo));
+                }
+                if keeps_place {
+                    self.keep(undo);
+                }
+                Err(came_too_late(backend))
+            }
+            Some(Asked::Busy { ttl_ms }) => {
+                if keeps_place {
+                    undo.in_line();
+                    self.keep(undo);
+                } else {
+                    undo.disarm();
+                }
+                let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
+                Ok(Answer::Busy { ttl })
+            }
+            None => Err(makes_no_sense(backend)),
+        }
+    }
+}
+
+impl<K: Named> Ask for Asker<'_, K> {
+    type Grant = Undo;
+
+    async fn ask(&self) -> Result<Answer<Undo>, Failure> {
+        // The first late one teaches us the server's time.
+        const TRIES: u32 = 3;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (undo, keeps_place) = match self.kept() {
+                Some(undo) => {
+                    undo.hold().asked_again();
+                    (undo, true)
+                }
+                // A hold of its own each time, that no other request can be taken for.
+                None => {
+                    let id = self.lock.context.fresh_wire_id();
+                    (self.arm(K::hold(self.lock, self.key, id)), false)
+                }
+            };
+            match self.ask_for(undo, keeps_place).await {
+                Err(failure) if failure.cause == Cause::Late && tries < TRIES => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+pub(in crate::primitives) fn makes_no_sense(backend: &Backend) -> Failure {
+    let what = "the reply makes no sense";
+    backend.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
+}
+
+/// Granted, but the answer took longer than the lease: the undo gives it back.
+fn came_too_late(backend: &Backend) -> Failure {
+    let what =
+        "the lock was granted, but the answer came after its lease was over; set a longer lease";
+    backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
+}

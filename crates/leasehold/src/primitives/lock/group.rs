@@ -1,0 +1,169 @@
+//! The group lock: several values under one name, all or none of them, in one request.
+
+mod fields;
+pub(crate) mod steps;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::kind::{Acquire, Kind, Named};
+use super::{Lock, LockGuard, ask};
+use crate::backend::step::Operation;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::lease::HoldSteps;
+use crate::wait::Deadline;
+pub use fields::FieldNames;
+
+/// A lock on several values of one group, all or none of them. Shared with Redisson's
+/// `getMultiLock(group, values)`.
+///
+/// Two group locks of one group exclude each other when they have a value in common. The
+/// values are taken in one request, so any two can be waited for in any order without a
+/// dead-lock. Everything of a group stands under one key, and so on one server: values
+/// that are on several need a [`MultiLock`](crate::MultiLock).
+///
+/// At most 1000 values; one that is given twice counts once. Re-entrance with an
+/// [`Owner`](crate::Owner) is for the same set of values; an owner that asks for another
+/// set with a value in common waits like anybody else.
+///
+/// How long a value is held stands in the group by the server's clock; Redisson's clients
+/// write there what their own clock says.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let transfer = client.group_lock("accounts", ["ann", "bob"]).acquire().await?;
+/// let overlapping = client.group_lock("accounts", ["bob", "eve"]);
+/// assert!(overlapping.try_acquire().await?.is_none());
+/// assert!(client.group_lock("accounts", ["eve"]).try_acquire().await?.is_some());
+/// transfer.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "getMultiLock")]
+#[doc(alias = "RedissonFasterMultiLock")]
+pub type GroupLock = Lock<Group>;
+
+/// Values of one group: see [`GroupLock`].
+#[derive(Clone)]
+pub struct Group {
+    values: Arc<Values>,
+}
+
+/// The values with what they are called in Redis.
+pub(crate) struct Values {
+    names: FieldNames,
+    by_field: BTreeMap<String, String>,
+    /// In one order, with a space between two.
+    pub(super) fields: String,
+}
+
+impl Values {
+    fn new(names: FieldNames, values: impl IntoIterator<Item = String>) -> Arc<Self> {
+        let by_field: BTreeMap<_, _> = values
+            .into_iter()
+            .map(|value| (names.field(&value), value))
+            .collect();
+        let fields: Vec<_> = by_field.keys().map(String::as_str).collect();
+        Arc::new(Self {
+            names,
+            fields: fields.join(" "),
+            by_field,
+        })
+    }
+
+    pub(super) fn value_of(&self, field: &[u8]) -> &str {
+        let field = String::from_utf8_lossy(field);
+        self.by_field.get(&*field).map_or("", String::as_str)
+    }
+}
+
+/// More would hold up everybody else on the server for milliseconds.
+const MOST_VALUES: usize = 1000;
+
+impl Lock<Group> {
+    pub(crate) fn of_group<V: Into<String>>(
+        context: Arc<Context>,
+        group: &str,
+        values: impl IntoIterator<Item = V>,
+    ) -> Self {
+        let values = Values::new(FieldNames::Text, values.into_iter().map(Into::into));
+        let count = values.by_field.len();
+        let mut lock = Self::named(context, group, Group { values });
+        if (count == 0 || count > MOST_VALUES) && lock.key.is_ok() {
+            lock.key = Err(Error::new(
+                ErrorKind::Misuse,
+                format!(
+                    "a lock of the group `{}` on {count} values; give it between 1 and {MOST_VALUES}",
+                    crate::key::Shown(group)
+                ),
+            ));
+        }
+        lock
+    }
+
+    /// Sets how values are encoded for the names they have in Redis.
+    /// [`FieldNames::Text`] by default.
+    #[must_use]
+    pub fn field_names(mut self, names: FieldNames) -> Self {
+        let values = self.kind.values.by_field.values().cloned();
+        self.kind.values = Values::new(names, values);
+        self
+    }
+}
+
+impl Kind for Group {
+    type Guard = LockGuard;
+}
+
+impl Acquire for Group {
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        ask::acquire_by(lock, deadline).await
+    }
+}
+
+impl Named for Group {
+    fn channel(&self, key: &Key) -> String {
+        key.lock_channel()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    /// Who waits for other values must not stand behind who waits for these.
+    fn wanted(&self, key: &Key) -> Key {
+        key.part(&self.values.fields)
+    }
+
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        let values = Arc::clone(&lock.kind.values);
+        Box::new(steps::GroupHold::new(
+            key.clone(),
+            lock.channel(),
+            values,
+            id,
+        ))
+    }
+
+    fn inspect(&self, key: &Key) -> Operation {
+        steps::inspect(key, &self.values)
+    }
+
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
+        steps::force_unlock(key, channel, &self.values)
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("names", &self.values.names)
+            .field("values", &self.values.by_field.values())
+            .finish()
+    }
+}

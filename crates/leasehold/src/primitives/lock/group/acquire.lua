@@ -1,0 +1,73 @@
+-- Takes all values of a group for this hold if every one is free, with a lease.
+--
+-- group     hash: per value `f` its holder, `f:holder:expire_time` in ms of the server's
+--           clock and `f:holder:lock_count`
+-- hold      this hold's id, `uuid:n`
+-- lease_ms  how long it lasts without renewal
+-- fields    the values' fields, with a space between two
+-- Returns   nil  granted; a request that comes a second time changes nothing
+--           n    one of them is held by somebody else for n ms more
+--           text WRONGKIND: not a group of locks
+
+local function acquire(group, hold, lease_ms, fields)
+  local size = redis.call('HLEN', group)
+  local other = size > 0 and foreign(group, size)
+  if other then
+    return other
+  end
+  local now, busy_ms, dead = now_ms(), 0, {}
+  for f in string.gmatch(fields, '%S+') do
+    local holder = redis.call('HGET', group, f)
+    if holder == hold then
+      -- The first one took them all; what was taken away since stays so.
+      return false
+    end
+    if holder then
+      local ends = ends_at(group, f, holder)
+      if ends and ends >= now then
+        busy_ms = math.max(busy_ms, ends - now, 1)
+      else
+        dead[#dead + 1] = { f, holder }
+      end
+    end
+  end
+  if busy_ms > 0 then
+    return busy_ms
+  end
+  -- Whatever may be denied comes before the first write.
+  local ttl = redis.call('PTTL', group)
+  local ends = string.format('%.0f', now + lease_ms)
+  for f in string.gmatch(fields, '%S+') do
+    local pair = f .. ':' .. hold
+    redis.call('HSET', group, f, hold, pair .. ':expire_time', ends, pair .. ':lock_count', '1')
+  end
+  if size == 0 or (ttl >= 0 and ttl < tonumber(lease_ms)) then
+    local expiry = redis.pcall('PEXPIRE', group, lease_ms)
+    if type(expiry) == 'table' then
+      -- Fields without an expiry of the key would outlive their holder.
+      for f in string.gmatch(fields, '%S+') do
+        remove(group, f, hold)
+        redis.call('HDEL', group, f)
+      end
+      return expiry.err
+    end
+  end
+  for _, one in ipairs(dead) do
+    remove(group, one[1], one[2])
+  end
+  -- What other dead holders left would stay for as long as the group is in use. A few
+  -- fields each time, from anywhere in the hash, keep that small.
+  if size > 48 then
+    local some = redis.pcall('HSCAN', group, now % 1048576, 'COUNT', 8)[2] or {}
+    for n = 1, #some, 2 do
+      local f, holder = string.match(some[n], '^([^:]+):(.+):expire_time$')
+      if f and (tonumber(some[n + 1]) or 0) < now then
+        if redis.call('HGET', group, f) == holder then
+          redis.pcall('HDEL', group, f)
+        end
+        remove(group, f, holder)
+      end
+    end
+  end
+  return false
+end

@@ -1,0 +1,44 @@
+-- Ends whoever's holds of these values there are, and notes that it was by force.
+--
+-- group    hash: per value `f` its holder, and two fields more
+-- marker   hash: a field per hold that was ended by force; lives as long as the
+--          holds would have, so that their holders learn the reason
+-- channel  where the waiters listen
+-- fields   the values' fields, with a space between two
+-- Returns  1  one of them at least was held
+--          0  all were free
+--          text WRONGKIND: not a group of locks; nothing was changed
+
+local function force_unlock(group, marker, channel, fields)
+  local size = redis.call('HLEN', group)
+  if size == 0 then
+    return 0
+  end
+  local other = foreign(group, size)
+  if other then
+    return other
+  end
+  local now, ended, marked_ms = now_ms(), 0, redis.call('PTTL', marker)
+  for f in string.gmatch(fields, '%S+') do
+    local holder = redis.call('HGET', group, f)
+    if holder then
+      local left = (ends_at(group, f, holder) or 0) - now
+      redis.call('HDEL', group, f)
+      remove(group, f, holder)
+      if left >= 0 then
+        ended = 1
+        -- Only a courtesy: it fails when the server is out of memory.
+        -- A name that is broken again and again must not fill the memory.
+        local noted = redis.pcall('HLEN', marker)
+        noted = type(noted) == 'number' and noted < 64 and redis.pcall('HSET', marker, holder, '1')
+        if type(noted) == 'number' and marked_ms < math.max(left, 1) then
+          marked_ms = math.max(left, 1)
+          local expiry = redis.pcall('PEXPIRE', marker, marked_ms)
+          if type(expiry) == 'table' then redis.pcall('DEL', marker) end
+        end
+      end
+    end
+  end
+  redis.pcall('PUBLISH', channel, '1')
+  return ended
+end

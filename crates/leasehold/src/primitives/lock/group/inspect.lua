@@ -1,0 +1,30 @@
+-- Says who holds these values and for how long.
+--
+-- group   hash: per value `f` its holder, and two fields more
+-- fields  the values' fields, with a space between two
+-- Returns { ttl, holder, count, ... }  what is left of the longest in ms, and each
+--                                      holder once
+--         { -2 }                       all are free
+--         text WRONGKIND: not a group of locks
+
+local function inspect(group, fields)
+  local size = redis.call('HLEN', group)
+  local other = size > 0 and foreign(group, size)
+  if other then
+    return other
+  end
+  local now, reply, seen = now_ms(), { -2 }, {}
+  for f in string.gmatch(fields, '%S+') do
+    local holder = redis.call('HGET', group, f)
+    local ends = holder and ends_at(group, f, holder)
+    if ends and ends >= now then
+      reply[1] = math.max(reply[1], ends - now)
+      if not seen[holder] then
+        seen[holder] = true
+        reply[#reply + 1] = holder
+        reply[#reply + 1] = redis.call('HGET', group, f .. ':' .. holder .. ':lock_count') or '1'
+      end
+    end
+  end
+  return reply
+end

@@ -1,0 +1,30 @@
+-- What stands in the way if `group` is not a group of locks; false if it is one, as far
+-- as a few looks can tell. Anything else belongs to somebody else, and nothing here may
+-- change it.
+local function foreign(group, size)
+  -- The field of a value never stands alone: its end and its count are beside it.
+  if size == 1 then
+    return 'WRONGKIND a lock of one name, or a hash that is not a group of locks'
+  end
+  if redis.call('HEXISTS', group, 'mode') == 1 then
+    return 'WRONGKIND a read-write lock'
+  end
+  return false
+end
+
+-- The server's clock in ms.
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- When `holder` ceases to have the value `f`; nil if it has none.
+local function ends_at(group, f, holder)
+  return tonumber(redis.call('HGET', group, f .. ':' .. holder .. ':expire_time') or '')
+end
+
+-- Removes what stands beside the value. An ACL may deny it; then it goes with the group.
+local function remove(group, f, holder)
+  local pair = f .. ':' .. holder
+  redis.pcall('HDEL', group, pair .. ':expire_time', pair .. ':lock_count')
+end

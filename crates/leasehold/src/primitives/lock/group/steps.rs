@@ -1,0 +1,440 @@
+//! The steps of a group of locks: how each is sent, and its twin on the embedded
+//! keyspace. The Lua beside this file says what each does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Values;
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::key::Key;
+use crate::lease::{Asked, HoldSteps};
+use crate::loss::LossReason;
+use crate::primitives::lock::steps::{arity, lengthen, ms, number};
+
+pub(crate) static ACQUIRE: Step = Step {
+    name: "group.acquire",
+    lua: concat!(include_str!("shape.lua"), include_str!("acquire.lua")),
+    keys: 1,
+    args: 3,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [group, hold, lease_ms, fields] = parts else {
+            return Err(arity());
+        };
+        let (size, lease_ms) = (keyspace.hlen(group)?, number(lease_ms)?);
+        check(keyspace, group, size)?;
+        let (now, mut busy_ms, mut dead) = (keyspace.now_ms(), 0, Vec::new());
+        for f in split(fields) {
+            let Some(holder) = keyspace.hget(group, f)? else {
+                continue;
+            };
+            if holder == *hold {
+                return Ok(Value::Nil);
+            }
+            match ends_at(keyspace, group, f, &holder)? {
+                Some(ends) if ends >= now => busy_ms = busy_ms.max(ends - now).max(1),
+                _ => dead.push((f, holder)),
+            }
+        }
+        if busy_ms > 0 {
+            return Ok(int(busy_ms));
+        }
+        for f in split(fields) {
+            keyspace.hset(group, f, hold)?;
+            let ends = (now + lease_ms).to_string();
+            keyspace.hset(group, &beside(f, hold, EXPIRE_TIME), ends.as_bytes())?;
+            keyspace.hset(group, &beside(f, hold, LOCK_COUNT), b"1")?;
+        }
+        if size == 0 {
+            keyspace.pexpire(group, lease_ms);
+        } else if keyspace.pttl(group) >= 0 {
+            lengthen(keyspace, group, lease_ms);
+        }
+        for (f, holder) in dead {
+            remove(keyspace, group, f, &holder)?;
+        }
+        if size > SWEPT {
+            sweep(keyspace, group, now)?;
+        }
+        Ok(Value::Nil)
+    },
+};
+
+pub(crate) static RELEASE: Step = Step {
+    name: "group.release",
+    lua: concat!(include_str!("shape.lua"), include_str!("release.lua")),
+    keys: 1,
+    args: 3,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [group, hold, channel, fields] = parts else {
+            return Err(arity());
+        };
+        let (mut lost, mut had) = (Vec::new(), false);
+        for f in split(fields) {
+            if keyspace.hget(group, f)?.as_ref() == Some(hold) {
+                keyspace.hdel(group, f)?;
+                had = true;
+            } else {
+                lost.push(Value::Text(f.to_vec()));
+            }
+            remove(keyspace, group, f, hold)?;
+        }
+        if !had {
+            return Ok(Value::Int(0));
+        }
+        keyspace.publish(channel, b"1");
+        Ok(match lost.is_empty() {
+            true => Value::Int(1),
+            false => Value::List(lost),
+        })
+    },
+};
+
+pub(crate) static RENEW: Step = Step {
+    name: "group.renew",
+    lua: concat!(include_str!("shape.lua"), include_str!("renew.lua")),
+    keys: 1,
+    args: 4,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [group, hold, lease_ms, most_ms, fields] = parts else {
+            return Err(arity());
+        };
+        let (now, mut ends) = (keyspace.now_ms(), Vec::new());
+        for f in split(fields) {
+            if keyspace.hget(group, f)?.as_ref() != Some(hold) {
+                return Ok(Value::Int(0));
+            }
+            match ends_at(keyspace, group, f, hold)? {
+                Some(at) if at >= now => ends.push((f, at)),
+                _ => return Ok(Value::Int(0)),
+            }
+        }
+        let (lease_ms, most_ms) = (number(lease_ms)?, number(most_ms)?);
+        if keyspace.pttl(group) >= 0 {
+            lengthen(keyspace, group, lease_ms);
+        }
+        let (wanted, mut left) = (now + lease_ms, 0);
+        for (f, mut at) in ends {
+            if at < wanted || (most_ms > 0 && at - now > most_ms) {
+                let text = wanted.to_string();
+                keyspace.hset(group, &beside(f, hold, EXPIRE_TIME), text.as_bytes())?;
+                at = wanted;
+            }
+            left = left.max(at - now).max(1);
+        }
+        Ok(int(left))
+    },
+};
+
+pub(crate) static WHY_LOST: Step = Step {
+    name: "group.why_lost",
+    lua: concat!(include_str!("shape.lua"), include_str!("why_lost.lua")),
+    keys: 2,
+    args: 2,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [group, marker, hold, fields] = parts else {
+            return Err(arity());
+        };
+        let forced = i64::from(keyspace.hexists(marker, hold)?);
+        let mut reply = vec![Value::Int(forced)];
+        for f in split(fields) {
+            let live = live_holder(keyspace, group, f)?;
+            let holder = live.map(|(holder, _)| holder);
+            if holder.as_ref() != Some(hold) {
+                reply.push(Value::Text(f.to_vec()));
+                reply.push(Value::Text(holder.unwrap_or_default()));
+            }
+        }
+        Ok(Value::List(reply))
+    },
+};
+
+pub(crate) static FORCE_UNLOCK: Step = Step {
+    name: "group.force_unlock",
+    lua: concat!(include_str!("shape.lua"), include_str!("force_unlock.lua")),
+    keys: 2,
+    args: 2,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [group, marker, channel, fields] = parts else {
+            return Err(arity());
+        };
+        let size = keyspace.hlen(group)?;
+        if size == 0 {
+            return Ok(Value::Int(0));
+        }
+        check(keyspace, group, size)?;
+        let (now, mut ended) = (keyspace.now_ms(), 0);
+        for f in split(fields) {
+            let Some(holder) = keyspace.hget(group, f)? else {
+                continue;
+            };
+            let ends = ends_at(keyspace, group, f, &holder)?.unwrap_or(0);
+            keyspace.hdel(group, f)?;
+            remove(keyspace, group, f, &holder)?;
+            let Some(left) = ends.checked_sub(now) else {
+                continue;
+            };
+            ended = 1;
+            // A marker of another type is left alone: it is only a courtesy.
+            if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
+                keyspace.hset(marker, &holder, b"1")?;
+                lengthen(keyspace, marker, left.max(1));
+            }
+        }
+        keyspace.publish(channel, b"1");
+        Ok(Value::Int(ended))
+    },
+};
+
+pub(crate) static INSPECT: Step = Step {
+    name: "group.inspect",
+    lua: concat!(include_str!("shape.lua"), include_str!("inspect.lua")),
+    keys: 1,
+    args: 1,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [group, fields] = parts else {
+            return Err(arity());
+        };
+        let size = keyspace.hlen(group)?;
+        check(keyspace, group, size)?;
+        let (now, mut ttl, mut holders) = (keyspace.now_ms(), -2, Vec::<Value>::new());
+        for f in split(fields) {
+            let Some((holder, ends)) = live_holder(keyspace, group, f)? else {
+                continue;
+            };
+            ttl = ttl.max(i64::try_from(ends - now).unwrap_or(i64::MAX));
+            if !holders.contains(&Value::Text(holder.clone())) {
+                let count = keyspace.hget(group, &beside(f, &holder, LOCK_COUNT))?;
+                holders.push(Value::Text(holder));
+                holders.push(Value::Text(count.unwrap_or_else(|| b"1".to_vec())));
+            }
+        }
+        holders.insert(0, Value::Int(ttl));
+        Ok(Value::List(holders))
+    },
+};
+
+/// All of them, in the order they stand in the script.
+pub(crate) static ALL: [&Step; 6] = [
+    &ACQUIRE,
+    &RELEASE,
+    &RENEW,
+    &WHY_LOST,
+    &FORCE_UNLOCK,
+    &INSPECT,
+];
+
+const EXPIRE_TIME: &[u8] = b"expire_time";
+const LOCK_COUNT: &[u8] = b"lock_count";
+/// Groups of more fields are swept. The script looks at a few fields each time, its twin
+/// at all.
+const SWEPT: usize = 48;
+
+fn split(fields: &[u8]) -> impl Iterator<Item = &[u8]> {
+    fields
+        .split(|byte| *byte == b' ')
+        .filter(|field| !field.is_empty())
+}
+
+/// `f:holder:what`.
+fn beside(f: &[u8], holder: &[u8], what: &[u8]) -> Vec<u8> {
+    [f, holder, what].join(&b':')
+}
+
+fn ends_at(
+    keyspace: &mut Keyspace,
+    group: &[u8],
+    f: &[u8],
+    holder: &[u8],
+) -> Result<Option<u64>, Refusal> {
+    let text = keyspace.hget(group, &beside(f, holder, EXPIRE_TIME))?;
+    Ok(text.and_then(|text| number(&text).ok()))
+}
+
+/// Who has `f` now, and until when.
+fn live_holder(
+    keyspace: &mut Keyspace,
+    group: &[u8],
+    f: &[u8],
+) -> Result<Option<(Vec<u8>, u64)>, Refusal> {
+    let Some(holder) = keyspace.hget(group, f)? else {
+        return Ok(None);
+    };
+    let ends = ends_at(keyspace, group, f, &holder)?;
+    let now = keyspace.now_ms();
+    Ok(ends.filter(|ends| *ends >= now).map(|ends| (holder, ends)))
+}
+
+fn remove(keyspace: &mut Keyspace, group: &[u8], f: &[u8], holder: &[u8]) -> Result<(), Refusal> {
+    keyspace.hdel(group, &beside(f, holder, EXPIRE_TIME))?;
+    keyspace.hdel(group, &beside(f, holder, LOCK_COUNT))?;
+    Ok(())
+}
+
+fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal> {
+    for (field, value) in keyspace.hgetall(group)? {
+        let text = String::from_utf8_lossy(&field);
+        let Some((f, holder)) = text
+            .strip_suffix(":expire_time")
+            .and_then(|text| text.split_once(':'))
+        else {
+            continue;
+        };
+        if number(&value).unwrap_or(0) < now {
+            if keyspace.hget(group, f.as_bytes())?.as_deref() == Some(holder.as_bytes()) {
+                keyspace.hdel(group, f.as_bytes())?;
+            }
+            remove(keyspace, group, f.as_bytes(), holder.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// `shape.lua`.
+fn check(keyspace: &mut Keyspace, group: &[u8], size: usize) -> Result<(), Refusal> {
+    if size == 1 {
+        let what = "WRONGKIND a lock of one name, or a hash that is not a group of locks";
+        return Err(Refusal(what.into()));
+    }
+    if size > 0 && keyspace.hexists(group, b"mode")? {
+        return Err(Refusal("WRONGKIND a read-write lock".into()));
+    }
+    Ok(())
+}
+
+fn int(number: u64) -> Value {
+    Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// The operations on one hold of some values of a group.
+pub(crate) struct GroupHold {
+    group: Key,
+    channel: Arc<str>,
+    values: Arc<Values>,
+    /// `uuid:n`, this hold's and no other's.
+    id: String,
+}
+
+impl GroupHold {
+    pub(crate) fn new(group: Key, channel: Arc<str>, values: Arc<Values>, id: String) -> Self {
+        Self {
+            group,
+            channel,
+            values,
+            id,
+        }
+    }
+
+    /// The group and this hold's id, then `more`, then the fields.
+    fn operation(&self, step: &'static Step, more: impl IntoIterator<Item = Vec<u8>>) -> Operation {
+        let mut parts = vec![self.group.as_str().into(), self.id.clone().into_bytes()];
+        parts.extend(more);
+        parts.push(self.values.fields.clone().into_bytes());
+        Operation::new(step, parts)
+    }
+
+    /// What became of one value, by its field.
+    fn lost(&self, field: &[u8], reason: LossReason) -> LossReason {
+        let value = self.values.value_of(field);
+        LossReason::Member {
+            member: format!("the value `{}`", crate::key::Shown(value)),
+            reason: Box::new(reason),
+        }
+    }
+}
+
+impl HoldSteps for GroupHold {
+    fn acquire(&self, lease: Duration) -> Operation {
+        self.operation(&ACQUIRE, [ms(lease)])
+    }
+
+    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+        match reply {
+            Value::Nil => Some(Asked::Granted { token: None }),
+            Value::Int(ttl_ms) => Some(Asked::Busy { ttl_ms }),
+            _ => None,
+        }
+    }
+
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
+        self.operation(&RENEW, [ms(lease), ms(most.unwrap_or_default())])
+    }
+
+    fn release(&self) -> Operation {
+        self.operation(&RELEASE, [self.channel.as_bytes().into()])
+    }
+
+    fn read_release(&self, reply: &Value) -> Option<LossReason> {
+        match reply {
+            Value::List(lost) => match &lost[..] {
+                [Value::Text(field), ..] => Some(self.lost(field, LossReason::Deleted)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn why_lost(&self) -> Operation {
+        Operation::new(
+            &WHY_LOST,
+            vec![
+                self.group.as_str().into(),
+                self.group.forced_marker().into_bytes(),
+                self.id.clone().into_bytes(),
+                self.values.fields.clone().into_bytes(),
+            ],
+        )
+    }
+
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
+        let Value::List(items) = reply else {
+            return None;
+        };
+        let (forced, gone) = items.split_first()?;
+        if *forced == Value::Int(1) {
+            return Some(LossReason::Forced);
+        }
+        let gone = gone.chunks(2).filter_map(|pair| match pair {
+            [Value::Text(field), Value::Text(holder)] => Some((field, holder)),
+            _ => None,
+        });
+        // Who has taken one says more than that another is gone.
+        let (field, holder) = gone.max_by_key(|(_, holder)| !holder.is_empty())?;
+        let reason = match holder.is_empty() {
+            true => LossReason::Deleted,
+            false => LossReason::Taken {
+                by: String::from_utf8_lossy(holder).into_owned(),
+            },
+        };
+        Some(self.lost(field, reason))
+    }
+
+    fn wire_id(&self) -> &str {
+        &self.id
+    }
+}
+
+pub(crate) fn force_unlock(group: &Key, channel: &str, values: &Values) -> Operation {
+    Operation::new(
+        &FORCE_UNLOCK,
+        vec![
+            group.as_str().into(),
+            group.forced_marker().into_bytes(),
+            channel.into(),
+            values.fields.clone().into_bytes(),
+        ],
+    )
+}
+
+pub(crate) fn inspect(group: &Key, values: &Values) -> Operation {
+    Operation::new(
+        &INSPECT,
+        vec![group.as_str().into(), values.fields.clone().into_bytes()],
+    )
+}

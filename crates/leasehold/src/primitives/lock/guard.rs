@@ -1,0 +1,304 @@
+//! Proof that a lock is held.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::Either;
+use tokio::time::Instant;
+
+use super::whole::Whole;
+use crate::config::Terms;
+use crate::error::{Error, Result};
+use crate::guard::Share;
+use crate::key::Key;
+use crate::loss::LossReason;
+
+/// Proof that the lock is held: what [`Lock::acquire`](crate::Lock::acquire) gives.
+///
+/// [`release`](Self::release) gives the lock back and says whether it was held
+/// until then. Dropping the guard releases it too, in the background, and can
+/// report nothing.
+///
+/// A guard that has been lost is never valid again.
+///
+/// One that is not bound to a name would be dropped, and the lock released, at once:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn f(lock: leasehold::Lock) -> leasehold::Result<()> {
+/// lock.acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+pub struct LockGuard {
+    body: Body,
+}
+
+/// A share in one hold, or the guards of several locks that are one.
+enum Body {
+    One(Share),
+    Whole(Whole),
+}
+
+impl LockGuard {
+    pub(in crate::primitives) fn new(share: Share) -> Self {
+        Self {
+            body: Body::One(share),
+        }
+    }
+
+    pub(super) fn of_whole(whole: Whole) -> Self {
+        Self {
+            body: Body::Whole(whole),
+        }
+    }
+
+    /// The share in the one hold it is made of, if it is one.
+    pub(super) fn one(&self) -> Option<&Share> {
+        match &self.body {
+            Body::One(share) => Some(share),
+            Body::Whole(_) => None,
+        }
+    }
+
+    /// Gives each member its maximum hold time, from now.
+    pub(super) async fn limit(&mut self, terms: Terms) -> Result<()> {
+        let Body::Whole(whole) = &mut self.body else {
+            return Ok(());
+        };
+        for guard in &mut whole.guards {
+            if let Body::One(share) = &mut guard.body {
+                share.join_on(terms).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The guards of the members of a [`MultiLock`](crate::MultiLock), or of those that
+    /// the majority of a [`RedLock`](crate::RedLock) is made of; empty for other locks.
+    pub fn members(&self) -> &[Self] {
+        match &self.body {
+            Body::One(_) => &[],
+            Body::Whole(whole) => &whole.guards,
+        }
+    }
+
+    /// That of a guard whose kind of lock stands under one name.
+    pub(in crate::primitives) fn share(&self) -> &Share {
+        self.one().expect("a lock of one name has one hold")
+    }
+
+    /// As [`share`](Self::share).
+    pub(in crate::primitives) fn into_share(self) -> Share {
+        match self.body {
+            Body::One(share) => share,
+            Body::Whole(_) => unreachable!("a lock of one name has one hold"),
+        }
+    }
+
+    /// Gives the lock back. With an [`Owner`](crate::Owner) the last of its guards does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was not held any
+    /// more: what was done under it may have overlapped with another holder.
+    /// `Unavailable` or `OutcomeUnknown` when no server answered; it is tried again
+    /// in the background, and the lock is free one lease after its last renewal at
+    /// the latest.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once called, the lock is released whether the future is dropped or not.
+    #[doc(alias = "unlock")]
+    pub async fn release(self) -> Result<()> {
+        match self.body {
+            Body::One(share) => share.release().await,
+            Body::Whole(whole) => whole.release().await,
+        }
+    }
+
+    /// Resolves with the reason when the lock is lost: at the next renewal if the
+    /// server says so, and at [`valid_until`](Self::valid_until) at the latest,
+    /// without any word from the server.
+    ///
+    /// The future is its own and can be moved into another task. It never resolves
+    /// once the lock has been given back in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost by dropping it.
+    pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
+        match &self.body {
+            Body::One(share) => {
+                let hold = Arc::clone(share.hold());
+                Either::Left(async move { hold.lost().await })
+            }
+            Body::Whole(whole) => Either::Right(Arc::clone(&whole.parts).lost()),
+        }
+    }
+
+    /// Why the lock is lost; `None` while it is held.
+    #[must_use]
+    pub fn loss(&self) -> Option<LossReason> {
+        match &self.body {
+            Body::One(share) => share.hold().loss(),
+            Body::Whole(whole) => whole.parts.loss(),
+        }
+    }
+
+    /// Runs `work` until it is done or the lock is lost, whichever comes first.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost); `work` has been dropped then.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of `work`.
+    pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            // Looked at first: what has been lost must not go on for one step more.
+            biased;
+            reason = self.lost() => Err(Error::lost(self.key(), reason)),
+            output = work => Ok(output),
+        }
+    }
+
+    /// Whether the lock is held, by what this process knows and its clock says. No
+    /// call to the server.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.loss().is_none()
+    }
+
+    /// Until when the lock is held for sure: the instant before the last confirmed
+    /// request was sent, plus the lease, less the drift. Renewal moves it on, up to the
+    /// end of the [maximum hold time](crate::Lock::max_hold).
+    #[must_use]
+    pub fn valid_until(&self) -> Instant {
+        match &self.body {
+            Body::One(share) => share.context().clock.to_instant(share.valid_until()),
+            Body::Whole(whole) => whole.parts.valid_until(),
+        }
+    }
+
+    /// When the last confirmed request was sent.
+    pub(crate) fn confirmed_at(&self) -> Instant {
+        match &self.body {
+            Body::One(share) => {
+                let confirmed_at = share.hold().confirmed_at();
+                share.context().clock.to_instant(confirmed_at)
+            }
+            Body::Whole(whole) => whole.parts.confirmed_at(),
+        }
+    }
+
+    /// What renewing the lock has met with since its last confirmation: the loss that
+    /// comes at [`valid_until`](Self::valid_until) unless a renewal gets through. `None`
+    /// while renewals are answered within a twentieth of the lease. For a holder that needs time to stop its work.
+    #[must_use]
+    pub fn renewal_failure(&self) -> Option<LossReason> {
+        match &self.body {
+            Body::One(share) => share.hold().renewal_failure(),
+            Body::Whole(whole) => whole.parts.renewal_failure(),
+        }
+    }
+
+    /// How many guards share this hold: 1, or more after a re-entry with an
+    /// [`Owner`](crate::Owner).
+    #[doc(alias = "getHoldCount")]
+    #[must_use]
+    pub fn hold_count(&self) -> usize {
+        match &self.body {
+            Body::One(share) => share.hold().guards(),
+            Body::Whole(whole) => whole.parts.guards(),
+        }
+    }
+
+    /// Makes the lock last `lease` from now at least. Never shortens it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when it is not held any more.
+    /// `Unavailable` or `OutcomeUnknown` when no server answered; the guard is good
+    /// until [`valid_until`](Self::valid_until).
+    ///
+    /// # Cancel safety
+    ///
+    /// The request may be carried out without its answer being heard.
+    #[doc(alias = "expire")]
+    pub async fn extend(&self, lease: Duration) -> Result<()> {
+        match &self.body {
+            Body::One(share) => share.extend(lease).await,
+            Body::Whole(whole) => Box::pin(whole.extend(lease)).await,
+        }
+    }
+
+    /// Leaves the lock to its lease: it is neither renewed nor released any more and
+    /// ends by itself. For a job that must not run again too soon. Other guards of the
+    /// same [`Owner`](crate::Owner) keep it, and then it is left to its lease with the last of them.
+    pub fn forget(self) {
+        match self.body {
+            Body::One(share) => share.forget(),
+            Body::Whole(whole) => whole.guards.into_iter().for_each(Self::forget),
+        }
+    }
+
+    /// This hold's number, which no other hold of this process has: what the
+    /// [history checker](crate::history) knows a hold by.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        match &self.body {
+            Body::One(share) => share.hold().number,
+            Body::Whole(whole) => whole.parts.number,
+        }
+    }
+
+    /// The id this hold has in Redis, `uuid:n`, as [`Lock::inspect`](crate::Lock::inspect) shows it; of
+    /// several locks that are one, that of the first.
+    #[must_use]
+    pub fn holder_id(&self) -> &str {
+        match &self.body {
+            Body::One(share) => share.hold().steps.wire_id(),
+            Body::Whole(whole) => whole.parts.holder_id(),
+        }
+    }
+
+    /// The fencing token of this hold, for a lock that has one: see
+    /// [`FencedLock`](crate::FencedLock).
+    #[must_use]
+    pub fn token(&self) -> Option<u64> {
+        self.one()?.hold().token()
+    }
+
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.key().as_str()
+    }
+
+    fn key(&self) -> &Key {
+        match &self.body {
+            Body::One(share) => &share.hold().key,
+            Body::Whole(whole) => &whole.parts.key,
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.body {
+            Body::One(share) => share.fmt(f),
+            Body::Whole(whole) => whole.fmt(f),
+        }
+    }
+}
+
+impl AsRef<LockGuard> for LockGuard {
+    fn as_ref(&self) -> &LockGuard {
+        self
+    }
+}

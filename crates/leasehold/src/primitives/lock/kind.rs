@@ -1,0 +1,123 @@
+//! What the kinds of locks differ in. [`Lock`] is the same handle for all of them.
+
+use std::fmt;
+
+use super::Lock;
+use super::ask;
+use super::guard::LockGuard;
+use super::steps::{self, LockHold};
+use crate::backend::step::Operation;
+use crate::config::Terms;
+use crate::error::Result;
+use crate::key::Key;
+use crate::lease::HoldSteps;
+use crate::owner::Role;
+use crate::wait::Deadline;
+use crate::wait::turns::Line;
+
+/// A kind of lock: what [`Lock`] is generic over. There are those of this library
+/// and no others.
+pub trait Kind: Acquire {
+    /// What an acquire gives: [`LockGuard`], or a guard that can do more and
+    /// dereferences to one.
+    type Guard: Made + AsRef<LockGuard> + Into<LockGuard> + fmt::Debug + Send + Sync;
+}
+
+/// A guard of a kind, made of what all guards have in common. Not `From`, which anybody could
+/// call with the guard of another kind.
+pub trait Made {
+    fn made(guard: LockGuard) -> Self;
+}
+
+impl Made for LockGuard {
+    fn made(guard: LockGuard) -> Self {
+        guard
+    }
+}
+
+/// A kind whose whole state stands under one name on one server, so that it can be
+/// asked for, and be broken by force.
+pub trait OneKey: Kind + Named {}
+
+impl<K: Kind + Named> OneKey for K {}
+
+/// How a kind is acquired.
+pub trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
+    /// What its owners are to a name.
+    const ROLE: Role = Role::Whole;
+
+    fn acquire_by(
+        lock: &Lock<Self>,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Option<LockGuard>>> + Send;
+}
+
+/// What a kind under one name adds to the common way of acquiring.
+pub trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
+    /// Where its releases are published.
+    fn channel(&self, key: &Key) -> String;
+    /// What those who want the same thing have in common: one of them asks at a time, and
+    /// an owner who has it can enter again.
+    fn wanted(&self, key: &Key) -> Key {
+        key.clone()
+    }
+    /// Whether nobody can have it while somebody has it.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+    /// The operations on one hold, whose id on the wire is `id`.
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps>;
+    /// The same for one that waits until it gets it.
+    fn waiter(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        Self::hold(lock, key, id)
+    }
+    /// Where its waiters stand in line.
+    fn line(_lock: &Lock<Self>) -> Line {
+        Line::OneAsks
+    }
+    /// Who holds it, and for how long: `{ ttl, holder, count, ... }`.
+    fn inspect(&self, key: &Key) -> Operation;
+    /// The terms of a hold, where this kind wants others than the handle's.
+    fn terms(&self, terms: Terms) -> Terms {
+        terms
+    }
+    /// Ends every hold. Replies 1, or 0 when there was none.
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation;
+}
+
+/// The plain lock: one holder at a time.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Plain;
+
+impl Kind for Plain {
+    type Guard = LockGuard;
+}
+
+impl Acquire for Plain {
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        ask::acquire_by(lock, deadline).await
+    }
+}
+
+impl Named for Plain {
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn channel(&self, key: &Key) -> String {
+        key.lock_channel()
+    }
+
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        Box::new(LockHold::new(key.clone(), lock.channel(), id))
+    }
+
+    fn inspect(&self, key: &Key) -> Operation {
+        steps::inspect(key)
+    }
+
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
+        steps::force_unlock(key, channel)
+    }
+}

@@ -1,0 +1,203 @@
+//! A member of a lock that is made of several: a lock of any kind and of any client.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::kind::OneKey;
+use super::{Lock, LockGuard};
+use crate::config::Settings;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::wait::Deadline;
+
+/// A lock that is a member of a [`MultiLock`](crate::MultiLock) or a
+/// [`RedLock`](crate::RedLock): of any kind that stands under one name, and of any client.
+#[derive(Clone)]
+pub struct Member(Arc<dyn Erased>);
+
+/// Until when a member is waited for, on a clock that all of them know.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Until {
+    Now,
+    At(Instant),
+    Never,
+}
+
+/// How a member is asked for: the settings and the owner of the whole.
+pub(super) struct Terms<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) owner: Option<&'a Owner>,
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+type Acquiring<'a> = Boxed<'a, Option<LockGuard>>;
+
+trait Erased: fmt::Debug + Send + Sync {
+    fn acquire<'a>(&'a self, terms: &'a Terms<'a>, until: Until) -> Acquiring<'a>;
+    fn seems_free(&self) -> Boxed<'_, bool>;
+    fn key(&self) -> Result<&Key>;
+    fn kind(&self) -> String;
+    fn channel(&self) -> &str;
+    fn context(&self) -> &Arc<Context>;
+    fn is_held_by(&self, owner: &Owner) -> bool;
+}
+
+impl<K: OneKey> Erased for Lock<K> {
+    fn acquire<'a>(&'a self, terms: &'a Terms<'a>, until: Until) -> Acquiring<'a> {
+        let lock = Lock {
+            settings: terms.settings.clone(),
+            owner: terms.owner.map(|owner| owner.in_role(K::ROLE)),
+            ..self.clone()
+        };
+        let deadline = match until {
+            Until::Now => Deadline::Now,
+            Until::At(instant) => Deadline::At(self.context.clock.moment_of(instant)),
+            Until::Never => Deadline::Never,
+        };
+        Box::pin(async move { K::acquire_by(&lock, deadline).await })
+    }
+
+    fn seems_free(&self) -> Boxed<'_, bool> {
+        Box::pin(async move { Ok(!self.kind.is_exclusive() || !self.is_locked().await?) })
+    }
+
+    fn key(&self) -> Result<&Key> {
+        Lock::key(self)
+    }
+
+    fn kind(&self) -> String {
+        format!("{:?}", self.kind)
+    }
+
+    fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    fn is_held_by(&self, owner: &Owner) -> bool {
+        let held = self.wanted().ok().and_then(|wanted| {
+            let owner = owner.in_role(K::ROLE);
+            self.context.owners.held(&wanted, &owner)
+        });
+        held.is_some_and(|held| held.hold().loss().is_none())
+    }
+}
+
+impl Member {
+    pub(super) async fn acquire(
+        &self,
+        terms: &Terms<'_>,
+        until: Until,
+    ) -> Result<Option<LockGuard>> {
+        self.0.acquire(terms, until).await
+    }
+
+    /// Whether it is worth asking for it. Changes nothing.
+    pub(super) async fn seems_free(&self) -> Result<bool> {
+        self.0.seems_free().await
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        self.0.context()
+    }
+
+    pub(super) fn channel(&self) -> &str {
+        self.0.channel()
+    }
+
+    /// By what this process knows.
+    pub(super) fn is_held_by(&self, owner: &Owner) -> bool {
+        self.0.is_held_by(owner)
+    }
+
+    /// The name of the lock; empty if it could not be one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.key().map_or("", Key::as_str)
+    }
+
+    /// The address of its server, without credentials.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.context().backend.address()
+    }
+
+    /// As it is called in messages.
+    pub(super) fn shown(&self) -> String {
+        let name = crate::key::Shown(self.name());
+        format!("`{name}` at {}", self.address())
+    }
+}
+
+/// Puts the members in the one order that is the same in every process, and leaves out
+/// what is there twice. Together with the name of the whole.
+pub(super) fn in_order(members: Vec<Member>, what: &str) -> Result<(Vec<Member>, Key)> {
+    let mut placed = Vec::with_capacity(members.len());
+    for member in members {
+        let key = member.0.key()?.clone();
+        placed.push(((member.context().backend.server(), key), member));
+    }
+    placed.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let mut sorted: Vec<((String, Key), Member)> = Vec::with_capacity(placed.len());
+    for (place, member) in placed {
+        match sorted.last() {
+            Some((last, same)) if *last == place => {
+                if same.0.kind() != member.0.kind() {
+                    return Err(misuse(format!(
+                        "a {what} has {} twice, as two kinds of lock that exclude each other; \
+                         leave one out",
+                        member.shown()
+                    )));
+                }
+            }
+            _ => sorted.push((place, member)),
+        }
+    }
+    let mut names = Vec::new();
+    for ((_, key), _) in &sorted {
+        if !names.contains(&key.as_str()) {
+            names.push(key.as_str());
+        }
+    }
+    if names.is_empty() {
+        return Err(misuse(format!("a {what} of nothing; give it members")));
+    }
+    let key = Key::joined(&names);
+    Ok((sorted.into_iter().map(|(_, member)| member).collect(), key))
+}
+
+fn misuse(message: String) -> Error {
+    Error::new(ErrorKind::Misuse, message)
+}
+
+impl<K: OneKey> From<Lock<K>> for Member {
+    fn from(lock: Lock<K>) -> Self {
+        Self(Arc::new(lock))
+    }
+}
+
+impl<K: OneKey> From<&Lock<K>> for Member {
+    fn from(lock: &Lock<K>) -> Self {
+        lock.clone().into()
+    }
+}
+
+impl From<&Member> for Member {
+    fn from(member: &Member) -> Self {
+        member.clone()
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,285 @@
+//! The multi-lock: several locks, all or none of them.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::kind::{Acquire, Kind};
+use super::member::{Member, Terms, Until, in_order};
+use super::whole::Whole;
+use super::{Lock, LockGuard};
+use crate::config::Settings;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Kept;
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::wait::{Deadline, no_answer_in_time};
+
+/// Several locks as one: all of them, or none. As Redisson's `getMultiLock(locks...)`; each
+/// member is shared with the Java locks of its name by itself.
+///
+/// Members can be of any kind and of different clients and servers. The settings of this
+/// handle (lease, renewal, waiting, owner) hold for all of them, whatever theirs are. The
+/// members are taken in one order, by the address of their server and then by name, so that
+/// two multi-locks can't dead-lock; that order is the same in each process as long as all
+/// call a server by the same address. A member that is given twice counts once.
+///
+/// While it waits it keeps the members that come before the one it waits for, renewed, and
+/// no others. When it has all of them, each is good for a whole lease from then.
+///
+/// The guard is good until the first member's deadline, and [lost](LockGuard::lost) with
+/// the first member that is lost. Its [`members`](LockGuard::members) are the guards of the
+/// locks, in the order above.
+///
+/// ```
+/// use leasehold::MultiLock;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let both = MultiLock::new([client.lock("ann"), client.lock("bob")])?;
+/// let guard = both.acquire().await?;
+/// assert!(client.lock("bob").try_acquire().await?.is_none());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "getMultiLock")]
+#[doc(alias = "RedissonMultiLock")]
+pub type MultiLock = Lock<Multi>;
+
+/// Several locks, all or none: see [`MultiLock`].
+#[derive(Clone, Debug)]
+pub struct Multi {
+    members: Arc<[Member]>,
+}
+
+impl Lock<Multi> {
+    /// The lock on all of these. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] for no members at all, for a bad name, and for one name that is
+    /// there as two kinds of lock, which would wait for each other.
+    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+        let members = members.into_iter().map(Into::into).collect();
+        let (members, key) = in_order(members, "multi-lock")?;
+        let context = Arc::clone(members[0].context());
+        let members = members.into();
+        Ok(Self::whole(context, key, Multi { members }))
+    }
+
+    /// The members, in the order in which they are taken.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.kind.members
+    }
+
+    /// Whether `owner` holds every member, by what this process knows. No call is made.
+    #[doc(alias = "isHeldByCurrentThread")]
+    #[doc(alias = "isHeldByThread")]
+    #[must_use]
+    pub fn is_held_by(&self, owner: &Owner) -> bool {
+        let members = &self.kind.members;
+        !members.is_empty() && members.iter().all(|member| member.is_held_by(owner))
+    }
+}
+
+impl Kind for Multi {
+    type Guard = LockGuard;
+}
+
+impl Acquire for Multi {
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        let key = lock.key()?;
+        let terms = lock.settings.terms(key)?;
+        // Whoever waits has no hold yet, and its time must not pass meanwhile.
+        let settings = Settings {
+            max_hold: None,
+            ..lock.settings.clone()
+        };
+        let gathering = Gathering {
+            context: &lock.context,
+            key,
+            members: &lock.kind.members,
+            terms: Terms {
+                settings: &settings,
+                owner: lock.owner.as_ref(),
+            },
+            deadline,
+        };
+        // In a box: it would make every future larger that acquires any lock.
+        let Some(guards) = Box::pin(gathering.all()).await? else {
+            return Ok(None);
+        };
+        let held: Vec<_> = lock.kind.members.iter().zip(guards).collect();
+        let quorum = held.len();
+        let mut guard = LockGuard::of_whole(Whole::new(key, held, quorum));
+        if terms.max_hold.is_some() {
+            guard.limit(terms).await?;
+        }
+        Ok(Some(guard))
+    }
+}
+
+/// One acquire of all members.
+struct Gathering<'a> {
+    context: &'a Context,
+    key: &'a Key,
+    members: &'a [Member],
+    terms: Terms<'a>,
+    deadline: Deadline,
+}
+
+/// A member that is held while others are waited for. Renewed until it is dropped.
+struct HeldMember {
+    guard: LockGuard,
+    _kept: Option<Kept>,
+}
+
+type Answer = Result<Option<LockGuard>>;
+
+impl Gathering<'_> {
+    /// All of them, or none.
+    async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
+        let Some(answers) = self.in_time(self.ask(self.members)).await else {
+            return Err(no_answer_in_time(self.context).into_error(self.key));
+        };
+        if matches!(self.deadline, Deadline::Now) {
+            return self.now_or_not(answers);
+        }
+        if answers.iter().all(|answer| matches!(answer, Ok(Some(_)))) {
+            return Ok(answers.into_iter().filter_map(Result::ok).collect());
+        }
+        self.one_after_the_other(answers).await
+    }
+
+    /// Asks these at once: those of one server travel as one call.
+    async fn ask(&self, members: &[Member]) -> Vec<Answer> {
+        let asks = members.iter();
+        join_all(asks.map(|member| member.acquire(&self.terms, Until::Now))).await
+    }
+
+    /// `None` when the deadline has passed first.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let too_late = async {
+            match self.deadline {
+                // It has no time to run out of; each server answers or fails.
+                Deadline::Now => std::future::pending().await,
+                deadline => deadline.passed(self.context.clock).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            output = work => Some(output),
+            () = too_late => None,
+        }
+    }
+
+    /// What was granted is dropped, and so given back, unless it is all.
+    fn now_or_not(&self, answers: Vec<Answer>) -> Result<Option<Vec<LockGuard>>> {
+        let (mut held, mut errors, mut busy) = (Vec::new(), Vec::new(), false);
+        for answer in answers {
+            match answer {
+                Ok(Some(guard)) => held.push(guard),
+                Ok(None) => busy = true,
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.iter().any(|error| !may_heal(error)) || (!busy && !errors.is_empty()) {
+            return Err(match errors.len() {
+                1 => errors.remove(0),
+                _ => Error::of_members(self.key, "acquiring", None, errors),
+            });
+        }
+        Ok((!busy).then_some(held))
+    }
+
+    /// Keeps what comes before the first one that is not to be had, gives back what comes
+    /// behind it, and waits for that one; then asks for the rest again. Nobody ever waits
+    /// for a member that comes before one that it holds.
+    async fn one_after_the_other(
+        &self,
+        mut answers: Vec<Answer>,
+    ) -> Result<Option<Vec<LockGuard>>> {
+        let mut held = Vec::with_capacity(self.members.len());
+        loop {
+            let mut said_busy = false;
+            for answer in answers {
+                match answer {
+                    Ok(Some(guard)) => held.push(HeldMember::new(guard)),
+                    Err(error) if !may_heal(&error) => return Err(error),
+                    // The rest is dropped with the loop.
+                    answer => {
+                        said_busy = answer.is_ok();
+                        break;
+                    }
+                }
+            }
+            if let Some(member) = self.members.get(held.len()) {
+                match member.acquire(&self.terms, self.until()).await {
+                    Ok(Some(guard)) => held.push(HeldMember::new(guard)),
+                    Ok(None) => return Ok(None),
+                    // What was left of the time was less than an answer takes; it was
+                    // held when its server was asked last.
+                    Err(error) if said_busy && self.ran_out_of_time(&error) => return Ok(None),
+                    Err(error) => return Err(error),
+                }
+            }
+            // From here on all that was said is that a member is held, or was.
+            if held.len() == self.members.len() {
+                match self.in_time(self.confirmed(&held)).await {
+                    Some(true) => {}
+                    Some(false) => held.clear(),
+                    None => return Ok(None),
+                }
+            }
+            if held.len() == self.members.len() {
+                return Ok(Some(held.into_iter().map(|kept| kept.guard).collect()));
+            }
+            if self.deadline.has_passed(self.context.clock) {
+                return Ok(None);
+            }
+            let rest = self.ask(&self.members[held.len()..]);
+            match self.in_time(rest).await {
+                Some(said) => answers = said,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Makes each of them good for a whole lease from now: some have been held for long.
+    async fn confirmed(&self, held: &[HeldMember]) -> bool {
+        let lease = self.terms.settings.lease;
+        let extensions = held.iter().map(|kept| Box::pin(kept.guard.extend(lease)));
+        join_all(extensions).await.iter().all(Result::is_ok)
+    }
+
+    fn ran_out_of_time(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::OutcomeUnknown && self.deadline.has_passed(self.context.clock)
+    }
+
+    fn until(&self) -> Until {
+        match self.deadline {
+            Deadline::Now => Until::Now,
+            Deadline::At(moment) => Until::At(self.context.clock.to_instant(moment)),
+            Deadline::Never => Until::Never,
+        }
+    }
+}
+
+impl HeldMember {
+    fn new(guard: LockGuard) -> Self {
+        let kept = guard.one().map(|share| share.keep());
+        Self { guard, _kept: kept }
+    }
+}
+
+/// Whether waiting for the member can help.
+fn may_heal(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+    )
+}

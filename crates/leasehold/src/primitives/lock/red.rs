@@ -1,0 +1,226 @@
+//! The lock of a majority: one name on several servers that know nothing of each other.
+
+mod round;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::round::{Pace, Round};
+use super::kind::{Acquire, Kind};
+use super::member::{Member, Terms, in_order};
+use super::{Lock, LockGuard};
+use crate::config::Settings;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::wait::turns::Line;
+use crate::wait::{Answer, Ask as _, Deadline, Wait};
+
+/// A lock on several independent servers: held while a majority of them says so. As
+/// Redisson's `RedissonRedLock`, whose members are shared with it one by one.
+///
+/// All servers are asked at once, each for [`master_limit`](Self::master_limit) at most; so
+/// with five of them, two may be down, slow or cut off. The guard is good until a deadline
+/// that a majority of the servers keeps to: the instant before the request left, plus the
+/// lease, less the drift, for the third best of five. Each server's part is renewed by its
+/// own client, and the guard is [lost](LockGuard::lost) when no majority is left. What was
+/// granted without a majority is given back, on the servers that did not answer as well.
+///
+/// **What it promises** is what [`Lock`] does, as long as a majority of the servers
+/// loses no data within a lease. One that started less than a lease ago may have lost what
+/// it had granted, and does not count until that would be over
+/// ([`distrust_restarted`](Self::distrust_restarted)); so right after all were started there
+/// is no majority for one lease. It rests on clocks that don't jump: a server whose clock is
+/// set ahead by more than the drift ends its leases early.
+///
+/// Servers that may be down when the program starts are connected with
+/// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background).
+/// There are no semaphores of this kind: more than the permits that there are could be
+/// held.
+///
+/// ```
+/// use leasehold::{Embedded, RedLock};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
+/// let clients = masters.each_ref().map(Embedded::client);
+/// let lock = RedLock::new(clients.iter().map(|client| client.lock("orders:42")))?;
+///
+/// // One master has it for somebody else: two of three are enough.
+/// let other = masters[0].client().lock("orders:42").acquire().await?;
+/// let guard = lock.acquire().await?;
+/// assert_eq!(guard.members().len(), 2);
+/// guard.release().await?;
+/// # other.release().await
+/// # }
+/// ```
+#[doc(alias = "getRedLock")]
+#[doc(alias = "RedissonRedLock")]
+pub type RedLock = Lock<Red>;
+
+/// A majority of several locks: see [`RedLock`].
+#[derive(Clone, Debug)]
+pub struct Red {
+    members: Arc<[Member]>,
+    master_limit: Option<Duration>,
+    distrust_restarted: bool,
+}
+
+impl Lock<Red> {
+    /// The lock of a majority of these: as a rule one name, once for each server. A member
+    /// that is given twice counts once. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) for no members at all, for a bad name,
+    /// and for one name of one server that is there as two kinds of lock.
+    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+        let members = members.into_iter().map(Into::into).collect();
+        let (members, key) = in_order(members, "lock of a majority")?;
+        let context = Arc::clone(members[0].context());
+        let kind = Red {
+            members: members.into(),
+            master_limit: None,
+            distrust_restarted: true,
+        };
+        Ok(Self::whole(context, key, kind))
+    }
+
+    /// Sets how long a server is waited for: a twentieth of the lease by default, and 500 ms
+    /// at most. At least 1 ms; more than a third of the lease counts as that.
+    #[must_use]
+    pub fn master_limit(mut self, limit: Duration) -> Self {
+        self.kind.master_limit = Some(limit);
+        self
+    }
+
+    /// Sets whether a server that started less than a lease ago is left out, because it may
+    /// have forgotten what it granted. On by default. It goes by this handle's lease; so all
+    /// who share the lock should use the same. It can be turned off where each server writes
+    /// every change to its disk before it answers (`appendfsync always`).
+    ///
+    /// A server that denies `INFO` can't be left out.
+    #[must_use]
+    pub fn distrust_restarted(mut self, distrust: bool) -> Self {
+        self.kind.distrust_restarted = distrust;
+        self
+    }
+
+    /// The members.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.kind.members
+    }
+
+    /// Whether `owner` holds a majority, by what this process knows. No call is made.
+    #[doc(alias = "isHeldByCurrentThread")]
+    #[doc(alias = "isHeldByThread")]
+    #[must_use]
+    pub fn is_held_by(&self, owner: &Owner) -> bool {
+        let members = self.kind.members.iter();
+        let held = members.filter(|member| member.is_held_by(owner)).count();
+        held >= self.kind.quorum()
+    }
+}
+
+impl Red {
+    /// So many of its clients have been closed that there is no majority any more.
+    fn closed(&self, key: &Key) -> Option<Error> {
+        let members = self.members.iter();
+        let mut closed = members.filter_map(|member| member.context().check_open(key).err());
+        closed.nth(self.members.len() - self.quorum())
+    }
+
+    fn quorum(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    fn limit(&self, lease: Duration) -> Duration {
+        const LONGEST: Duration = Duration::from_millis(500);
+        const SHORTEST: Duration = Duration::from_millis(1);
+        match self.master_limit {
+            Some(limit) => limit.min(lease / 3).max(SHORTEST),
+            None => (lease / 20).min(LONGEST).max(SHORTEST),
+        }
+    }
+
+    /// In which line its waiters stand: that of the same name on the same servers, and
+    /// apart from those of the members.
+    fn wanted(&self, key: &Key) -> Key {
+        let servers: Vec<_> = self.members.iter().map(Member::shown).collect();
+        key.part(&servers.join(" "))
+    }
+}
+
+impl Kind for Red {
+    type Guard = LockGuard;
+}
+
+impl Acquire for Red {
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        let (key, kind) = (lock.key()?, &lock.kind);
+        let terms = lock.settings.terms(key)?;
+        if let Some(error) = kind.closed(key) {
+            return Err(error);
+        }
+        let settings = Settings {
+            max_hold: None,
+            ..lock.settings.clone()
+        };
+        let round = Round {
+            key,
+            members: &kind.members,
+            quorum: kind.quorum(),
+            terms: Terms {
+                settings: &settings,
+                owner: lock.owner.as_ref(),
+            },
+            limit: kind.limit(terms.lease),
+            distrust_restarted: kind.distrust_restarted,
+            waits: !matches!(deadline, Deadline::Now),
+            vain: 0.into(),
+            pace: Pace::default(),
+            clock: lock.context.clock,
+        };
+        // In a box: it would make every future larger that acquires any lock.
+        Box::pin(async {
+            // It has it already, and never stands behind a stranger, who may wait for it.
+            let mut owners = lock.owner.iter();
+            let enters_again = owners.any(|owner| lock.is_held_by(owner));
+            let mut guard = match enters_again {
+                true => match round.ask().await {
+                    Ok(Answer::Granted(guard)) => Some(guard),
+                    _ => None,
+                },
+                false => None,
+            };
+            if guard.is_none() {
+                let channels: Vec<_> = kind
+                    .members
+                    .iter()
+                    .map(|member| (member.context().backend.channels(), member.channel()))
+                    .collect();
+                let wait = Wait {
+                    context: &lock.context,
+                    key,
+                    wanted: &kind.wanted(key),
+                    channels: &channels,
+                    line: match enters_again {
+                        true => Line::Alone,
+                        false => Line::OneAsks,
+                    },
+                    settings: &settings,
+                    deadline,
+                };
+                let granted = wait.until_granted(&round).await;
+                guard = granted.map_err(|error| kind.closed(key).unwrap_or(error))?;
+            }
+            if let (Some(guard), Some(_)) = (&mut guard, terms.max_hold) {
+                guard.limit(terms).await?;
+            }
+            Ok(guard)
+        })
+        .await
+    }
+}

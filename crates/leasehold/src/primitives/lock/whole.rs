@@ -1,0 +1,201 @@
+//! A hold that is made of several: it is good while enough of its members are.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use super::{LockGuard, Member};
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::lease::{Hold, next_number};
+use crate::loss::LossReason;
+
+/// The guards of the members, and what they are together.
+pub(super) struct Whole {
+    pub(super) guards: Vec<LockGuard>,
+    pub(super) parts: Arc<Parts>,
+}
+
+/// What is known of the members.
+pub(super) struct Parts {
+    parts: Vec<Part>,
+    /// So many have to be good.
+    quorum: usize,
+    pub(super) key: Key,
+    pub(super) number: u64,
+    /// Which loss was too much. Set once, so that whoever asks is told the same.
+    broken: OnceLock<LossReason>,
+}
+
+struct Part {
+    hold: Arc<Hold>,
+    clock: Clock,
+    member: String,
+}
+
+impl Whole {
+    pub(super) fn new(key: &Key, held: Vec<(&Member, LockGuard)>, quorum: usize) -> Self {
+        let parts = held.iter().flat_map(|(member, guard)| {
+            let shares = guard.one().into_iter();
+            shares.map(|share| Part {
+                hold: Arc::clone(share.hold()),
+                clock: share.context().clock,
+                member: member.shown(),
+            })
+        });
+        let parts = Arc::new(Parts {
+            parts: parts.collect(),
+            quorum,
+            key: key.clone(),
+            number: next_number(),
+            broken: OnceLock::new(),
+        });
+        Self {
+            guards: held.into_iter().map(|(_, guard)| guard).collect(),
+            parts,
+        }
+    }
+
+    /// Gives all of them back at once; one that fails stops no other.
+    pub(super) async fn release(self) -> Result<()> {
+        let loss = self.parts.loss();
+        let releases = self.guards.into_iter().map(LockGuard::release);
+        let results = join_all(releases.map(Box::pin)).await;
+        self.parts.judge("releasing", loss, results)
+    }
+
+    pub(super) async fn extend(&self, lease: Duration) -> Result<()> {
+        let extensions = self.guards.iter().map(|guard| guard.extend(lease));
+        let results = join_all(extensions.map(Box::pin)).await;
+        self.parts.judge("extending", self.parts.loss(), results)
+    }
+}
+
+impl Parts {
+    /// Enough have done it, or what the others say.
+    fn judge(&self, what: &str, loss: Option<LossReason>, results: Vec<Result<()>>) -> Result<()> {
+        let mut errors = Vec::new();
+        // A loss may have come to light just now.
+        let mut lost = Vec::new();
+        for (part, result) in self.parts.iter().zip(results) {
+            let Err(error) = result else { continue };
+            lost.extend(error.loss().map(|reason| part.lost(reason.clone())));
+            errors.push(error);
+        }
+        if loss.is_none() && self.parts.len() - errors.len() >= self.quorum {
+            return Ok(());
+        }
+        let loss = loss.or_else(|| lost.into_iter().nth(self.spare()));
+        Err(Error::of_members(&self.key, what, loss, errors))
+    }
+
+    /// So many may be lost.
+    fn spare(&self) -> usize {
+        self.parts.len() - self.quorum
+    }
+
+    /// Why it is lost; `None` while enough members are held.
+    pub(super) fn loss(&self) -> Option<LossReason> {
+        if let Some(reason) = self.broken.get() {
+            return Some(reason.clone());
+        }
+        let lost = self.parts.iter().filter_map(|part| {
+            let reason = part.hold.loss()?;
+            Some((part.deadline(), part.lost(reason)))
+        });
+        let mut lost: Vec<_> = lost.collect();
+        // The one that was too much, as far as their deadlines tell.
+        lost.sort_by_key(|(deadline, _)| *deadline);
+        let (_, reason) = lost.into_iter().nth(self.spare())?;
+        Some(self.broken.get_or_init(|| reason).clone())
+    }
+
+    /// Resolves with the reason when too many are lost.
+    pub(super) async fn lost(self: Arc<Self>) -> LossReason {
+        let mut losses: FuturesUnordered<_> = self
+            .parts
+            .iter()
+            .map(|part| {
+                let hold = Arc::clone(&part.hold);
+                async move { hold.lost().await }
+            })
+            .collect();
+        loop {
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+            if losses.next().await.is_none() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// How renewing will end unless it gets through, if too many members fail to.
+    pub(super) fn renewal_failure(&self) -> Option<LossReason> {
+        let failing = self.parts.iter().filter_map(|part| {
+            let reason = part.hold.loss().or_else(|| part.hold.renewal_failure())?;
+            Some(part.lost(reason))
+        });
+        failing.skip(self.spare()).last()
+    }
+
+    /// Until when enough of them are held for sure.
+    pub(super) fn valid_until(&self) -> Instant {
+        self.enough(Part::deadline)
+    }
+
+    pub(super) fn confirmed_at(&self) -> Instant {
+        self.enough(|part| part.clock.to_instant(part.hold.confirmed_at()))
+    }
+
+    /// The latest instant that enough of those have reached which are still good.
+    fn enough(&self, instant: impl Fn(&Part) -> Instant) -> Instant {
+        let good = |part: &&Part| part.hold.loss().is_none();
+        let mut instants: Vec<_> = self.parts.iter().filter(good).map(&instant).collect();
+        if instants.len() < self.quorum {
+            instants = self.parts.iter().map(&instant).collect();
+        }
+        instants.sort_by(|one, other| other.cmp(one));
+        instants[self.quorum - 1]
+    }
+
+    pub(super) fn guards(&self) -> usize {
+        let guards = self.parts.iter().map(|part| part.hold.guards());
+        guards.min().unwrap_or(0)
+    }
+
+    pub(super) fn holder_id(&self) -> &str {
+        self.parts
+            .first()
+            .map_or("", |part| part.hold.steps.wire_id())
+    }
+}
+
+impl Part {
+    fn lost(&self, reason: LossReason) -> LossReason {
+        LossReason::Member {
+            member: self.member.clone(),
+            reason: Box::new(reason),
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.clock.to_instant(self.hold.deadline())
+    }
+}
+
+impl fmt::Debug for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("members", &self.guards)
+            .field("quorum", &self.parts.quorum)
+            .field("loss", &self.parts.loss())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,256 @@
+//! The read-write lock: many may read, or one write, over all processes.
+
+mod guard;
+mod holds;
+mod kind;
+pub(crate) mod steps;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lock::Lock;
+use crate::config::WaitStrategy;
+use crate::context::Context;
+use crate::error::Result;
+use crate::owner::Owner;
+pub use guard::{NotUpgraded, ReadGuard, WriteGuard};
+use kind::Common;
+pub use kind::{Read, Write};
+
+/// A read-write lock by name: many may read, or one write, over all processes that use
+/// the same server. Shared with Redisson's `RReadWriteLock` of the same name.
+///
+/// [`read`](Self::read) and [`write`](Self::write) acquire a side. [`read_lock`](Self::read_lock)
+/// and [`write_lock`](Self::write_lock) give a side as a [`Lock`], with all that has:
+/// leases, owners, force, questions. What a `Lock` promises holds here for each write hold
+/// against all others, and for each read hold against write holds. A read hold has a lease
+/// of its own: one that ends takes nothing from the others.
+///
+/// **Re-entrance.** An [`Owner`] that writes can read inside, and either side can be entered
+/// again. An owner that only reads can't wait for the write side, because it would wait for
+/// itself: that is an error, and [`ReadGuard::try_upgrade`] is the way. Without an owner
+/// nothing is re-entrant, reading neither: a task that reads and reads again can stand behind a
+/// writer that stands behind it.
+///
+/// **Who goes first.** A writer that waits keeps *new* readers of this library out, so that a
+/// stream of readers can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's
+/// readers don't know of it and come in all the same. In one process it is first come, first
+/// served, and readers that stand together enter together.
+///
+/// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its
+/// own timeout. So each hold here is confirmed thrice in that time, also one with a fixed lease,
+/// up to its end: see [`redisson_watchdog`](Self::redisson_watchdog).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let lock = client.rw_lock("prices");
+///
+/// let (one, two) = (lock.read().await?, lock.read().await?); // beside each other
+/// assert!(lock.try_write().await?.is_none());
+/// one.release().await?;
+/// two.release().await?;
+///
+/// let writing = lock.write().await?;
+/// assert!(lock.try_read().await?.is_none());
+/// let reading = writing.downgrade().await?; // with no writer in between
+/// reading.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RReadWriteLock")]
+#[doc(alias = "getReadWriteLock")]
+#[derive(Clone, Debug)]
+pub struct RwLock {
+    read: Lock<Read>,
+    write: Lock<Write>,
+}
+
+impl RwLock {
+    pub(crate) fn named(context: &Arc<Context>, name: &str) -> Self {
+        let common = Common::default();
+        Self {
+            read: Lock::named(Arc::clone(context), name, Read::new(common)),
+            write: Lock::named(Arc::clone(context), name, Write::new(common)),
+        }
+    }
+
+    /// The read side as a lock of its own, with the settings made so far.
+    #[doc(alias = "readLock")]
+    #[must_use]
+    pub fn read_lock(&self) -> Lock<Read> {
+        self.read.clone()
+    }
+
+    /// The write side as a lock of its own, with the settings made so far.
+    #[doc(alias = "writeLock")]
+    #[must_use]
+    pub fn write_lock(&self) -> Lock<Write> {
+        self.write.clone()
+    }
+
+    /// The name, as it was given; empty if it could not be one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.read.name()
+    }
+}
+
+/// Settings of both sides, as [`Lock`] has them. Each changes this handle only.
+impl RwLock {
+    fn each(
+        self,
+        read: impl FnOnce(Lock<Read>) -> Lock<Read>,
+        write: impl FnOnce(Lock<Write>) -> Lock<Write>,
+    ) -> Self {
+        Self {
+            read: read(self.read),
+            write: write(self.write),
+        }
+    }
+
+    /// Sets a fixed lease: see [`Lock::lease`].
+    #[doc(alias = "leaseTime")]
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        self.each(|lock| lock.lease(lease), |lock| lock.lease(lease))
+    }
+
+    /// Sets whether holds are renewed: see [`Lock::renewed`].
+    #[must_use]
+    pub fn renewed(self, renewed: bool) -> Self {
+        self.each(|lock| lock.renewed(renewed), |lock| lock.renewed(renewed))
+    }
+
+    /// Sets how often holds are renewed at least: see [`Lock::renew_every`].
+    #[must_use]
+    pub fn renew_every(self, period: Duration) -> Self {
+        self.each(
+            |lock| lock.renew_every(period),
+            |lock| lock.renew_every(period),
+        )
+    }
+
+    /// Sets how long a hold may last in all: see [`Lock::max_hold`].
+    #[must_use]
+    pub fn max_hold(self, limit: Duration) -> Self {
+        self.each(|lock| lock.max_hold(limit), |lock| lock.max_hold(limit))
+    }
+
+    /// Sets how a waiter learns that it may ask again: see [`Lock::wait_strategy`].
+    #[must_use]
+    pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
+        let same = strategy.clone();
+        self.each(
+            |lock| lock.wait_strategy(strategy),
+            |lock| lock.wait_strategy(same),
+        )
+    }
+
+    /// Sets how often a waiter asks although nothing has woken it: see [`Lock::poll_cap`].
+    /// A writer asks every 2 s at least while it [keeps readers out](Self::prefer_writers).
+    #[must_use]
+    pub fn poll_cap(self, cap: Duration) -> Self {
+        self.each(|lock| lock.poll_cap(cap), |lock| lock.poll_cap(cap))
+    }
+
+    /// Sets how long an outage is waited out: see [`Lock::outage_limit`].
+    #[must_use]
+    pub fn outage_limit(self, limit: Duration) -> Self {
+        self.each(
+            |lock| lock.outage_limit(limit),
+            |lock| lock.outage_limit(limit),
+        )
+    }
+
+    /// Acquires both sides as `owner`: see [`Owner`].
+    #[must_use]
+    pub fn owned_by(self, owner: &Owner) -> Self {
+        self.each(|lock| lock.owned_by(owner), |lock| lock.owned_by(owner))
+    }
+
+    /// Sets whether a writer that waits keeps new readers out, and whether this handle's
+    /// readers stay out for one. On by default.
+    ///
+    /// It works among the clients of this library. The writer leaves a mark that ends 5 s
+    /// after its last ask, so one whose process was killed keeps readers out no longer.
+    /// Readers inside a write hold of their owner and re-entries don't wait for it. Off,
+    /// readers come and go as Redisson's do, and a writer may wait for as long as they
+    /// overlap.
+    #[must_use]
+    pub fn prefer_writers(self, preferred: bool) -> Self {
+        self.change(|common| common.prefer_writers = preferred)
+    }
+
+    /// Tells the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock:
+    /// 30 s by default, as theirs is. Holds are confirmed every third of it at least, because
+    /// such a client's renewals can cut all leases of the lock to it. At least 3 ms.
+    #[doc(alias = "lockWatchdogTimeout")]
+    #[must_use]
+    pub fn redisson_watchdog(self, timeout: Duration) -> Self {
+        self.change(|common| common.watchdog = timeout)
+    }
+
+    fn change(self, change: impl Fn(&mut Common)) -> Self {
+        let (mut read, mut write) = (self.read.kind().clone(), self.write.kind().clone());
+        change(&mut read.common);
+        change(&mut write.common);
+        self.each(|lock| lock.with_kind(read), |lock| lock.with_kind(write))
+    }
+}
+
+/// Acquiring, in short. What each promises stands at the method of [`Lock`] that it is.
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "said once, in the methods that these are"
+)]
+impl RwLock {
+    /// Waits for the read side: [`Lock::acquire`] of [`read_lock`](Self::read_lock).
+    pub async fn read(&self) -> Result<ReadGuard> {
+        self.read.acquire().await
+    }
+
+    /// Acquires the read side if nobody writes: [`Lock::try_acquire`].
+    pub async fn try_read(&self) -> Result<Option<ReadGuard>> {
+        self.read.try_acquire().await
+    }
+
+    /// Waits at most `wait` for the read side: [`Lock::try_acquire_for`].
+    pub async fn try_read_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
+        self.read.try_acquire_for(wait).await
+    }
+
+    /// Waits until `deadline` for the read side: [`Lock::try_acquire_until`].
+    pub async fn try_read_until(
+        &self,
+        deadline: impl Into<tokio::time::Instant>,
+    ) -> Result<Option<ReadGuard>> {
+        self.read.try_acquire_until(deadline).await
+    }
+
+    /// Waits for the write side: [`Lock::acquire`] of [`write_lock`](Self::write_lock).
+    pub async fn write(&self) -> Result<WriteGuard> {
+        self.write.acquire().await
+    }
+
+    /// Acquires the write side if nobody reads or writes: [`Lock::try_acquire`].
+    pub async fn try_write(&self) -> Result<Option<WriteGuard>> {
+        self.write.try_acquire().await
+    }
+
+    /// Waits at most `wait` for the write side: [`Lock::try_acquire_for`].
+    pub async fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
+        self.write.try_acquire_for(wait).await
+    }
+
+    /// Waits until `deadline` for the write side: [`Lock::try_acquire_until`].
+    pub async fn try_write_until(
+        &self,
+        deadline: impl Into<tokio::time::Instant>,
+    ) -> Result<Option<WriteGuard>> {
+        self.write.try_acquire_until(deadline).await
+    }
+}

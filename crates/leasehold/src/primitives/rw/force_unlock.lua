@@ -1,0 +1,42 @@
+-- Ends all holds of one side, read or write, and notes that they were ended by force.
+--
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+--          `uuid:n:write`
+-- marker   hash: a field per hold that was ended by force; lives as long as the
+--          holds would have, so that their holders learn the reason
+-- side     read or write
+-- channel  where the waiters listen
+-- message  what is published there: 0 for read, 1 for write, as Redisson does
+-- Returns  1  unlocked
+--          0  it was free, or the other side has it
+--          text WRONGKIND: not a read-write lock; nothing was changed
+
+local function force_unlock(lock, marker, side, channel, message)
+  local mode = redis.call('HGET', lock, 'mode')
+  local other = foreign(lock, mode)
+  if other then
+    return other
+  end
+  if mode ~= side then
+    return 0
+  end
+  local holders = redis.call('HKEYS', lock)
+  local ttl = redis.call('PTTL', lock)
+  redis.call('DEL', lock)
+  if ttl > 0 then
+    -- Only a courtesy: it fails when the server is out of memory.
+    local size = redis.pcall('HLEN', marker)
+    local room = type(size) == 'number' and 4096 - size or 0
+    for n = 1, math.min(#holders, room) do
+      if holders[n] ~= 'mode' and type(redis.pcall('HSET', marker, holders[n], '1')) == 'table' then
+        break
+      end
+    end
+    if room > 0 and redis.call('PTTL', marker) < ttl then
+      local expiry = redis.pcall('PEXPIRE', marker, ttl)
+      if type(expiry) == 'table' then redis.pcall('DEL', marker) end
+    end
+  end
+  redis.pcall('PUBLISH', channel, message)
+  return 1
+end

@@ -1,0 +1,355 @@
+//! Proof that one side of a read-write lock is held, and the ways from one to the other.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::lock::kind::{Acquire, Made};
+use super::super::lock::{Lock, LockGuard, ask};
+use super::holds::{ReadHold, WriteAsk};
+use super::kind::{Common, Read, Write};
+use crate::backend::step::{Outcome, Value};
+use crate::cleanup::Undo;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::guard::{Held, Share};
+use crate::lease::Hold;
+use crate::loss::LossReason;
+use crate::owner::{Entry, Owner, Role};
+use crate::renewal::why_lost;
+use crate::wait::Deadline;
+
+/// A [`LockGuard`] of the read side.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct ReadGuard(LockGuard);
+
+/// A [`LockGuard`] of the write side.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct WriteGuard(LockGuard);
+
+impl WriteGuard {
+    /// Turns the write hold into a read hold, on the same terms, and lets other readers
+    /// in. No writer comes in between.
+    ///
+    /// While the same [`Owner`] has other guards of the write side, the write hold stays
+    /// until the last of them is given up, and this guard is for reading inside it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when it was not held any more.
+    /// `Unavailable` or `OutcomeUnknown` when no server answered. After an error nothing
+    /// is held: both sides are given back in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the lock back in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let lock = leasehold::Client::embedded().rw_lock("prices");
+    /// let writing = lock.write().await?;
+    /// // ... change them, then go on with what was written
+    /// let reading = writing.downgrade().await?;
+    /// assert!(lock.try_read().await?.is_some());
+    /// assert!(lock.try_write().await?.is_none());
+    /// # reading.release().await
+    /// # }
+    /// ```
+    pub async fn downgrade(self) -> Result<ReadGuard> {
+        let mut share = self.0.into_share();
+        share.hold().check()?;
+        let context = Arc::clone(share.context());
+        let key = share.hold().key.clone();
+        let reader = share.owner().map(|owner| owner.in_role(Role::Reader));
+        match reader
+            .as_ref()
+            .map(|owner| context.owners.enter(&key, owner))
+        {
+            None if share.begin_to_turn() => return turn(share, None).await.map(read_guard),
+            Some(Entry::Ask(asking)) if share.begin_to_turn() => {
+                let read = turn(share, reader).await?;
+                asking.holds(read.held());
+                return Ok(read_guard(read));
+            }
+            // It reads already. Joined once more below, on the terms of this hold.
+            Some(Entry::Joined(held)) => drop(Share::new(Arc::clone(&context), held, None)),
+            _ => {}
+        }
+        // As a thread of Redisson does it: it reads inside the write hold, and gives that up.
+        let read = lock_like(&share, Read::new(common(&share)))
+            .acquire()
+            .await?;
+        share.release().await?;
+        Ok(read)
+    }
+
+    /// Gives the lock back: see [`LockGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::release`].
+    #[doc(alias = "unlock")]
+    pub async fn release(self) -> Result<()> {
+        self.0.release().await
+    }
+
+    /// Leaves the lock to its lease: see [`LockGuard::forget`].
+    pub fn forget(self) {
+        self.0.forget();
+    }
+}
+
+impl ReadGuard {
+    /// Turns the read hold into a write hold, on the same terms, if nobody else reads.
+    /// Asks once: two readers that waited for each other to leave would do so for ever.
+    /// It goes before writers that wait.
+    ///
+    /// # Errors
+    ///
+    /// [`NotUpgraded`], which has this guard again: others read, or what its
+    /// [`error`](NotUpgraded::error) says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the lock back in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let lock = leasehold::Client::embedded().rw_lock("prices");
+    /// let reading = lock.read().await?;
+    /// match reading.try_upgrade().await {
+    ///     Ok(writing) => writing.release().await?,
+    ///     Err(not_now) => not_now.into_guard().release().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_upgrade(self) -> Result<WriteGuard, NotUpgraded> {
+        let share = self.0.share();
+        if let Err(error) = share.hold().check() {
+            return Err(NotUpgraded::new(self, Some(error)));
+        }
+        let read = share.hold().steps.wire_id().into();
+        let mut kind = Write::new(common(share));
+        kind.ask = WriteAsk::Upgrade { read };
+        let lock = lock_like(share, kind);
+        match Write::acquire_by(&lock, Deadline::Now).await {
+            // The read hold goes in the background: it stands inside the other one.
+            Ok(Some(write)) => Ok(WriteGuard(write)),
+            Ok(None) => Err(NotUpgraded::new(self, None)),
+            Err(error) => Err(NotUpgraded::new(self, Some(error))),
+        }
+    }
+
+    /// Gives the lock back: see [`LockGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::release`].
+    #[doc(alias = "unlock")]
+    pub async fn release(self) -> Result<()> {
+        self.0.release().await
+    }
+
+    /// Leaves the lock to its lease: see [`LockGuard::forget`].
+    pub fn forget(self) {
+        self.0.forget();
+    }
+}
+
+/// Why a [`ReadGuard`] has not become a [`WriteGuard`], with that guard.
+#[derive(Debug)]
+pub struct NotUpgraded {
+    guard: ReadGuard,
+    error: Option<Error>,
+}
+
+impl NotUpgraded {
+    fn new(guard: ReadGuard, error: Option<Error>) -> Self {
+        Self { guard, error }
+    }
+
+    /// The guard, which is for reading as before.
+    pub fn into_guard(self) -> ReadGuard {
+        self.guard
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn into_parts(self) -> (ReadGuard, Option<Error>) {
+        (self.guard, self.error)
+    }
+
+    /// What went wrong; `None` when others read.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+}
+
+impl fmt::Display for NotUpgraded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.guard.0.share().hold().key;
+        match &self.error {
+            Some(error) => write!(f, "the read lock `{key}` was not upgraded: {error}"),
+            None => write!(
+                f,
+                "the read lock `{key}` was not upgraded, because others read; \
+                 release it and acquire the write lock"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NotUpgraded {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.as_ref().map(|error| error as _)
+    }
+}
+
+/// Turns a write hold that is on its way to it into a read hold. What comes to an error
+/// is given back, both as the one and as the other.
+async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
+    let context = Arc::clone(write.context());
+    let (key, terms) = (write.hold().key.clone(), write.hold().terms());
+    let written = &write.hold().steps;
+    let id = written
+        .spare_id()
+        .unwrap_or_else(|| context.fresh_wire_id());
+    let read = ReadHold::new(key.clone(), key.rw_channel().into(), id, None, false);
+    let operation = read.downgrade(written.wire_id(), terms.lease);
+    let (clock, margin) = (context.clock, context.margin);
+    let hold = Hold::new(
+        key.clone(),
+        Box::new(read),
+        terms,
+        clock,
+        margin,
+        clock.now(),
+    );
+    let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
+    let end = clock.now() + context.backend.reply_limit();
+    let mut pause = Duration::from_millis(10);
+    let mut asked_before = false;
+    loop {
+        let reply = context.backend.submit(operation.clone());
+        if !asked_before {
+            undo.watch(&reply);
+        }
+        match reply.await {
+            Ok(Value::Int(1)) => break,
+            Ok(Value::Int(_)) => {
+                undo.disarm();
+                return Err(Error::lost(&key, why(&context, &write).await));
+            }
+            Ok(_) => return Err(ask::makes_no_sense(&context.backend).into_error(&key)),
+            // It can be asked again: a second time it changes nothing.
+            Err(failure) if failure.may_heal() && clock.now() < end => {
+                asked_before |= failure.outcome == Outcome::MayHaveRun;
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            Err(failure) => {
+                if !asked_before {
+                    undo.failed(failure.outcome);
+                }
+                return Err(failure.into_error(&key));
+            }
+        }
+    }
+    undo.granted();
+    if !hold.granted(None) {
+        return Err(Error::lost(&key, LossReason::Expired));
+    }
+    context.renewal.keep(&hold);
+    let limit = hold.must_end_at();
+    write.has_turned();
+    let reader = reader.map(|owner| (key, owner));
+    Ok(Share::new(context, Held::new(undo, reader), limit))
+}
+
+async fn why(context: &Context, write: &Share) -> LossReason {
+    why_lost(&context.backend, write.hold(), context.clock).await
+}
+
+fn read_guard(share: Share) -> ReadGuard {
+    ReadGuard(LockGuard::new(share))
+}
+
+/// The lock of a guard's name, for its owner and on its terms.
+fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
+    share: &Share,
+    kind: K,
+) -> Lock<K> {
+    let hold = share.hold();
+    let lock = Lock::named(Arc::clone(share.context()), hold.key.as_str(), kind);
+    let lock = lock.on_terms(hold.terms());
+    match share.owner() {
+        Some(owner) => lock.owned_by(owner),
+        None => lock,
+    }
+}
+
+/// The settings that matter for a hold, from one that is there.
+fn common(share: &Share) -> Common {
+    let reminded = share
+        .hold()
+        .terms()
+        .remind_every
+        .unwrap_or(Common::default().watchdog / 3);
+    Common {
+        watchdog: reminded * 3,
+        ..Common::default()
+    }
+}
+
+macro_rules! is_a_lock_guard {
+    ($guard:ident) => {
+        impl Made for $guard {
+            fn made(guard: LockGuard) -> Self {
+                Self(guard)
+            }
+        }
+
+        impl From<$guard> for LockGuard {
+            fn from(guard: $guard) -> Self {
+                guard.0
+            }
+        }
+
+        impl AsRef<LockGuard> for $guard {
+            fn as_ref(&self) -> &LockGuard {
+                &self.0
+            }
+        }
+
+        impl Deref for $guard {
+            type Target = LockGuard;
+
+            fn deref(&self) -> &LockGuard {
+                &self.0
+            }
+        }
+    };
+}
+
+is_a_lock_guard!(ReadGuard);
+is_a_lock_guard!(WriteGuard);

@@ -1,0 +1,309 @@
+//! The operations on one hold of either side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::super::lock::steps::ms;
+use super::kind::Side;
+use super::steps;
+use crate::backend::step::{Operation, Value};
+use crate::key::Key;
+use crate::lease::{Asked, HoldSteps};
+use crate::loss::LossReason;
+
+/// What ends the field of a write hold, as Redisson has it.
+const WRITE: &str = ":write";
+
+/// The operations on one read hold.
+pub(super) struct ReadHold {
+    key: Key,
+    channel: Arc<str>,
+    /// `uuid:n`.
+    id: String,
+    /// The field of the write hold that its owner has.
+    within: Option<String>,
+    /// Whether it stays out while one of our writers waits.
+    polite: bool,
+}
+
+impl ReadHold {
+    pub(super) fn new(
+        key: Key,
+        channel: Arc<str>,
+        id: String,
+        within: Option<String>,
+        polite: bool,
+    ) -> Self {
+        Self {
+            key,
+            channel,
+            id,
+            within,
+            polite,
+        }
+    }
+
+    fn lock(&self) -> Vec<u8> {
+        self.key.as_str().into()
+    }
+
+    fn timeout(&self) -> Vec<u8> {
+        self.key.read_timeout(&self.id).into_bytes()
+    }
+
+    fn hold(&self) -> Vec<u8> {
+        self.id.clone().into_bytes()
+    }
+
+    /// Turns the write hold `write` into this one. Replies 1, or 0 when that is not there.
+    pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
+        let parts = vec![
+            self.lock(),
+            self.timeout(),
+            write.into(),
+            self.hold(),
+            ms(lease),
+            self.channel.as_bytes().into(),
+        ];
+        Operation::new(&steps::DOWNGRADE, parts)
+    }
+}
+
+impl HoldSteps for ReadHold {
+    fn acquire(&self, lease: Duration) -> Operation {
+        let parts = vec![
+            self.lock(),
+            self.timeout(),
+            self.key.waiting_writers().into_bytes(),
+            self.hold(),
+            self.within.clone().unwrap_or_default().into_bytes(),
+            ms(lease),
+            u8::from(self.polite).to_string().into_bytes(),
+        ];
+        Operation::new(&steps::ACQUIRE_READ, parts)
+    }
+
+    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+        asked(&reply)
+    }
+
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
+        let parts = vec![
+            self.lock(),
+            self.timeout(),
+            self.hold(),
+            ms(lease),
+            ms(most.unwrap_or_default()),
+        ];
+        Operation::new(&steps::RENEW_READ, parts)
+    }
+
+    fn release(&self) -> Operation {
+        let parts = vec![
+            self.lock(),
+            self.timeout(),
+            self.hold(),
+            self.channel.as_bytes().into(),
+        ];
+        Operation::new(&steps::RELEASE_READ, parts)
+    }
+
+    fn why_lost(&self) -> Operation {
+        why_lost(&self.key, &self.id)
+    }
+
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
+        read_why_lost(&reply)
+    }
+
+    fn wire_id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// The operations on one write hold.
+pub(super) struct WriteHold {
+    key: Key,
+    channel: Arc<str>,
+    /// `uuid:n:write`.
+    id: String,
+    ask: WriteAsk,
+    /// Whether a read hold has taken `uuid:n`.
+    number_taken: AtomicBool,
+}
+
+/// How a write hold is asked for.
+#[derive(Clone, Debug)]
+pub(super) enum WriteAsk {
+    /// Now or not at all.
+    Once,
+    /// With a mark, if it has to wait.
+    Waiting(Arc<Waiter>),
+    /// By the holder of this read hold.
+    Upgrade { read: Arc<str> },
+}
+
+/// A writer that waits, and the mark that it may have left.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    id: String,
+    mark: Duration,
+    marked: AtomicBool,
+}
+
+impl Waiter {
+    pub(super) fn new(id: String, mark: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            mark,
+            marked: AtomicBool::new(false),
+        })
+    }
+
+    /// The id under which it may have left a mark.
+    pub(super) fn marked(&self) -> Option<&str> {
+        self.marked.load(Ordering::Relaxed).then_some(&self.id)
+    }
+
+    /// It has what it waited for, and the grant took the mark back.
+    pub(super) fn served(&self) {
+        self.marked.store(false, Ordering::Relaxed);
+    }
+}
+
+impl WriteHold {
+    pub(super) fn new(key: Key, channel: Arc<str>, number: &str, ask: WriteAsk) -> Self {
+        Self {
+            key,
+            channel,
+            id: format!("{number}{WRITE}"),
+            ask,
+            number_taken: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> Vec<u8> {
+        self.key.as_str().into()
+    }
+
+    fn hold(&self) -> Vec<u8> {
+        self.id.clone().into_bytes()
+    }
+}
+
+impl HoldSteps for WriteHold {
+    fn acquire(&self, lease: Duration) -> Operation {
+        let (waiter, mark) = match &self.ask {
+            WriteAsk::Upgrade { read } => {
+                let read = read.as_bytes().into();
+                let parts = vec![self.lock(), self.hold(), read, ms(lease)];
+                return Operation::new(&steps::UPGRADE, parts);
+            }
+            WriteAsk::Once => ("", Duration::ZERO),
+            WriteAsk::Waiting(waiter) => {
+                waiter.marked.store(true, Ordering::Relaxed);
+                (&*waiter.id, waiter.mark)
+            }
+        };
+        let parts = vec![
+            self.lock(),
+            self.key.waiting_writers().into_bytes(),
+            self.hold(),
+            ms(lease),
+            waiter.into(),
+            ms(mark),
+        ];
+        Operation::new(&steps::ACQUIRE_WRITE, parts)
+    }
+
+    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+        asked(&reply)
+    }
+
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
+        let parts = vec![
+            self.lock(),
+            self.hold(),
+            ms(lease),
+            ms(most.unwrap_or_default()),
+        ];
+        Operation::new(&steps::RENEW_WRITE, parts)
+    }
+
+    fn release(&self) -> Operation {
+        let parts = vec![self.lock(), self.hold(), self.channel.as_bytes().into()];
+        Operation::new(&steps::RELEASE_WRITE, parts)
+    }
+
+    fn why_lost(&self) -> Operation {
+        why_lost(&self.key, &self.id)
+    }
+
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
+        read_why_lost(&reply)
+    }
+
+    fn wire_id(&self) -> &str {
+        &self.id
+    }
+
+    fn spare_id(&self) -> Option<String> {
+        let number = self.id.strip_suffix(WRITE)?;
+        (!self.number_taken.swap(true, Ordering::Relaxed)).then(|| number.to_owned())
+    }
+}
+
+fn asked(reply: &Value) -> Option<Asked> {
+    match reply {
+        Value::Nil => Some(Asked::Granted { token: None }),
+        Value::Int(ttl_ms) => Some(Asked::Busy { ttl_ms: *ttl_ms }),
+        _ => None,
+    }
+}
+
+fn why_lost(key: &Key, id: &str) -> Operation {
+    let marker = key.forced_marker().into_bytes();
+    let parts = vec![key.as_str().into(), marker, id.into()];
+    Operation::new(&steps::WHY_LOST, parts)
+}
+
+fn read_why_lost(reply: &Value) -> Option<LossReason> {
+    let Value::List(items) = reply else {
+        return None;
+    };
+    match &items[..] {
+        [_, Value::Int(1)] => Some(LossReason::Forced),
+        [Value::Text(holder), _] if !holder.is_empty() => Some(LossReason::Taken {
+            by: String::from_utf8_lossy(holder).into_owned(),
+        }),
+        _ => None,
+    }
+}
+
+/// Takes back the mark of a writer that waits no more.
+pub(super) fn withdraw(key: &Key, waiter: &str, channel: &str) -> Operation {
+    let writers = key.waiting_writers().into_bytes();
+    Operation::new(
+        &steps::WITHDRAW,
+        vec![writers, waiter.into(), channel.into()],
+    )
+}
+
+pub(super) fn inspect(key: &Key, side: Side) -> Operation {
+    Operation::new(
+        &steps::INSPECT,
+        vec![key.as_str().into(), side.name().into()],
+    )
+}
+
+pub(super) fn force_unlock(key: &Key, side: Side, channel: &str) -> Operation {
+    let parts = vec![
+        key.as_str().into(),
+        key.forced_marker().into_bytes(),
+        side.name().into(),
+        channel.into(),
+        side.message().into(),
+    ];
+    Operation::new(&steps::FORCE_UNLOCK, parts)
+}

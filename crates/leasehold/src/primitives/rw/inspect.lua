@@ -1,0 +1,31 @@
+-- Says who holds one side, read or write, and for how long. Read holds that are over,
+-- although their fields still stand, are left out.
+--
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+--          `uuid:n:write`
+-- side     read or write; a writer that reads as well holds both
+-- Returns  { ttl, holder, count, ... }  ttl in ms, -1 without expiry
+--          { -2 }                       nobody
+--          text WRONGKIND: not a read-write lock
+
+local function inspect(lock, side)
+  local mode = redis.call('HGET', lock, 'mode')
+  local other = foreign(lock, mode)
+  if other then
+    return other
+  end
+  local reply = { redis.call('PTTL', lock) }
+  if mode == 'write' or mode == side then
+    local fields = redis.call('HGETALL', lock)
+    for n = 1, #fields, 2 do
+      local field, count = fields[n], tonumber(string.match(fields[n + 1], '^%d+$'))
+      local writes = string.find(field, ':write', 1, true) ~= nil
+      if field ~= 'mode' and count and writes == (side == 'write')
+        and (writes or left(lock, field, count) >= 0) then
+        reply[#reply + 1] = field
+        reply[#reply + 1] = fields[n + 1]
+      end
+    end
+  end
+  return #reply > 1 and reply or { -2 }
+end

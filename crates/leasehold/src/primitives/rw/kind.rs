@@ -1,0 +1,289 @@
+//! The two sides of a read-write lock: how each is acquired, and asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::lock::kind::{Acquire, Named};
+use super::super::lock::{Kind, Lock, LockGuard, ask};
+use super::guard::{ReadGuard, WriteGuard};
+use super::holds::{self, ReadHold, Waiter, WriteAsk, WriteHold};
+use crate::backend::step::Operation;
+use crate::config::Terms;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Held;
+use crate::key::Key;
+use crate::lease::{Hold, HoldSteps};
+use crate::owner::{Owner, Role};
+use crate::wait::Deadline;
+use crate::wait::turns::Line;
+
+/// How long the mark of a waiting writer keeps our new readers out, and how often it
+/// renews it at least.
+pub(super) const MARK: Duration = Duration::from_secs(5);
+const MARK_EVERY: Duration = Duration::from_secs(2);
+
+/// Which side of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Read,
+    Write,
+}
+
+impl Side {
+    /// Its `mode` in the hash.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+
+    /// What is published when it is unlocked.
+    pub(super) fn message(self) -> &'static str {
+        match self {
+            Self::Read => "0",
+            Self::Write => "1",
+        }
+    }
+}
+
+/// What both sides of a [`RwLock`](crate::RwLock) are set to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Common {
+    pub(super) prefer_writers: bool,
+    /// The shortest watchdog timeout of the Redisson clients that share the lock.
+    pub(super) watchdog: Duration,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self {
+            prefer_writers: true,
+            // Redisson's own default.
+            watchdog: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Common {
+    /// A Java reader's watchdog sets the expiry of the lock, and before Redisson 4.4 of
+    /// every read hold, to its own timeout. Whoever was promised more says so thrice in
+    /// that time, also with a fixed lease.
+    fn terms(self, terms: Terms) -> Terms {
+        let period = (self.watchdog / 3).max(Duration::from_millis(1));
+        Terms {
+            renew_every: terms.renew_every.map(|every| every.min(period)),
+            remind_every: Some(period),
+            ..terms
+        }
+    }
+}
+
+/// The kind of lock that [`RwLock::read_lock`](crate::RwLock::read_lock) gives: many may
+/// hold it at a time.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Read {
+    pub(super) common: Common,
+    /// The write hold that its owner has.
+    within: Option<Arc<Hold>>,
+}
+
+impl Read {
+    pub(super) fn new(common: Common) -> Self {
+        Self {
+            common,
+            within: None,
+        }
+    }
+}
+
+impl Kind for Read {
+    type Guard = ReadGuard;
+}
+
+impl Acquire for Read {
+    const ROLE: Role = Role::Reader;
+
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        let key = lock.key()?;
+        let Some(write) = held(lock.context(), key, lock.owner(), Role::Writer) else {
+            return ask::acquire_by(lock, deadline).await;
+        };
+        let kind = Self {
+            common: lock.kind().common,
+            within: Some(Arc::clone(write.hold())),
+        };
+        ask::acquire_by(&lock.with_kind(kind), deadline).await
+    }
+}
+
+impl Named for Read {
+    fn channel(&self, key: &Key) -> String {
+        key.rw_channel()
+    }
+
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        let kind = lock.kind();
+        let within = kind.within.as_ref().map(|write| &write.steps);
+        // The first read hold has the number of the write hold, as a thread of Redisson
+        // has one for both. No later one has: an id belongs to one hold.
+        let id = within.and_then(|write| write.spare_id()).unwrap_or(id);
+        let within = within.map(|write| write.wire_id().to_owned());
+        let polite = kind.common.prefer_writers;
+        Box::new(ReadHold::new(
+            key.clone(),
+            lock.channel(),
+            id,
+            within,
+            polite,
+        ))
+    }
+
+    fn inspect(&self, key: &Key) -> Operation {
+        holds::inspect(key, Side::Read)
+    }
+
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
+        holds::force_unlock(key, Side::Read, channel)
+    }
+
+    fn terms(&self, terms: Terms) -> Terms {
+        self.common.terms(terms)
+    }
+
+    fn line(lock: &Lock<Self>) -> Line {
+        match lock.kind().within {
+            // Whoever stands in the line waits for this owner.
+            Some(_) => Line::Alone,
+            None => Line::Together,
+        }
+    }
+}
+
+/// The kind of lock that [`RwLock::write_lock`](crate::RwLock::write_lock) gives: one
+/// holder at a time, and nobody reads beside it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Write {
+    pub(super) common: Common,
+    pub(super) ask: WriteAsk,
+}
+
+impl Write {
+    pub(super) fn new(common: Common) -> Self {
+        Self {
+            common,
+            ask: WriteAsk::Once,
+        }
+    }
+}
+
+impl Kind for Write {
+    type Guard = WriteGuard;
+}
+
+impl Acquire for Write {
+    const ROLE: Role = Role::Writer;
+
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        let kind = lock.kind();
+        if matches!(deadline, Deadline::Now) {
+            return ask::acquire_by(lock, deadline).await;
+        }
+        let (key, context) = (lock.key()?, lock.context());
+        let has = |role| held(context, key, lock.owner(), role).is_some();
+        if has(Role::Reader) && !has(Role::Writer) {
+            return Err(waits_for_itself(key));
+        }
+        if !kind.common.prefer_writers {
+            return ask::acquire_by(lock, deadline).await;
+        }
+        let mark = Mark {
+            lock,
+            key,
+            waiter: Waiter::new(context.fresh_wire_id(), MARK),
+        };
+        let mut waiting = lock.with_kind(Self {
+            common: kind.common,
+            ask: WriteAsk::Waiting(Arc::clone(&mark.waiter)),
+        });
+        waiting.ask_at_least_every(MARK_EVERY);
+        let guard = ask::acquire_by(&waiting, deadline).await?;
+        if guard.is_some() {
+            mark.waiter.served();
+        }
+        Ok(guard)
+    }
+}
+
+impl Named for Write {
+    fn channel(&self, key: &Key) -> String {
+        key.rw_channel()
+    }
+
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        let ask = lock.kind().ask.clone();
+        Box::new(WriteHold::new(key.clone(), lock.channel(), &id, ask))
+    }
+
+    fn inspect(&self, key: &Key) -> Operation {
+        holds::inspect(key, Side::Write)
+    }
+
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
+        holds::force_unlock(key, Side::Write, channel)
+    }
+
+    fn terms(&self, terms: Terms) -> Terms {
+        self.common.terms(terms)
+    }
+
+    fn line(lock: &Lock<Self>) -> Line {
+        match lock.kind().ask {
+            WriteAsk::Upgrade { .. } => Line::Alone,
+            _ if lock.kind().common.prefer_writers => Line::Exclusive,
+            _ => Line::OneAsks,
+        }
+    }
+}
+
+/// The mark that a waiting writer may have left; taken back when the wait ends without
+/// a grant, however it ends.
+struct Mark<'a> {
+    lock: &'a Lock<Write>,
+    key: &'a Key,
+    waiter: Arc<Waiter>,
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter.marked() {
+            let withdraw = holds::withdraw(self.key, waiter, &self.lock.channel());
+            self.lock.context().cleanup.send(withdraw);
+        }
+    }
+}
+
+/// What an owner holds in a role, unless it is lost.
+pub(super) fn held(
+    context: &Context,
+    key: &Key,
+    owner: Option<&Owner>,
+    role: Role,
+) -> Option<Arc<Held>> {
+    let held = context.owners.held(key, &owner?.in_role(role))?;
+    held.hold().loss().is_none().then_some(held)
+}
+
+fn waits_for_itself(key: &Key) -> Error {
+    Error::new(
+        ErrorKind::Misuse,
+        format!(
+            "this owner reads `{key}`, so writing would wait for itself; release the read lock \
+             first, or upgrade its guard with try_upgrade"
+        ),
+    )
+    .with_key(key)
+}

@@ -1,0 +1,23 @@
+-- Makes this write hold last for a lease from now at least.
+--
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+--           `uuid:n:write`
+-- hold      this hold's field
+-- lease_ms  how long it lasts from now
+-- most_ms   it is made shorter if it has more than that; 0 for never
+-- Returns   n  renewed, and n ms are left now
+--           0  not ours any more; nothing was changed
+
+local function renew_write(lock, hold, lease_ms, most_ms)
+  if redis.call('HEXISTS', lock, hold) == 0 then
+    return 0
+  end
+  local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
+  -- Not shorter while its owner reads inside it, perhaps for longer.
+  local too_long = most > 0 and ttl > most and redis.call('HLEN', lock) == 2
+  if ttl < tonumber(lease_ms) or too_long then
+    redis.call('PEXPIRE', lock, lease_ms)
+    ttl = tonumber(lease_ms)
+  end
+  return ttl
+end

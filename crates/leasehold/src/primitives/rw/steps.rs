@@ -1,0 +1,502 @@
+//! The steps of the read-write lock, each with its twin on the embedded keyspace. The
+//! Lua beside this file says what each does.
+
+use super::super::lock::steps::{arity, lengthen, number};
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Refusal, Step, Value};
+
+/// A step whose file needs those it shares with others before it.
+macro_rules! lua {
+    ($($file:literal),+) => { concat!($(include_str!($file)),+) };
+}
+
+pub(crate) static ACQUIRE_READ: Step = Step {
+    name: "rw.acquire_read",
+    lua: lua!("shape.lua", "acquire_read.lua"),
+    keys: 3,
+    args: 4,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [lock, timeout, writers, hold, within, lease_ms, polite] = parts else {
+            return Err(arity());
+        };
+        let mode = mode(keyspace, lock)?;
+        if mode.is_some() && keyspace.hexists(lock, hold)? && keyspace.exists(timeout) {
+            return Ok(Value::Nil);
+        }
+        if mode == Some(Mode::Write) {
+            if within.is_empty() || !keyspace.hexists(lock, within)? {
+                return Ok(Value::Int(keyspace.pttl(lock)));
+            }
+        } else if polite == b"1"
+            && let Some(rest @ 1..) = marked_for(keyspace, writers)
+        {
+            return Ok(Value::Int(rest));
+        }
+        let lease_ms = number(lease_ms)?;
+        keyspace.set(timeout, b"1");
+        keyspace.pexpire(timeout, lease_ms);
+        keyspace.hset(lock, b"mode", mode.unwrap_or(Mode::Read).name())?;
+        keyspace.hset(lock, hold, b"1")?;
+        if mode.is_none() || keyspace.pttl(lock) >= 0 {
+            lengthen(keyspace, lock, lease_ms);
+        }
+        Ok(Value::Nil)
+    },
+};
+
+pub(crate) static ACQUIRE_WRITE: Step = Step {
+    name: "rw.acquire_write",
+    lua: lua!("shape.lua", "acquire_write.lua"),
+    keys: 2,
+    args: 4,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [lock, writers, hold, lease_ms, waiter, mark_ms] = parts else {
+            return Err(arity());
+        };
+        let marks = mark_ms != b"0";
+        if mode(keyspace, lock)?.is_none() {
+            keyspace.hset(lock, b"mode", b"write")?;
+            keyspace.hset(lock, hold, b"1")?;
+            keyspace.pexpire(lock, number(lease_ms)?);
+            if marks {
+                // Of another type: only a courtesy.
+                let _ = keyspace.zrem(writers, waiter);
+            }
+            return Ok(Value::Nil);
+        }
+        if keyspace.hexists(lock, hold)? {
+            return Ok(Value::Nil);
+        }
+        if marks {
+            let _ = mark(keyspace, writers, waiter, number(mark_ms)?);
+        }
+        Ok(Value::Int(keyspace.pttl(lock)))
+    },
+};
+
+pub(crate) static WITHDRAW: Step = Step {
+    name: "rw.withdraw",
+    lua: include_str!("withdraw.lua"),
+    keys: 1,
+    args: 2,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [writers, waiter, channel] = parts else {
+            return Err(arity());
+        };
+        let gone = keyspace.zrem(writers, waiter)?;
+        if gone && !keyspace.exists(writers) {
+            keyspace.publish(channel, b"1");
+        }
+        Ok(Value::Int(gone.into()))
+    },
+};
+
+pub(crate) static RELEASE_READ: Step = Step {
+    name: "rw.release_read",
+    lua: lua!("left.lua", "settle.lua", "release_read.lua"),
+    keys: 2,
+    args: 2,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, timeout, hold, channel] = parts else {
+            return Err(arity());
+        };
+        let stood = keyspace.hdel(lock, hold)?;
+        let held = keyspace.del(timeout);
+        if !stood {
+            return Ok(Value::Int(0));
+        }
+        let writes = keyspace.hget(lock, b"mode")?.as_deref() == Some(b"write");
+        let fields = keyspace.hlen(lock)?;
+        if fields == 1 || !(writes || fields > 64 && !has_its_turn(keyspace, hold, fields)) {
+            settle(keyspace, lock, channel, b"0")?;
+        }
+        Ok(Value::Int(held.into()))
+    },
+};
+
+pub(crate) static RELEASE_WRITE: Step = Step {
+    name: "rw.release_write",
+    lua: lua!("left.lua", "settle.lua", "release_write.lua"),
+    keys: 1,
+    args: 2,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, hold, channel] = parts else {
+            return Err(arity());
+        };
+        if !keyspace.hdel(lock, hold)? {
+            return Ok(Value::Int(0));
+        }
+        if keyspace.hlen(lock)? > 1 {
+            keyspace.hset(lock, b"mode", b"read")?;
+        }
+        settle(keyspace, lock, channel, b"1")?;
+        if keyspace.exists(lock) {
+            keyspace.publish(channel, b"1");
+        }
+        Ok(Value::Int(1))
+    },
+};
+
+pub(crate) static RENEW_READ: Step = Step {
+    name: "rw.renew_read",
+    lua: include_str!("renew_read.lua"),
+    keys: 2,
+    args: 3,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [lock, timeout, hold, lease_ms, most_ms] = parts else {
+            return Err(arity());
+        };
+        let mut ttl = keyspace.pttl(timeout);
+        if ttl == -2 || !keyspace.hexists(lock, hold)? {
+            return Ok(Value::Int(0));
+        }
+        let (lease_ms, most_ms) = (whole(number(lease_ms)?), whole(number(most_ms)?));
+        if ttl < lease_ms || (most_ms > 0 && ttl > most_ms) {
+            keyspace.pexpire(timeout, lease_ms.unsigned_abs());
+            ttl = lease_ms;
+        }
+        let lock_ttl = keyspace.pttl(lock);
+        let alone = keyspace.hlen(lock)? == 2;
+        let too_long = lock_ttl == -1 || (most_ms > 0 && lock_ttl > most_ms);
+        if (lock_ttl >= 0 && lock_ttl < ttl) || (alone && too_long) {
+            keyspace.pexpire(lock, ttl.unsigned_abs());
+        }
+        Ok(Value::Int(ttl))
+    },
+};
+
+pub(crate) static RENEW_WRITE: Step = Step {
+    name: "rw.renew_write",
+    lua: include_str!("renew_write.lua"),
+    keys: 1,
+    args: 3,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [lock, hold, lease_ms, most_ms] = parts else {
+            return Err(arity());
+        };
+        if !keyspace.hexists(lock, hold)? {
+            return Ok(Value::Int(0));
+        }
+        let (lease_ms, most_ms) = (whole(number(lease_ms)?), whole(number(most_ms)?));
+        let ttl = keyspace.pttl(lock);
+        let too_long = most_ms > 0 && ttl > most_ms && keyspace.hlen(lock)? == 2;
+        if ttl < lease_ms || too_long {
+            keyspace.pexpire(lock, lease_ms.unsigned_abs());
+        }
+        Ok(Value::Int(keyspace.pttl(lock)))
+    },
+};
+
+pub(crate) static DOWNGRADE: Step = Step {
+    name: "rw.downgrade",
+    lua: lua!("left.lua", "settle.lua", "downgrade.lua"),
+    keys: 2,
+    args: 4,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [lock, timeout, hold, read, lease_ms, channel] = parts else {
+            return Err(arity());
+        };
+        if !keyspace.hexists(lock, hold)? {
+            let done = keyspace.hexists(lock, read)? && keyspace.exists(timeout);
+            return Ok(Value::Int(done.into()));
+        }
+        let lease_ms = number(lease_ms)?;
+        lengthen(keyspace, lock, lease_ms);
+        keyspace.set(timeout, b"1");
+        keyspace.pexpire(timeout, lease_ms);
+        keyspace.hset(lock, b"mode", b"read")?;
+        keyspace.hset(lock, read, b"1")?;
+        keyspace.hdel(lock, hold)?;
+        settle(keyspace, lock, channel, b"1")?;
+        keyspace.publish(channel, b"1");
+        Ok(Value::Int(1))
+    },
+};
+
+pub(crate) static UPGRADE: Step = Step {
+    name: "rw.upgrade",
+    lua: lua!("shape.lua", "left.lua", "upgrade.lua"),
+    keys: 1,
+    args: 3,
+    grants: true,
+    twin: |keyspace, parts| {
+        let [lock, hold, read, lease_ms] = parts else {
+            return Err(arity());
+        };
+        let mode = mode(keyspace, lock)?;
+        if mode == Some(Mode::Write) && keyspace.hexists(lock, hold)? {
+            return Ok(Value::Nil);
+        }
+        let alive = read_holds(keyspace, lock)?
+            .into_iter()
+            .filter(|(_, left)| *left >= 0)
+            .map(|(field, _)| field);
+        if mode != Some(Mode::Read) || !alive.eq([read.clone()]) {
+            return Ok(Value::Int(keyspace.pttl(lock)));
+        }
+        for (field, _) in keyspace.hgetall(lock)? {
+            if field != b"mode" && field != *read {
+                keyspace.hdel(lock, &field)?;
+            }
+        }
+        lengthen(keyspace, lock, number(lease_ms)?);
+        keyspace.hset(lock, b"mode", b"write")?;
+        keyspace.hset(lock, hold, b"1")?;
+        Ok(Value::Nil)
+    },
+};
+
+pub(crate) static WHY_LOST: Step = Step {
+    name: "rw.why_lost",
+    lua: include_str!("why_lost.lua"),
+    keys: 2,
+    args: 1,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, marker, hold] = parts else {
+            return Err(arity());
+        };
+        let mut holder = Vec::new();
+        if keyspace.hget(lock, b"mode")?.as_deref() == Some(b"write") && keyspace.hlen(lock)? < 64 {
+            let mut fields = keyspace.hgetall(lock)?.into_iter();
+            if let Some((writer, _)) = fields.rfind(|(field, _)| writes(field) && field != hold) {
+                holder = writer;
+            }
+        }
+        let forced = i64::from(keyspace.hexists(marker, hold)?);
+        Ok(Value::List(vec![Value::Text(holder), Value::Int(forced)]))
+    },
+};
+
+pub(crate) static FORCE_UNLOCK: Step = Step {
+    name: "rw.force_unlock",
+    lua: lua!("shape.lua", "force_unlock.lua"),
+    keys: 2,
+    args: 3,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, marker, side, channel, message] = parts else {
+            return Err(arity());
+        };
+        if mode(keyspace, lock)?.is_none_or(|mode| mode.name() != &side[..]) {
+            return Ok(Value::Int(0));
+        }
+        let holders = keyspace.hgetall(lock)?;
+        let ttl = keyspace.pttl(lock);
+        keyspace.del(lock);
+        if let (Ok(ttl @ 1..), Ok(size)) = (u64::try_from(ttl), keyspace.hlen(marker)) {
+            let room = 4096_usize.saturating_sub(size);
+            for (holder, _) in holders.iter().take(room) {
+                if holder != b"mode" {
+                    keyspace.hset(marker, holder, b"1")?;
+                }
+            }
+            if room > 0 {
+                lengthen(keyspace, marker, ttl);
+            }
+        }
+        keyspace.publish(channel, message);
+        Ok(Value::Int(1))
+    },
+};
+
+pub(crate) static INSPECT: Step = Step {
+    name: "rw.inspect",
+    lua: lua!("shape.lua", "left.lua", "inspect.lua"),
+    keys: 1,
+    args: 1,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [lock, side] = parts else {
+            return Err(arity());
+        };
+        let mode = mode(keyspace, lock)?;
+        let mut reply = vec![Value::Int(keyspace.pttl(lock))];
+        if mode.is_some_and(|mode| mode == Mode::Write || mode.name() == &side[..]) {
+            for (field, count) in keyspace.hgetall(lock)? {
+                let Some(holds) = hold_count(&field, &count) else {
+                    continue;
+                };
+                let shown = match (writes(&field), &side[..]) {
+                    (true, b"write") => true,
+                    (false, b"read") => left(keyspace, lock, &field, holds) >= 0,
+                    _ => false,
+                };
+                if shown {
+                    reply.extend([Value::Text(field), Value::Text(count)]);
+                }
+            }
+        }
+        if reply.len() == 1 {
+            reply = vec![Value::Int(-2)];
+        }
+        Ok(Value::List(reply))
+    },
+};
+
+/// All of them, in the order they stand in the script.
+pub(crate) static ALL: [&Step; 12] = [
+    &ACQUIRE_READ,
+    &ACQUIRE_WRITE,
+    &RELEASE_READ,
+    &RELEASE_WRITE,
+    &RENEW_READ,
+    &RENEW_WRITE,
+    &WITHDRAW,
+    &DOWNGRADE,
+    &UPGRADE,
+    &WHY_LOST,
+    &FORCE_UNLOCK,
+    &INSPECT,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Read,
+    Write,
+}
+
+impl Mode {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Read => b"read",
+            Self::Write => b"write",
+        }
+    }
+}
+
+/// The mode of a lock, `None` when it is free, or what stands in the way: `shape.lua`.
+fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
+    let mode = keyspace.hget(lock, b"mode")?;
+    match mode.as_deref() {
+        Some(b"read") => return Ok(Some(Mode::Read)),
+        Some(b"write") => return Ok(Some(Mode::Write)),
+        _ => {}
+    }
+    let fields = keyspace.hgetall(lock)?;
+    match &fields[..] {
+        [] => Ok(None),
+        [(_, count)]
+            if mode.is_none() && !count.is_empty() && count.iter().all(u8::is_ascii_digit) =>
+        {
+            Err(Refusal("WRONGKIND a plain lock".into()))
+        }
+        _ => Err(Refusal(format!(
+            "WRONGKIND a hash that is not a lock ({} fields)",
+            fields.len()
+        ))),
+    }
+}
+
+fn writes(field: &[u8]) -> bool {
+    field.windows(6).any(|part| part == b":write")
+}
+
+/// How often Redisson counts the hold of this field; `None` for what is no hold.
+fn hold_count(field: &[u8], value: &[u8]) -> Option<u64> {
+    let count = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (field != b"mode").then_some(count)
+}
+
+/// Each hold's field, with what it has left as a read hold.
+fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)>, Refusal> {
+    let mut holds = Vec::new();
+    for (field, value) in keyspace.hgetall(lock)? {
+        if let Some(count) = hold_count(&field, &value) {
+            let left = left(keyspace, lock, &field, count);
+            holds.push((field, left));
+        }
+    }
+    Ok(holds)
+}
+
+/// `left.lua`.
+fn left(keyspace: &mut Keyspace, lock: &[u8], field: &[u8], count: u64) -> i64 {
+    let stem = if lock.contains(&b'{') {
+        lock.to_vec()
+    } else {
+        [b"{", lock, b"}"].concat()
+    };
+    let mut longest = -2;
+    for n in 1..=count.min(1000) {
+        let number = n.to_string();
+        let key = [
+            &stem,
+            b":".as_slice(),
+            field,
+            b":rwlock_timeout:",
+            number.as_bytes(),
+        ]
+        .concat();
+        let ttl = match keyspace.pttl(&key) {
+            -1 => keyspace.pttl(lock),
+            ttl => ttl,
+        };
+        longest = longest.max(ttl);
+    }
+    longest
+}
+
+/// `settle.lua`.
+fn settle(
+    keyspace: &mut Keyspace,
+    lock: &[u8],
+    channel: &[u8],
+    message: &[u8],
+) -> Result<(), Refusal> {
+    let holds = read_holds(keyspace, lock)?;
+    for (field, _) in holds.iter().filter(|(_, left)| *left < 0) {
+        keyspace.hdel(lock, field)?;
+    }
+    match holds.iter().map(|(_, left)| *left).max() {
+        Some(longest @ 1..) => keyspace.pexpire(lock, longest.unsigned_abs()),
+        _ => {
+            keyspace.del(lock);
+            keyspace.publish(channel, message);
+        }
+    }
+    Ok(())
+}
+
+/// Whether this is the one release among many that goes through all read holds.
+fn has_its_turn(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
+    let number = hold.rsplit(|letter| !letter.is_ascii_digit()).next();
+    let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    let turn = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
+    turn % fields as u64 <= 63
+}
+
+/// Notes that a writer waits.
+fn mark(
+    keyspace: &mut Keyspace,
+    writers: &[u8],
+    waiter: &[u8],
+    mark_ms: u64,
+) -> Result<(), Refusal> {
+    let now = whole(keyspace.now_ms());
+    for dead in keyspace.zrange_by_score(writers, now, usize::MAX)? {
+        keyspace.zrem(writers, &dead)?;
+    }
+    keyspace.zadd(writers, waiter, now + whole(mark_ms))?;
+    keyspace.pexpire(writers, mark_ms);
+    Ok(())
+}
+
+/// How long our waiting writers keep readers out.
+fn marked_for(keyspace: &mut Keyspace, writers: &[u8]) -> Option<i64> {
+    let marks = keyspace.zrange(writers).ok()?;
+    let (_, until) = marks.last()?;
+    Some(until - whole(keyspace.now_ms()))
+}
+
+fn whole(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}

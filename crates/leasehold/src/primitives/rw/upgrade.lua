@@ -1,0 +1,42 @@
+-- Gives the write lock to a holder of the read lock if nobody else reads. The read hold
+-- stays, inside the new one.
+--
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+--           `uuid:n:write`
+-- hold      the write hold's field
+-- read      the read hold's field
+-- lease_ms  how long the write hold lasts without renewal
+-- Returns   nil  granted; a request that comes a second time changes nothing
+--           n    others read, or the read hold is not there, for n ms more
+--           text WRONGKIND: not a read-write lock
+
+local function upgrade(lock, hold, read, lease_ms)
+  local mode = redis.call('HGET', lock, 'mode')
+  local other = foreign(lock, mode)
+  if other then
+    return other
+  end
+  if mode == 'write' and redis.call('HEXISTS', lock, hold) == 1 then
+    return false
+  end
+  local ttl = redis.call('PTTL', lock)
+  local fields = redis.call('HGETALL', lock)
+  local alone, mine = mode == 'read', false
+  for n = 1, #fields, 2 do
+    local count = fields[n] ~= 'mode' and tonumber(string.match(fields[n + 1], '^%d+$'))
+    if alone and count and left(lock, fields[n], count) >= 0 then
+      mine = mine or fields[n] == read
+      alone = fields[n] == read
+    end
+  end
+  if not alone or not mine then
+    return ttl
+  end
+  -- What others left behind would look like read holds inside this one.
+  for n = 1, #fields, 2 do
+    if fields[n] ~= 'mode' and fields[n] ~= read then redis.call('HDEL', lock, fields[n]) end
+  end
+  if ttl < tonumber(lease_ms) then redis.call('PEXPIRE', lock, lease_ms) end
+  redis.call('HSET', lock, 'mode', 'write', hold, '1')
+  return false
+end

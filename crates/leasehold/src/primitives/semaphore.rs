@@ -1,0 +1,403 @@
+//! The semaphore: so many permits, over all processes.
+
+mod ask;
+mod permit;
+pub(crate) mod steps;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::step::Value;
+use crate::config::{Settings, WaitStrategy, check_life, check_number, check_wait};
+use crate::context::Context;
+use crate::error::Result;
+use crate::key::Key;
+use crate::primitives::once;
+use crate::wait::Deadline;
+use permit::Names;
+pub use permit::SemaphorePermit;
+
+/// Redisson counts permits with 31 bits.
+pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
+
+/// A semaphore by name: a number of permits that all processes on the same server share.
+/// Shared with Redisson's `RSemaphore` of the same name.
+///
+/// **A process that is killed takes its permits with it.** In Redisson's format a permit
+/// has no owner and no lease: it is a number in Redis that somebody has counted down, and
+/// nobody can tell who. [`add_permits`](Self::add_permits) puts back by hand what was lost.
+/// Where processes may die, use [`ExpirableSemaphore`](crate::ExpirableSemaphore): its
+/// permits come back by themselves.
+///
+/// A handle is cheap to make and to clone; its settings are its own. A semaphore that
+/// nobody has made has no permits: [`try_set_permits`](Self::try_set_permits) makes one.
+///
+/// **What it promises.** An acquire gets all the permits that it asks for, or none. A
+/// request counts once, however often the network delivers it, and one whose answer never
+/// came is undone; so while no process is killed, the server loses no data and an outage
+/// is shorter than a minute, permits in use and free permits add up to those that were
+/// set. Those of this process who wait get theirs in the order they came, whatever number
+/// they ask for; among processes there is no order.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let semaphore = client.semaphore("supplier:calls");
+/// semaphore.try_set_permits(10).await?; // only the first one does
+///
+/// let permit = semaphore.acquire(3).await?; // three, or none: waits for all of them
+/// assert_eq!(semaphore.available_permits().await?, 7);
+/// permit.release().await?; // dropping it gives them back, too
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RSemaphore")]
+#[doc(alias = "getSemaphore")]
+#[derive(Clone)]
+pub struct Semaphore {
+    context: Arc<Context>,
+    /// A name is checked when it is used, so that making a handle can't fail.
+    key: Result<Key>,
+    channel: Arc<str>,
+    settings: Settings,
+}
+
+/// Settings. Each changes this handle only.
+impl Semaphore {
+    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
+        let key = Key::parse(name);
+        let channel = key
+            .as_ref()
+            .map_or_else(|_| String::new(), Key::semaphore_channel);
+        Self {
+            settings: context.settings(),
+            context,
+            key,
+            channel: channel.into(),
+        }
+    }
+
+    /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
+    /// default.
+    #[must_use]
+    pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
+        self.settings.strategy = strategy;
+        self
+    }
+
+    /// Sets how often a waiter asks although nothing has woken it: what a lost message
+    /// costs at most. 1 s by default, at least 1 ms.
+    #[must_use]
+    pub fn poll_cap(mut self, cap: Duration) -> Self {
+        self.settings.poll_cap = cap;
+        self
+    }
+
+    /// Sets how long a wait goes on while no server answers, before it ends with
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
+    #[must_use]
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.settings.outage_limit = limit;
+        self
+    }
+}
+
+/// Acquiring.
+impl Semaphore {
+    /// Waits for `permits` permits, all at once and without a limit. None are no permits,
+    /// and are had at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
+    /// answered for the [`outage_limit`](Self::outage_limit), `WrongKind` when the key
+    /// holds something else, `Denied` when the server refuses, `Misuse` for a bad name or
+    /// setting and for more than 2^31 - 1 permits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the wait and the place in this process's line. Permits
+    /// that were granted, or are while the answer is on its way, are given back in the
+    /// background.
+    #[doc(alias = "acquireAsync")]
+    pub async fn acquire(&self, permits: u32) -> Result<SemaphorePermit> {
+        loop {
+            // Without a deadline there is no other end than permits or an error.
+            if let Some(permit) = self.acquire_by(permits, Deadline::Never).await? {
+                return Ok(permit);
+            }
+        }
+    }
+
+    /// Acquires `permits` permits if so many are free. `Ok(None)` means that they are not,
+    /// or that others of this process wait for permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); a server that does not answer is an error at once,
+    /// `Unavailable` or `OutcomeUnknown`, and never `Ok(None)`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    #[doc(alias = "tryAcquire")]
+    pub async fn try_acquire(&self, permits: u32) -> Result<Option<SemaphorePermit>> {
+        self.acquire_by(permits, Deadline::Now).await
+    }
+
+    /// Waits at most `wait` for `permits` permits. `Ok(None)` means that so many were not
+    /// free.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered at
+    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    #[doc(alias = "tryAcquire")]
+    pub async fn try_acquire_for(
+        &self,
+        permits: u32,
+        wait: Duration,
+    ) -> Result<Option<SemaphorePermit>> {
+        check_wait(wait, self.key()?)?;
+        let deadline = self.context.clock.now() + wait;
+        self.acquire_by(permits, Deadline::At(deadline)).await
+    }
+
+    /// Waits until `deadline` at the latest for `permits` permits; a deadline in the past
+    /// asks once. Takes tokio's or the standard library's instant.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_until(
+        &self,
+        permits: u32,
+        deadline: impl Into<Instant>,
+    ) -> Result<Option<SemaphorePermit>> {
+        let deadline = Deadline::at_instant(deadline.into(), self.context.clock);
+        self.acquire_by(permits, deadline).await
+    }
+
+    async fn acquire_by(
+        &self,
+        permits: u32,
+        deadline: Deadline,
+    ) -> Result<Option<SemaphorePermit>> {
+        let key = self.key()?;
+        self.settings.check_waiting(key)?;
+        check_number("permits", permits.into(), MOST_PERMITS, key)?;
+        self.context.check_open(key)?;
+        if permits == 0 {
+            return Ok(Some(SemaphorePermit::new(
+                &self.context,
+                self.names(key),
+                0,
+            )));
+        }
+        ask::acquire(self, self.names(key), permits, deadline).await
+    }
+}
+
+/// Giving back, and the number of permits.
+impl Semaphore {
+    /// Adds `permits` free permits, as a release without a guard does: for those that
+    /// another process or a [forgotten](SemaphorePermit::forget) permit has taken.
+    ///
+    /// Nothing checks that they were ever acquired. More than were taken raise the number
+    /// above what was set, and a semaphore that does not exist is made: both are
+    /// Redisson's rule, and [`release_if_exists`](Self::release_if_exists) keeps from the
+    /// second.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered
+    /// and nothing was changed, `OutcomeUnknown` when it may have been; `WrongKind`,
+    /// `Denied` and `Misuse` as for [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it may happen whether the future is dropped or not.
+    pub async fn release(&self, permits: u32) -> Result<()> {
+        check_number("permits", permits.into(), MOST_PERMITS, self.key()?)?;
+        self.add(permits.into(), false).await.map(drop)
+    }
+
+    /// As [`release`](Self::release), but only to a semaphore that exists. `false` when it
+    /// does not.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "releaseIfExists")]
+    pub async fn release_if_exists(&self, permits: u32) -> Result<bool> {
+        check_number("permits", permits.into(), MOST_PERMITS, self.key()?)?;
+        self.add(permits.into(), true).await
+    }
+
+    /// Changes the number of permits by `permits`. Fewer than are in use is possible: then
+    /// the number of free ones is negative until enough have come back.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "addPermits")]
+    pub async fn add_permits(&self, permits: i32) -> Result<()> {
+        self.add(permits.into(), false).await.map(drop)
+    }
+
+    /// Takes all free permits and says how many there were; a negative number of them
+    /// becomes zero. Nothing gives them back by itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "drainPermits")]
+    pub async fn drain(&self) -> Result<i64> {
+        let key = self.key()?;
+        let context = &self.context;
+        let reply = once::send(context, key, |marked| steps::drain(key, marked)).await?;
+        once::whole(context, key, &reply)
+    }
+
+    /// How many permits are free; negative when some were taken away while they were in
+    /// use. By the time the answer is here it may have changed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
+    /// `WrongKind` when the key holds something else, `Denied` when the server refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    #[doc(alias = "availablePermits")]
+    pub async fn available_permits(&self) -> Result<i64> {
+        let key = self.key()?;
+        let reply = once::ask(&self.context, key, steps::available(key)).await?;
+        once::whole(&self.context, key, &reply)
+    }
+
+    /// Makes the semaphore, with `permits` permits. `false` when there is one already; it
+    /// stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "trySetPermits")]
+    pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
+        self.set(permits, None).await
+    }
+
+    /// As [`try_set_permits`](Self::try_set_permits), and the semaphore ends by itself after
+    /// `life`: at least 1 ms, at most 2^53 ms.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    #[doc(alias = "trySetPermits")]
+    pub async fn try_set_permits_for(&self, permits: u32, life: Duration) -> Result<bool> {
+        check_life(life, self.key()?)?;
+        self.set(permits, Some(life)).await
+    }
+
+    /// Removes the semaphore. `false` when there was none. Permits that are in use stay so,
+    /// and releasing them makes a new one.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    pub async fn delete(&self) -> Result<bool> {
+        let key = self.key()?;
+        let context = &self.context;
+        let reply = once::send(context, key, |marked| steps::delete(key, marked)).await?;
+        Ok(once::whole(context, key, &reply)? == 1)
+    }
+
+    async fn add(&self, permits: i64, only_if_there: bool) -> Result<bool> {
+        let key = self.key()?;
+        if permits == 0 && !only_if_there {
+            return Ok(true);
+        }
+        let make = |marked: &_| steps::add(key, marked, permits, only_if_there, &self.channel);
+        let reply = once::send(&self.context, key, make).await?;
+        match reply {
+            Value::List(items) => match items[..] {
+                [Value::Int(done), Value::Int(_)] => Ok(done == 1),
+                _ => Err(once::senseless(&self.context, key)),
+            },
+            _ => Err(once::senseless(&self.context, key)),
+        }
+    }
+
+    async fn set(&self, permits: u32, life: Option<Duration>) -> Result<bool> {
+        let key = self.key()?;
+        check_number("permits", permits.into(), MOST_PERMITS, key)?;
+        let make = |marked: &_| steps::set(key, marked, permits, life, &self.channel);
+        let reply = once::send(&self.context, key, make).await?;
+        Ok(once::whole(&self.context, key, &reply)? == 1)
+    }
+
+    fn key(&self) -> Result<&Key> {
+        self.key.as_ref().map_err(Clone::clone)
+    }
+
+    fn names(&self, key: &Key) -> Names {
+        Names {
+            key: key.clone(),
+            channel: Arc::clone(&self.channel),
+        }
+    }
+
+    /// The name, as it was given; empty if it could not be one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.key.as_ref().map_or("", Key::as_str)
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("name", &self.name())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,43 @@
+-- Takes permits for the first askers of a line, in their order, as far as they go round.
+--
+-- semaphore  text: the number of free permits
+-- marker     this request's: "asks permits free", what it was granted and what was left
+-- done       a marker that is not needed any more
+-- sizes      how many permits each asks for, parted by spaces
+-- Returns    { asks, free }  so many of them were granted; so many permits are free now
+--            text WRONGKIND: not a semaphore; nothing was changed
+
+local function acquire(semaphore, marker, done, sizes)
+  local before = redis.call('GET', marker)
+  if before then
+    -- Come a second time, or behind its own undo.
+    local asks, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
+    return { tonumber(asks or 0), tonumber(left or 0) }
+  end
+  local free, other = number_at(semaphore)
+  if other then
+    return other
+  end
+  free = free or 0
+  local asks, taken = 0, 0
+  for size in string.gmatch(sizes, '%d+') do
+    -- The first that does not fit ends it: who asks for many is not overtaken.
+    if taken + size > free then break end
+    asks, taken = asks + 1, taken + size
+  end
+  -- The marker first: permits without one could never be undone. A refusal has one too:
+  -- asked a second time it could be granted, for nobody.
+  local failed = note(marker, asks .. ' ' .. taken .. ' ' .. free - taken)
+  if failed then
+    return failed
+  end
+  if taken > 0 then
+    local left = redis.pcall('DECRBY', semaphore, taken)
+    if type(left) == 'table' then
+      redis.call('DEL', marker)
+      return left.err
+    end
+  end
+  redis.pcall('DEL', done)
+  return { asks, free - taken }
+end

@@ -1,0 +1,40 @@
+-- Changes the number of free permits, and wakes the waiters: a release, when positive.
+--
+-- semaphore  text: the number of free permits
+-- marker     this request's: its reply
+-- done       a marker that is not needed any more
+-- permits    how many more are free; negative for fewer
+-- if_there   1: only a semaphore that exists, else it is made
+-- channel    where the waiters listen; the message is the number of free permits
+-- Returns    { 1, listeners }  done; so many connections were told
+--            { 0, 0 }          there was none, and none was made
+--            text WRONGKIND: not a semaphore; nothing was changed
+
+local function add(semaphore, marker, done, permits, if_there, channel)
+  local before = redis.call('GET', marker)
+  if before then
+    return { tonumber(before), 0 }
+  end
+  local free, other = number_at(semaphore)
+  if other then
+    return other
+  end
+  -- A first write that works when the server is out of memory: a release has to.
+  redis.call('DEL', done)
+  local reply = (free or if_there == '0') and 1 or 0
+  local failed = note(marker, reply)
+  if failed or reply == 0 then
+    return failed or { 0, 0 }
+  end
+  -- INCRBY, not SET: it keeps the expiry that the semaphore may have.
+  free = redis.pcall('INCRBY', semaphore, permits)
+  if type(free) == 'table' then
+    redis.call('DEL', marker)
+    return free.err
+  end
+  local listeners = 0
+  -- The number that is free, not the number released: waiters for more than that sleep
+  -- on. Redisson's listener fails on a negative one. An ACL may deny the channel.
+  if free > 0 then listeners = redis.pcall('PUBLISH', channel, free) end
+  return { 1, type(listeners) == 'number' and listeners or 0 }
+end

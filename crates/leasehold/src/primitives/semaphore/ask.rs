@@ -1,0 +1,152 @@
+//! How permits are asked for: the head of the line asks for those behind it as well.
+
+use std::sync::Arc;
+
+use super::Semaphore;
+use super::permit::{Asked, Names, SemaphorePermit};
+use super::steps;
+use crate::backend::step::{Cause, Failure, Value};
+use crate::cleanup::Undo;
+use crate::error::Result;
+use crate::primitives::once;
+use crate::wait::company::Standing;
+use crate::wait::turns::Line;
+use crate::wait::{Answer, Ask, Deadline, Wait};
+
+/// Those that one request asks for. More would make the server wait.
+const MOST_AT_ONCE: usize = 64;
+
+pub(super) async fn acquire(
+    semaphore: &Semaphore,
+    names: Names,
+    permits: u32,
+    deadline: Deadline,
+) -> Result<Option<SemaphorePermit>> {
+    let context = &semaphore.context;
+    let key = names.key.clone();
+    // Who asks once stands in no line.
+    let standing =
+        (!matches!(deadline, Deadline::Now)).then(|| context.companies.join(&names.key, permits));
+    let asker = Asker {
+        semaphore,
+        names,
+        permits,
+        standing,
+    };
+    let wait = Wait {
+        context,
+        key: &key,
+        wanted: &key,
+        channels: &[(context.backend.channels(), &semaphore.channel)],
+        settings: &semaphore.settings,
+        deadline,
+        line: Line::OneAsks,
+    };
+    wait.until_granted(&asker).await
+}
+
+struct Asker<'a> {
+    semaphore: &'a Semaphore,
+    names: Names,
+    permits: u32,
+    standing: Option<Standing>,
+}
+
+impl Asker<'_> {
+    fn permit(&self, permits: u32) -> SemaphorePermit {
+        SemaphorePermit::new(&self.semaphore.context, self.names.clone(), permits)
+    }
+
+    async fn ask_once(&self) -> Result<Answer<SemaphorePermit>, Failure> {
+        let context = &self.semaphore.context;
+        let standing = self.standing.as_ref();
+        let behind = standing.map_or_else(Vec::new, |standing| {
+            context.companies.behind(standing, MOST_AT_ONCE - 1)
+        });
+        let others = behind.iter().map(|slot| slot.permits);
+        let sizes: Vec<u32> = std::iter::once(self.permits).chain(others).collect();
+        let marked = once::mark(context, &self.names.key);
+        let operation = steps::acquire(&self.names.key, &marked, &sizes);
+        // Armed before the request leaves: what is granted while nobody waits for the
+        // answer any more must not be lost.
+        let mut undo = Undo::arm(
+            &context.cleanup,
+            Arc::new(Asked {
+                names: self.names.clone(),
+                marker: marked.marker.clone(),
+            }),
+        );
+        let reply = context.backend.submit(operation);
+        undo.watch(&reply);
+        let (asks, free) = match reply.await {
+            Ok(reply) => read(&reply).ok_or_else(|| once::makes_no_sense(context))?,
+            Err(failure) => {
+                undo.failed(failure.outcome);
+                return Err(failure);
+            }
+        };
+        // No await from here on: each permit finds whom it is for, or goes back.
+        undo.disarm();
+        let now = context.clock.now();
+        context.markers.answered(&self.names.key, marked, now);
+        let sign = (free, context.companies.releases());
+        let Some(others) = asks.checked_sub(1) else {
+            return Ok(Answer::Later { within: None, sign });
+        };
+        for slot in behind.iter().take(others) {
+            if !slot.grant() {
+                drop(self.permit(slot.permits));
+            }
+        }
+        Ok(Answer::Granted(self.permit(self.permits)))
+    }
+}
+
+impl Ask for Asker<'_> {
+    type Grant = SemaphorePermit;
+
+    async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
+        // The head before it has passed both on: permits, and the turn.
+        if self.standing.as_ref().is_some_and(Standing::claim) {
+            return Ok(Answer::Granted(self.permit(self.permits)));
+        }
+        // The first late one teaches us the server's time.
+        const TRIES: u32 = 3;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.ask_once().await {
+                Err(failure) if failure.cause == Cause::Late && tries < TRIES => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn meanwhile(&self) -> SemaphorePermit {
+        match &self.standing {
+            Some(standing) => standing.granted().await,
+            None => std::future::pending().await,
+        }
+        self.permit(self.permits)
+    }
+}
+
+impl Drop for Asker<'_> {
+    fn drop(&mut self) {
+        if self.standing.as_ref().is_some_and(Standing::leave) {
+            // Granted by the head, and nobody came for it.
+            drop(self.permit(self.permits));
+        }
+    }
+}
+
+/// How many asks were granted, and how many permits are free.
+fn read(reply: &Value) -> Option<(usize, i64)> {
+    match reply {
+        Value::List(items) => match items[..] {
+            [Value::Int(asks), Value::Int(free)] => Some((usize::try_from(asks).ok()?, free)),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,26 @@
+-- Removes the semaphore.
+--
+-- semaphore  text: the number of free permits
+-- marker     this request's: its reply
+-- done       a marker that is not needed any more
+-- Returns    1  removed
+--            0  there was none
+--            text WRONGKIND: not a semaphore; nothing was changed
+
+local function delete(semaphore, marker, done)
+  local before = redis.call('GET', marker)
+  if before then
+    return tonumber(before)
+  end
+  local free, other = number_at(semaphore)
+  if other then
+    return other
+  end
+  -- A first write that works when the server is out of memory.
+  redis.call('DEL', done)
+  local failed = note(marker, free and 1 or 0)
+  if failed then
+    return failed
+  end
+  return redis.call('DEL', semaphore)
+end
