@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::blocking::Client;
+use leasehold::blocking::{Client, MultiLock, RedLock};
 use leasehold::history::Recorder;
 use leasehold::{ErrorKind, LossReason};
 use leasehold_testkit::{RedisServer, eventually};
@@ -208,4 +208,144 @@ fn a_guard_may_be_dropped_inside_a_runtime() {
     eventually("it is released", SOON, || {
         !client.lock("x").is_locked().unwrap()
     });
+}
+
+#[test]
+fn threads_get_a_fair_lock_in_the_order_they_came() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    let guard = client.fair_lock("x").acquire().unwrap();
+    let (sender, served) = mpsc::channel();
+    for number in 0..6 {
+        let (waiter, sender) = (client.clone(), sender.clone());
+        thread::spawn(move || {
+            let lock = waiter.fair_lock("x").waiter_timeout(SOON * 6);
+            let guard = lock.acquire().unwrap();
+            sender.send(number).unwrap();
+            guard.release().unwrap();
+        });
+        eventually("it stands in line", SOON, || {
+            client.fair_lock("x").waiters().unwrap().len() == number + 1
+        });
+    }
+    let again = client.fair_lock("x").acquire().unwrap();
+    assert_eq!(
+        again.hold_count(),
+        2,
+        "a thread enters again past those who wait"
+    );
+    again.release().unwrap();
+    guard.release().unwrap();
+    for number in 0..6 {
+        assert_eq!(served.recv_timeout(SOON), Ok(number));
+    }
+}
+
+#[test]
+fn locks_made_of_several_are_re_entrant_per_thread_and_exclude_other_threads() {
+    let servers = [(); 3].map(|()| leasehold::Embedded::new());
+    let clients = servers.each_ref().map(Client::of);
+    let multi = MultiLock::new(clients.each_ref().map(|client| client.lock("m"))).unwrap();
+    let red = RedLock::new(clients.each_ref().map(|client| client.lock("r"))).unwrap();
+    let group = clients[0].group_lock("g", ["a", "b"]);
+    let outer = (
+        multi.acquire().unwrap(),
+        red.acquire().unwrap(),
+        group.acquire().unwrap(),
+    );
+    assert!(multi.is_held_by_current_thread() && red.is_held_by_current_thread());
+    let inner = (
+        multi.try_acquire().unwrap().unwrap(),
+        red.try_acquire().unwrap().unwrap(),
+        group.try_acquire().unwrap().unwrap(),
+    );
+    assert_eq!(
+        (
+            inner.0.hold_count(),
+            inner.1.hold_count(),
+            inner.2.hold_count()
+        ),
+        (2, 2, 2)
+    );
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(multi.try_acquire().unwrap().is_none());
+            assert!(red.try_acquire().unwrap().is_none());
+            assert!(group.try_acquire().unwrap().is_none());
+        });
+    });
+    outer.0.release().unwrap();
+    outer.1.release().unwrap();
+    outer.2.release().unwrap();
+    assert!(clients[0].lock("m").is_locked().unwrap());
+    drop(inner);
+    assert!(servers.iter().all(|server| server.keys().is_empty()));
+    let none = MultiLock::new(Vec::<leasehold::blocking::Lock>::new());
+    assert_eq!(none.unwrap_err().kind(), ErrorKind::Misuse);
+}
+
+#[test]
+fn a_semaphore_for_threads_lets_so_many_in_and_gets_all_back() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    let semaphore = client.semaphore("x");
+    assert!(semaphore.try_set_permits(3).unwrap());
+    let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let permit = semaphore.acquire(1).unwrap();
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(permit);
+                }
+            });
+        }
+    });
+    assert!(most.load(Ordering::SeqCst) <= 3);
+    // Dropped by a thread means released before the drop returns.
+    assert_eq!(semaphore.available_permits().unwrap(), 3);
+    let mut two = semaphore.try_acquire(2).unwrap().unwrap();
+    two.split(1).unwrap().release().unwrap();
+    assert_eq!((two.permits(), semaphore.drain().unwrap()), (1, 2));
+    two.forget();
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+}
+
+#[test]
+fn permits_with_leases_are_held_by_threads() {
+    let client = Client::embedded();
+    let semaphore = client.expirable_semaphore("x");
+    semaphore.set_permits(4).unwrap();
+    let permits = semaphore.acquire_many(3).unwrap();
+    assert!(permits.is_held() && permits.valid_until() > std::time::Instant::now());
+    permits.extend(Duration::from_secs(60)).unwrap();
+    assert!(semaphore.try_acquire_many(2).unwrap().is_none());
+    assert!(semaphore.release(permits.ids()[0]).unwrap());
+    assert!(
+        permits.release().is_err(),
+        "one of them was not held any more"
+    );
+    drop(semaphore.acquire().unwrap());
+    assert_eq!(semaphore.available_permits().unwrap(), 4);
+}
+
+#[test]
+fn a_latch_lets_threads_go_on_together() {
+    let client = Client::embedded();
+    let latch = client.count_down_latch("x");
+    assert!(latch.try_set_count(3).unwrap());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| latch.wait());
+        for left in [2, 1] {
+            assert_eq!(latch.count_down().unwrap(), left);
+        }
+        assert!(!latch.wait_for(Duration::from_millis(20)).unwrap());
+        assert_eq!(latch.count_down().unwrap(), 0);
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(latch.count().unwrap(), 0);
 }

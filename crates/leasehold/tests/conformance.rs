@@ -13,43 +13,102 @@ mod support;
 #[path = "conformance"]
 mod on_embedded {
     pub(super) use crate::support::embedded_place as place;
+    pub(super) use crate::support::plain_lock as lock_of;
     /// The shortest lease with room for a busy machine.
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
     mod cancel;
+    mod cancel_wholes;
+    mod expirable;
+    mod fair;
+    mod fenced;
+    mod group;
     mod input;
+    mod kinds;
+    mod latch;
     mod lock;
+    mod multi;
+    mod red;
+    mod rw;
+    mod rw_cancel;
+    mod semaphore;
     mod wait;
 }
 
 #[path = "conformance"]
 mod on_server {
+    pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::server_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
     mod cancel;
+    mod cancel_wholes;
+    mod expirable;
+    mod fair;
+    mod fenced;
+    mod group;
     mod input;
+    mod kinds;
+    mod latch;
     mod lock;
+    mod multi;
+    mod red;
+    mod rw;
+    mod rw_cancel;
+    mod semaphore;
     mod wait;
 }
 
 #[path = "conformance"]
 mod on_server_with_resp3 {
+    pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::resp3_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
+    mod expirable;
+    mod group;
+    mod latch;
     mod lock;
+    mod multi;
+    mod red;
+    mod rw;
+    mod semaphore;
     mod wait;
 }
 
 #[path = "conformance"]
 mod on_unix_socket {
+    pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::unix_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
     mod lock;
+    mod rw;
 }
 
 #[cfg(feature = "tls")]
 #[path = "conformance"]
 mod on_tls {
+    pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::tls_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
     mod lock;
+    mod rw;
+}
+
+/// What holds for the plain lock holds for the fair one.
+#[path = "conformance"]
+mod fair_on_embedded {
+    pub(super) use crate::support::embedded_place as place;
+    pub(super) use crate::support::fair_lock as lock_of;
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
+    mod cancel;
+    mod lock;
+    mod wait;
+}
+
+#[path = "conformance"]
+mod fair_on_server {
+    pub(super) use crate::support::fair_lock as lock_of;
+    pub(super) use crate::support::server_place as place;
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
+    mod cancel;
+    mod lock;
+    mod wait;
 }

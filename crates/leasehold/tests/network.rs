@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::history::Recorder;
 use leasehold::testing::{Fate, Network, Request};
-use leasehold::{Client, Embedded, ErrorKind, LossReason};
+use leasehold::{Client, Embedded, ErrorKind, LossReason, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -315,4 +315,73 @@ async fn an_extension_whose_answer_comes_after_the_deadline_is_none() {
     let error = guard.extend(60_000 * MS).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert!(!guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_is_not_taken_for_confirmed_by_the_one_before_it() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    // The first arrives when its listener has long been gone.
+    let mut times = [600 * MS, 300 * MS].into_iter();
+    network.on_subscription(move |_| times.next().unwrap_or_default());
+    let held = server.client().lock("x").lease(3600 * 1000 * MS);
+    let held = held.acquire().await.unwrap();
+    let lock = client.lock("x").poll_cap(3600 * 1000 * MS);
+    assert!(lock.try_acquire_for(50 * MS).await.unwrap().is_none());
+    sleep(510 * MS).await;
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(140 * MS).await;
+    held.release().await.unwrap();
+    let served = tokio::time::timeout(2000 * MS, waiter).await;
+    let guard = served.expect("the release was heard of").unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_whose_confirmation_is_late_ends_with_its_limit() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(|request| match request.step {
+        "lock.renew" => Fate::delivered(300 * MS, Duration::ZERO),
+        _ => Fate::default(),
+    });
+    let held = server.client().lock("x").acquire().await.unwrap();
+    let both = MultiLock::new([client.lock("x"), client.lock("y")]).unwrap();
+    let start = Instant::now();
+    let waiter = tokio::spawn(async move { both.try_acquire_for(100 * MS).await });
+    sleep(50 * MS).await;
+    held.release().await.unwrap();
+    assert!(waiter.await.unwrap().unwrap().is_none());
+    assert_eq!(start.elapsed(), 100 * MS);
+    client.close().await;
+    assert!(server.keys().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_that_is_held_says_so_when_no_time_is_left_to_ask_again() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(takes(20 * MS));
+    let held = server.client().lock("x").acquire().await.unwrap();
+    let both = MultiLock::new([client.lock("x"), client.lock("y")]).unwrap();
+    assert!(both.try_acquire_for(60 * MS).await.unwrap().is_none());
+    // One that has never been answered does not know.
+    let error = both.try_acquire_for(30 * MS).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_whose_clients_have_been_closed_is_misuse() {
+    let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
+    let clients = masters.each_ref().map(Embedded::client);
+    let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
+    clients[0].close().await;
+    let guard = lock.acquire().await.unwrap();
+    guard.release().await.unwrap();
+    clients[1].close().await;
+    let error = lock.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
 }

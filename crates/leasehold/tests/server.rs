@@ -16,10 +16,13 @@ mod server {
     mod child;
     mod clocks;
     mod connections;
+    mod fair;
     mod faults;
+    mod group;
     mod keys;
     mod login;
     mod lost;
+    mod majority;
     mod matrix;
     mod messages;
     mod nemesis;
@@ -27,6 +30,7 @@ mod server {
     mod permissions;
     mod processes;
     mod renewal;
+    mod rw;
     mod scene;
     mod states;
     mod warnings;

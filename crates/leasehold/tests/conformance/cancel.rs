@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use leasehold::Client;
 
-use super::place;
+use super::{lock_of, place};
 use crate::support::{Place, eventually};
 
 /// Polls `future` up to `polls` times, each time it is woken, and drops it then.
-async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
     std::future::poll_fn(|context| {
@@ -31,7 +31,7 @@ async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<
 
 /// Drops what `make` makes at each await point until it runs to its end, and checks
 /// after each that nothing is left. Says how many points there were.
-async fn at_each_point<T>(
+pub(super) async fn at_each_point<T>(
     place: &Place,
     client: &Client,
     mut make: impl AsyncFnMut(usize) -> Option<T>,
@@ -52,7 +52,7 @@ async fn at_each_point<T>(
 async fn acquires_of_a_free_lock() {
     let place = place();
     let client = place.client().await;
-    let lock = client.lock("x");
+    let lock = lock_of(&client, "x");
     at_each_point(&place, &client, async |n| {
         drop_after(n, lock.acquire()).await
     })
@@ -85,14 +85,14 @@ async fn acquires_of_a_held_lock() {
     let mut points = 0;
     points += at_each_point(&place, &client, async |n| {
         let release = held_for_a_moment(&other, &client).await;
-        let dropped = drop_after(n, client.lock("x").acquire()).await;
+        let dropped = drop_after(n, lock_of(&client, "x").acquire()).await;
         release.await.unwrap();
         dropped
     })
     .await;
     points += at_each_point(&place, &client, async |n| {
         let release = held_for_a_moment(&other, &client).await;
-        let dropped = drop_after(n, client.lock("x").try_acquire_for(wait)).await;
+        let dropped = drop_after(n, lock_of(&client, "x").try_acquire_for(wait)).await;
         release.await.unwrap();
         dropped
     })
@@ -100,7 +100,7 @@ async fn acquires_of_a_held_lock() {
     let owner = client.owner();
     points += at_each_point(&place, &client, async |n| {
         let release = held_for_a_moment(&other, &client).await;
-        let lock = client.lock("x").owned_by(&owner);
+        let lock = lock_of(&client, "x").owned_by(&owner);
         let dropped = drop_after(n, lock.acquire()).await;
         release.await.unwrap();
         dropped
@@ -112,7 +112,7 @@ async fn acquires_of_a_held_lock() {
 /// Somebody else holds the lock, and releases it when `waiter` is in line or a
 /// moment has passed.
 async fn held_for_a_moment(other: &Client, waiter: &Client) -> tokio::task::JoinHandle<()> {
-    let guard = other.lock("x").acquire().await.unwrap();
+    let guard = lock_of(other, "x").acquire().await.unwrap();
     let waiter = waiter.clone();
     tokio::spawn(async move {
         for _ in 0..10 {
@@ -130,16 +130,16 @@ async fn an_acquire_behind_another_of_the_same_client() {
     let place = place();
     let client = place.client().await;
     at_each_point(&place, &client, async |n| {
-        let guard = client.lock("x").acquire().await.unwrap();
+        let guard = lock_of(&client, "x").acquire().await.unwrap();
         let first = tokio::spawn({
-            let lock = client.lock("x");
+            let lock = lock_of(&client, "x");
             async move { lock.acquire().await.unwrap().release().await.unwrap() }
         });
         eventually("the first one is in line", async || {
             client.activity().lines == 1
         })
         .await;
-        let lock = client.lock("x");
+        let lock = lock_of(&client, "x");
         let second = drop_after(n, lock.acquire());
         let release = async {
             tokio::task::yield_now().await;
@@ -157,13 +157,13 @@ async fn a_release_happens_all_the_same() {
     let place = place();
     let client = place.client().await;
     at_each_point(&place, &client, async |n| {
-        let guard = client.lock("x").acquire().await.unwrap();
+        let guard = lock_of(&client, "x").acquire().await.unwrap();
         drop_after(n, guard.release()).await
     })
     .await;
     let owner = client.owner();
     at_each_point(&place, &client, async |n| {
-        let lock = client.lock("x").owned_by(&owner);
+        let lock = lock_of(&client, "x").owned_by(&owner);
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
         drop(outer);
         drop_after(n, inner.release()).await
@@ -177,7 +177,7 @@ async fn calls_on_a_guard() {
     let client = place.client().await;
     let lease = Duration::from_secs(60);
     at_each_point(&place, &client, async |n| {
-        let guard = client.lock("x").acquire().await.unwrap();
+        let guard = lock_of(&client, "x").acquire().await.unwrap();
         let dropped = drop_after(n, guard.extend(lease)).await;
         assert!(guard.is_held());
         guard.release().await.unwrap();
@@ -185,7 +185,7 @@ async fn calls_on_a_guard() {
     })
     .await;
     at_each_point(&place, &client, async |n| {
-        let guard = client.lock("x").acquire().await.unwrap();
+        let guard = lock_of(&client, "x").acquire().await.unwrap();
         let work = guard.protect(tokio::task::yield_now());
         let dropped = drop_after(n, work).await;
         guard.release().await.unwrap();
@@ -193,7 +193,7 @@ async fn calls_on_a_guard() {
     })
     .await;
     at_each_point(&place, &client, async |n| {
-        let lock = client.lock("x").lease(Duration::from_millis(100));
+        let lock = lock_of(&client, "x").lease(Duration::from_millis(100));
         let guard = lock.acquire().await.unwrap();
         let dropped = drop_after(n, guard.lost()).await;
         drop(guard);
@@ -216,9 +216,9 @@ async fn connecting() {
 async fn questions_and_force() {
     let place = place();
     let client = place.client().await;
-    let lock = client.lock("x");
+    let lock = lock_of(&client, "x");
     let owner = client.owner();
-    let owned = client.lock("y").owned_by(&owner);
+    let owned = lock_of(&client, "y").owned_by(&owner);
     at_each_point(&place, &client, async |n| {
         drop_after(n, lock.inspect()).await
     })

@@ -5,19 +5,19 @@ use std::time::Duration;
 use leasehold::history::Recorder;
 use leasehold::{BackOff, ErrorKind, LossReason, Ttl, WaitStrategy};
 
-use super::{LEASE, place};
+use super::{LEASE, lock_of, place};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
 async fn a_held_lock_is_refused_to_others_until_its_release() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let guard = ours.lock("x").acquire().await.unwrap();
-    assert!(theirs.lock("x").try_acquire().await.unwrap().is_none());
-    assert!(ours.lock("x").try_acquire().await.unwrap().is_none());
-    assert!(theirs.lock("y").try_acquire().await.unwrap().is_some());
+    let guard = lock_of(&ours, "x").acquire().await.unwrap();
+    assert!(lock_of(&theirs, "x").try_acquire().await.unwrap().is_none());
+    assert!(lock_of(&ours, "x").try_acquire().await.unwrap().is_none());
+    assert!(lock_of(&theirs, "y").try_acquire().await.unwrap().is_some());
     guard.release().await.unwrap();
-    let guard = theirs.lock("x").try_acquire().await.unwrap().unwrap();
+    let guard = lock_of(&theirs, "x").try_acquire().await.unwrap().unwrap();
     guard.release().await.unwrap();
     place.is_clean(&[&ours, &theirs]).await;
 }
@@ -26,8 +26,8 @@ async fn a_held_lock_is_refused_to_others_until_its_release() {
 async fn a_dropped_guard_releases() {
     let place = place();
     let client = place.client().await;
-    drop(client.lock("x").acquire().await.unwrap());
-    let guard = client.lock("x").acquire().await.unwrap();
+    drop(lock_of(&client, "x").acquire().await.unwrap());
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
     drop(guard);
     place.is_clean(&[&client]).await;
 }
@@ -36,10 +36,14 @@ async fn a_dropped_guard_releases() {
 async fn a_fixed_lease_ends_by_itself_and_the_late_release_harms_nobody() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let guard = ours.lock("x").lease(LEASE / 4).acquire().await.unwrap();
+    let guard = lock_of(&ours, "x")
+        .lease(LEASE / 4)
+        .acquire()
+        .await
+        .unwrap();
     assert_eq!(guard.lost().await, LossReason::Expired);
     assert!(!guard.is_held());
-    let next = theirs.lock("x").acquire().await.unwrap();
+    let next = lock_of(&theirs, "x").acquire().await.unwrap();
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert_eq!(error.loss(), Some(&LossReason::Expired));
@@ -55,7 +59,7 @@ async fn a_renewed_hold_outlives_many_leases() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let other = place.client().await;
-    let guard = client.lock("x").acquire().await.unwrap();
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
     let first = guard.valid_until();
     assert!(
         tokio::time::timeout(LEASE * 4, guard.lost()).await.is_err(),
@@ -63,7 +67,7 @@ async fn a_renewed_hold_outlives_many_leases() {
         guard.loss()
     );
     assert!(guard.valid_until() > first);
-    assert!(other.lock("x").try_acquire().await.unwrap().is_none());
+    assert!(lock_of(&other, "x").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
     place.is_clean(&[&client]).await;
 }
@@ -73,9 +77,9 @@ async fn the_holder_of_a_forced_lock_is_told_the_reason() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let operator = place.client().await;
-    let guard = client.lock("x").acquire().await.unwrap();
-    assert!(operator.lock("x").force_unlock().await.unwrap());
-    assert!(!operator.lock("x").force_unlock().await.unwrap());
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
+    assert!(lock_of(&operator, "x").force_unlock().await.unwrap());
+    assert!(!lock_of(&operator, "x").force_unlock().await.unwrap());
     assert_eq!(guard.lost().await, LossReason::Forced);
     assert_eq!(
         guard.release().await.unwrap_err().loss(),
@@ -89,9 +93,9 @@ async fn the_holder_is_told_who_has_taken_the_lock() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let operator = place.client_with(|builder| builder.lease(LEASE)).await;
-    let guard = client.lock("x").acquire().await.unwrap();
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
     place.remove("x");
-    let taker = operator.lock("x").acquire().await.unwrap();
+    let taker = lock_of(&operator, "x").acquire().await.unwrap();
     let by = taker.holder_id().to_owned();
     assert_eq!(guard.lost().await, LossReason::Taken { by });
     drop(guard);
@@ -106,7 +110,11 @@ async fn the_holder_is_told_who_has_taken_the_lock() {
 async fn protect_drops_the_work_when_the_lock_is_lost() {
     let place = place();
     let client = place.client().await;
-    let guard = client.lock("x").lease(LEASE / 4).acquire().await.unwrap();
+    let guard = lock_of(&client, "x")
+        .lease(LEASE / 4)
+        .acquire()
+        .await
+        .unwrap();
     assert_eq!(guard.protect(async { 7 }).await.unwrap(), 7);
     let error = guard
         .protect(std::future::pending::<()>())
@@ -121,7 +129,11 @@ async fn protect_drops_the_work_when_the_lock_is_lost() {
 async fn a_lock_given_back_in_time_is_never_lost() {
     let place = place();
     let client = place.client().await;
-    let guard = client.lock("x").lease(LEASE / 2).acquire().await.unwrap();
+    let guard = lock_of(&client, "x")
+        .lease(LEASE / 2)
+        .acquire()
+        .await
+        .unwrap();
     let lost = guard.lost();
     guard.release().await.unwrap();
     let lost = tokio::time::timeout(LEASE, lost).await;
@@ -132,7 +144,7 @@ async fn a_lock_given_back_in_time_is_never_lost() {
 async fn run_holds_the_lock_for_the_closure_only() {
     let place = place();
     let client = place.client().await;
-    let lock = client.lock("x");
+    let lock = lock_of(&client, "x");
     let inside = lock.run(async |guard| {
         assert!(guard.is_held());
         lock.is_locked().await.unwrap()
@@ -155,7 +167,7 @@ async fn an_owner_enters_again_and_the_last_release_frees() {
     let client = place.client().await;
     let other = place.client().await;
     let owner = client.owner();
-    let lock = client.lock("x").owned_by(&owner);
+    let lock = lock_of(&client, "x").owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     let inner = lock.try_acquire().await.unwrap().unwrap();
     assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
@@ -163,12 +175,12 @@ async fn an_owner_enters_again_and_the_last_release_frees() {
     // The guard that came first may go first.
     outer.release().await.unwrap();
     assert_eq!(inner.hold_count(), 1);
-    assert!(other.lock("x").try_acquire().await.unwrap().is_none());
+    assert!(lock_of(&other, "x").try_acquire().await.unwrap().is_none());
     assert!(lock.is_held_by(&owner).await.unwrap());
     assert!(!lock.is_held_by(&client.owner()).await.unwrap());
     inner.release().await.unwrap();
     assert!(!lock.is_held_by(&owner).await.unwrap());
-    assert!(other.lock("x").try_acquire().await.unwrap().is_some());
+    assert!(lock_of(&other, "x").try_acquire().await.unwrap().is_some());
     place.is_clean(&[&client, &other]).await;
 }
 
@@ -176,12 +188,16 @@ async fn an_owner_enters_again_and_the_last_release_frees() {
 async fn what_is_anonymous_or_another_owners_is_not_re_entrant() {
     let place = place();
     let client = place.client().await;
-    let guard = client.lock("x").acquire().await.unwrap();
-    assert!(client.lock("x").try_acquire().await.unwrap().is_none());
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
+    assert!(lock_of(&client, "x").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
     let (one, other) = (client.owner(), client.owner());
-    let guard = client.lock("x").owned_by(&one).acquire().await.unwrap();
-    let lock = client.lock("x").owned_by(&other);
+    let guard = lock_of(&client, "x")
+        .owned_by(&one)
+        .acquire()
+        .await
+        .unwrap();
+    let lock = lock_of(&client, "x").owned_by(&other);
     assert!(lock.try_acquire().await.unwrap().is_none());
     drop(guard);
     place.is_clean(&[&client]).await;
@@ -191,9 +207,9 @@ async fn what_is_anonymous_or_another_owners_is_not_re_entrant() {
 async fn branches_of_one_owner_share_the_hold_that_one_of_them_gets() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
-    let stranger = other.lock("x").acquire().await.unwrap();
+    let stranger = lock_of(&other, "x").acquire().await.unwrap();
     let owner = client.owner();
-    let lock = client.lock("x").owned_by(&owner);
+    let lock = lock_of(&client, "x").owned_by(&owner);
     let branch = || {
         let lock = lock.clone();
         tokio::spawn(async move { lock.acquire().await.unwrap() })
@@ -221,7 +237,7 @@ async fn a_re_entry_on_longer_terms_renews_and_on_shorter_ones_changes_nothing()
     let place = place();
     let client = place.client().await;
     let owner = client.owner();
-    let lock = client.lock("x").owned_by(&owner);
+    let lock = lock_of(&client, "x").owned_by(&owner);
     let outer = lock.clone().lease(LEASE).acquire().await.unwrap();
     let before = outer.valid_until();
     let shorter = lock.clone().lease(LEASE / 2).acquire().await.unwrap();
@@ -242,7 +258,7 @@ async fn an_owner_that_lost_its_hold_can_acquire_anew() {
     let place = place();
     let client = place.client().await;
     let owner = client.owner();
-    let lock = client.lock("x").owned_by(&owner);
+    let lock = lock_of(&client, "x").owned_by(&owner);
     let old = lock.clone().lease(LEASE / 4).acquire().await.unwrap();
     old.lost().await;
     let new = lock.acquire().await.unwrap();
@@ -261,7 +277,7 @@ async fn an_owner_that_lost_its_hold_can_acquire_anew() {
 async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
     let place = place();
     let client = place.client().await;
-    let guard = client.lock("x").lease(LEASE).acquire().await.unwrap();
+    let guard = lock_of(&client, "x").lease(LEASE).acquire().await.unwrap();
     let before = guard.valid_until();
     guard.extend(LEASE * 10).await.unwrap();
     assert!(guard.valid_until() > before + LEASE * 5);
@@ -269,7 +285,11 @@ async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
     guard.extend(LEASE / 10).await.unwrap();
     assert!(guard.valid_until() >= before);
     guard.release().await.unwrap();
-    let guard = client.lock("x").lease(LEASE / 4).acquire().await.unwrap();
+    let guard = lock_of(&client, "x")
+        .lease(LEASE / 4)
+        .acquire()
+        .await
+        .unwrap();
     guard.lost().await;
     assert_eq!(
         guard.extend(LEASE).await.unwrap_err().kind(),
@@ -281,7 +301,7 @@ async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
 async fn a_forgotten_lock_stays_until_its_lease_ends() {
     let place = place();
     let client = place.client().await;
-    let lock = client.lock("x").lease(LEASE);
+    let lock = lock_of(&client, "x").lease(LEASE);
     lock.acquire().await.unwrap().forget();
     assert!(lock.is_locked().await.unwrap());
     assert_eq!(client.activity().renewed_holds, 0);
@@ -293,7 +313,7 @@ async fn a_forgotten_lock_stays_until_its_lease_ends() {
 async fn the_maximum_hold_time_ends_a_renewed_hold() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
-    let lock = client.lock("x").max_hold(LEASE * 2);
+    let lock = lock_of(&client, "x").max_hold(LEASE * 2);
     let guard = lock.acquire().await.unwrap();
     let limit = LEASE * 2;
     assert_eq!(guard.lost().await, LossReason::MaxHold { limit });
@@ -307,7 +327,7 @@ async fn the_maximum_hold_time_ends_a_renewed_hold() {
 async fn inspect_says_who_holds_and_for_how_long() {
     let place = place();
     let client = place.client().await;
-    let lock = client.lock("x");
+    let lock = lock_of(&client, "x");
     let info = lock.inspect().await.unwrap();
     assert!(!info.is_locked());
     assert_eq!(info.ttl, Ttl::Free);
@@ -335,7 +355,7 @@ async fn no_two_holds_overlap_under_contention() {
         for t in 0..4 {
             let (recorder, client) = (recorder.clone(), client.clone());
             tasks.spawn(async move {
-                let mut lock = client.lock("hot").poll_cap(HOUR);
+                let mut lock = lock_of(&client, "hot").poll_cap(HOUR);
                 if t == 3 {
                     lock = lock.wait_strategy(WaitStrategy::BackOff(BackOff::exponential()));
                 }
@@ -369,7 +389,7 @@ async fn an_owner_can_enter_a_hold_of_which_one_guard_was_forgotten() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let owner = client.owner();
-    let lock = client.lock("x").owned_by(&owner);
+    let lock = lock_of(&client, "x").owned_by(&owner);
     let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
     second.forget();
     let third = lock
@@ -388,7 +408,7 @@ async fn a_re_entry_with_a_maximum_hold_time_is_held_to_it() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let owner = client.owner();
-    let lock = client.lock("x").owned_by(&owner);
+    let lock = lock_of(&client, "x").owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     let limit = LEASE * 2;
     let inner = lock.max_hold(limit).acquire().await.unwrap();

@@ -5,16 +5,16 @@ use std::time::Duration;
 use leasehold::{BackOff, ErrorKind, WaitStrategy};
 use tokio::time::Instant;
 
-use super::{LEASE, place};
+use super::{LEASE, lock_of, place};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
 async fn a_release_wakes_the_waiter_of_another_client() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let guard = ours.lock("x").acquire().await.unwrap();
+    let guard = lock_of(&ours, "x").acquire().await.unwrap();
     // No poll could do it: the cap is an hour.
-    let lock = theirs.lock("x").poll_cap(HOUR);
+    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || theirs.activity().channels == 1).await;
     guard.release().await.unwrap();
@@ -32,11 +32,11 @@ async fn a_release_wakes_the_waiter_of_another_client() {
 async fn a_forced_unlock_wakes_the_waiter() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let guard = ours.lock("x").acquire().await.unwrap();
-    let lock = theirs.lock("x").poll_cap(HOUR);
+    let guard = lock_of(&ours, "x").acquire().await.unwrap();
+    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || theirs.activity().channels == 1).await;
-    ours.lock("x").force_unlock().await.unwrap();
+    lock_of(&ours, "x").force_unlock().await.unwrap();
     let woken = tokio::time::timeout(Duration::from_secs(5), waiter).await;
     drop(woken.expect("woken"));
     drop(guard);
@@ -46,13 +46,13 @@ async fn a_forced_unlock_wakes_the_waiter() {
 async fn a_waiter_gets_the_lock_when_the_lease_ends_without_a_message() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    ours.lock("x")
+    lock_of(&ours, "x")
         .lease(LEASE)
         .acquire()
         .await
         .unwrap()
         .forget();
-    let lock = theirs.lock("x").poll_cap(HOUR);
+    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
     let guard = lock.try_acquire_for(LEASE * 4).await.unwrap();
     assert!(guard.is_some());
 }
@@ -61,12 +61,12 @@ async fn a_waiter_gets_the_lock_when_the_lease_ends_without_a_message() {
 async fn a_timed_wait_ends_with_none_and_leaves_nothing() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let guard = ours.lock("x").acquire().await.unwrap();
+    let guard = lock_of(&ours, "x").acquire().await.unwrap();
     for strategy in [
         WaitStrategy::PubSub,
         WaitStrategy::BackOff(BackOff::constant(Duration::from_millis(20))),
     ] {
-        let lock = theirs.lock("x").poll_cap(HOUR).wait_strategy(strategy);
+        let lock = lock_of(&theirs, "x").poll_cap(HOUR).wait_strategy(strategy);
         let started = Instant::now();
         assert!(lock.try_acquire_for(LEASE / 4).await.unwrap().is_none());
         assert!(started.elapsed() >= LEASE / 4);
@@ -78,7 +78,7 @@ async fn a_timed_wait_ends_with_none_and_leaves_nothing() {
     assert_eq!(theirs.activity().lines, 0);
     guard.release().await.unwrap();
     let past = Instant::now();
-    let guard = theirs.lock("x").try_acquire_until(past).await.unwrap();
+    let guard = lock_of(&theirs, "x").try_acquire_until(past).await.unwrap();
     assert!(guard.is_some(), "a deadline in the past asks once");
     drop(guard);
     place.is_clean(&[&ours, &theirs]).await;
@@ -88,10 +88,10 @@ async fn a_timed_wait_ends_with_none_and_leaves_nothing() {
 async fn waiters_of_one_client_are_served_in_the_order_they_came() {
     let place = place();
     let client = place.client().await;
-    let guard = client.lock("x").acquire().await.unwrap();
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
     let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..8 {
-        let (lock, sender) = (client.lock("x").poll_cap(HOUR), sender.clone());
+        let (lock, sender) = (lock_of(&client, "x").poll_cap(HOUR), sender.clone());
         tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
             sender.send(number).unwrap();
@@ -104,7 +104,7 @@ async fn waiters_of_one_client_are_served_in_the_order_they_came() {
     }
     eventually("they wait", async || client.activity().lines == 1).await;
     assert!(
-        client.lock("x").try_acquire().await.unwrap().is_none(),
+        lock_of(&client, "x").try_acquire().await.unwrap().is_none(),
         "a try does not overtake them"
     );
     guard.release().await.unwrap();
@@ -118,13 +118,13 @@ async fn waiters_of_one_client_are_served_in_the_order_they_came() {
 async fn a_try_does_not_overtake_a_waiter_of_its_client() {
     let place = place();
     let client = place.client().await;
-    let guard = client.lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(HOUR);
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
+    let lock = lock_of(&client, "x").poll_cap(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || client.activity().channels == 1).await;
     guard.release().await.unwrap();
     // Free on the server, perhaps; the waiter has not had the time to ask.
-    assert!(client.lock("x").try_acquire().await.unwrap().is_none());
+    assert!(lock_of(&client, "x").try_acquire().await.unwrap().is_none());
     waiter.await.unwrap().release().await.unwrap();
 }
 
@@ -132,8 +132,8 @@ async fn a_try_does_not_overtake_a_waiter_of_its_client() {
 async fn a_waiter_that_gives_up_passes_its_turn_on() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let guard = ours.lock("x").acquire().await.unwrap();
-    let lock = theirs.lock("x").poll_cap(HOUR);
+    let guard = lock_of(&ours, "x").acquire().await.unwrap();
+    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
     let head = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.map(drop) }
@@ -156,10 +156,10 @@ async fn a_waiter_that_gives_up_passes_its_turn_on() {
 async fn a_closed_client_refuses_to_acquire_and_drains() {
     let place = place();
     let client = place.client().await;
-    drop(client.lock("x").acquire().await.unwrap());
+    drop(lock_of(&client, "x").acquire().await.unwrap());
     client.close().await;
     assert_eq!(client.activity().releases, 0);
-    let error = client.lock("x").acquire().await.unwrap_err();
+    let error = lock_of(&client, "x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misuse);
     assert!(error.to_string().contains("`x`"));
 }

@@ -3,33 +3,116 @@
 use std::time::{Duration, Instant};
 
 use leasehold::history::{Interval, monotonic_ns};
-use leasehold::{Client, Result};
+use leasehold::{Client, GroupLock, Kind, Lock, LockGuard, MultiLock, RedLock, Result};
+use leasehold_testkit::redisson::LockKind;
 
+use crate::permits::Sort;
+use crate::sides::What;
+use crate::stress;
 use crate::support::child::{Child, job};
 
 const TEST: &str = "child::a_process_of_its_own";
 
-/// Holds `name`, renewed with `lease`, until it is killed. Returns when it has it.
-pub(crate) fn hold(url: &str, name: &str, lease: Duration) -> Child {
-    let child = Child::start(TEST, &format!("hold {url} {name} {}", lease.as_millis()));
+/// Waits for `name` and holds it, renewed with `lease`, until it is killed. It says
+/// `held` when it has it.
+pub(crate) fn wait(kind: LockKind, url: &str, name: &str, lease: Duration) -> Child {
+    let lease = lease.as_millis();
+    Child::start(TEST, &format!("hold {kind:?} {url} {name} {lease}"))
+}
+
+/// As [`wait`], and returns when it has it.
+pub(crate) fn hold(kind: LockKind, url: &str, name: &str, lease: Duration) -> Child {
+    let child = wait(kind, url, name, lease);
     child.wait_for("held");
     child
 }
 
-/// Raises the plain counter `counter` under the lock `name` in `tasks` tasks.
-pub(crate) fn count(url: &str, name: &str, counter: &str, tasks: usize, run: Duration) -> Child {
+/// As [`hold`], any lock by the name that its checks have.
+pub(crate) fn hold_any(what: What, url: &str, lease: Duration) -> Child {
+    let lease = lease.as_millis();
+    let child = Child::start(TEST, &format!("hold_any {what:?} {url} {lease}"));
+    child.wait_for("held");
+    child
+}
+
+/// A process that has the permit and renews it until it is killed.
+pub(crate) fn hold_permit(sort: Sort, url: &str, lease: Duration) -> Child {
+    let lease = lease.as_millis();
+    let child = Child::start(TEST, &format!("hold_permit {sort:?} {url} {lease}"));
+    child.wait_for("held");
+    child
+}
+
+/// Claims numbers under the lock, as Redisson's `torment` does.
+pub(crate) fn torment(
+    what: What,
+    url: &str,
+    who: &str,
+    tasks: usize,
+    run: Duration,
+    lease: Duration,
+) -> Child {
+    let (run, lease) = (run.as_millis(), lease.as_millis());
+    let job = format!("torment {what:?} {url} {who} {tasks} {run} {lease}");
+    Child::start(TEST, &job)
+}
+
+/// What the counting processes do.
+#[derive(Clone, Copy)]
+pub(crate) struct Count<'a> {
+    /// Of the server, or of each of several, with commas.
+    pub(crate) urls: &'a str,
+    pub(crate) kind: LockKind,
+    pub(crate) name: &'a str,
+    pub(crate) counter: &'a str,
+    pub(crate) clients: usize,
+    pub(crate) run: Duration,
+}
+
+/// Raises the plain counter under the lock in so many clients.
+pub(crate) fn count(plan: Count<'_>) -> Child {
+    let Count {
+        urls,
+        kind,
+        name,
+        counter,
+        clients,
+        run,
+    } = plan;
     let run = run.as_millis();
-    Child::start(TEST, &format!("count {url} {name} {counter} {tasks} {run}"))
+    Child::start(
+        TEST,
+        &format!("count {kind:?} {urls} {name} {counter} {clients} {run}"),
+    )
+}
+
+/// As [`count`], under the write side, in as many clients; they also look at it under the
+/// read side.
+pub(crate) fn count_writes(
+    url: &str,
+    name: &str,
+    counter: &str,
+    clients: usize,
+    run: Duration,
+) -> Child {
+    let run = run.as_millis();
+    let job = format!("count_writes {url} {name} {counter} {clients} {run}");
+    Child::start(TEST, &job)
 }
 
 /// Waits for the end of a child that counts, and gives back the holds it reports.
 pub(crate) fn intervals(child: Child, name: &str) -> Vec<Interval> {
+    intervals_and_lines(child, name).0
+}
+
+/// As [`intervals`], with all it has said.
+pub(crate) fn intervals_and_lines(child: Child, name: &str) -> (Vec<Interval>, Vec<String>) {
     let pid = child.id();
     let lines = child.finished();
     let holds = lines
         .iter()
         .filter_map(|line| line.strip_prefix("interval "));
-    holds
+    let holds = holds
         .map(|line| {
             let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().unwrap()).collect();
             let [hold, asked, from, until] = numbers[..] else {
@@ -37,7 +120,8 @@ pub(crate) fn intervals(child: Child, name: &str) -> Vec<Interval> {
             };
             Interval::new(name, &format!("rust {pid} hold {hold}"), asked, from, until)
         })
-        .collect()
+        .collect();
+    (holds, lines)
 }
 
 /// Not a test when it is run as one: the job of a child.
@@ -50,12 +134,54 @@ fn a_process_of_its_own() {
     let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match words[..] {
-        ["hold", url, name, lease] => runtime.block_on(hold_on(url, name, ms(lease))),
-        ["count", url, name, counter, tasks, run] => runtime.block_on(count_on(
+        ["hold", kind, url, name, lease] => runtime.block_on(async {
+            let builder = Client::builder().lease(ms(lease));
+            let client = builder.connect(url).await.unwrap();
+            match kind {
+                "Plain" => hold_on(client.lock(name)).await,
+                "Fair" => hold_on(client.fair_lock(name)).await,
+                "Read" => hold_on(client.rw_lock(name).read_lock()).await,
+                "Write" => hold_on(client.rw_lock(name).write_lock()).await,
+                _ => panic!("no process has a lock of kind {kind} yet"),
+            }
+        }),
+        ["torment", what, url, who, tasks, run, lease] => runtime.block_on(async {
+            let client = Client::builder().lease(ms(lease)).connect(url).await?;
+            let (what, tasks) = (What::named(what), tasks.parse().unwrap());
+            stress::claim(&client, what, url, who, tasks, ms(run)).await;
+            Ok(())
+        }),
+        ["hold_permit", sort, url, lease] => runtime.block_on(async {
+            let client = Client::builder().lease(ms(lease)).connect(url).await?;
+            let _held = Sort::named(sort).take(client, None).await.unwrap();
+            println!("held");
+            std::future::pending().await
+        }),
+        ["hold_any", what, url, lease] => runtime.block_on(async {
+            let client = Client::builder().lease(ms(lease)).connect(url).await?;
+            let _guard = What::named(what).ours(&client).acquire(None).await;
+            println!("held");
+            std::future::pending().await
+        }),
+        ["count", kind, urls, name, counter, clients, run] => runtime.block_on(async {
+            let crew = Crew::connect(urls, counter, clients.parse().unwrap()).await;
+            let run = ms(run);
+            match kind {
+                "Plain" => crew.count(run, |to| to[0].lock(name)).await,
+                "Fair" => crew.count(run, |to| to[0].fair_lock(name)).await,
+                "Fenced" => crew.count(run, |to| to[0].fenced_lock(name)).await,
+                "Multi" => crew.count(run, |to| several(&to[0], name)).await,
+                "Group" => crew.count(run, |to| group(&to[0], name)).await,
+                "Red" => crew.count(run, |to| majority(to, name)).await,
+                _ => panic!("no process has a lock of kind {kind} yet"),
+            }
+            Ok(())
+        }),
+        ["count_writes", url, name, counter, clients, run] => runtime.block_on(count_writes_on(
             url,
             name,
             counter,
-            tasks.parse().unwrap(),
+            clients.parse().unwrap(),
             ms(run),
         )),
         _ => panic!("no such job: {job:?}"),
@@ -63,40 +189,176 @@ fn a_process_of_its_own() {
     .unwrap();
 }
 
-async fn hold_on(url: &str, name: &str, lease: Duration) -> Result<()> {
-    let client = Client::builder().lease(lease).connect(url).await?;
-    let _guard = client.lock(name).acquire().await?;
+async fn hold_on<K: Kind>(lock: Lock<K>) -> Result<()> {
+    println!("waits");
+    let _guard = lock.acquire().await?;
     println!("held");
     std::future::pending().await
 }
 
-async fn count_on(url: &str, name: &str, counter: &str, tasks: usize, run: Duration) -> Result<()> {
-    let client = Client::connect(url).await?;
+/// A plain connection. The driver's own limit of half a second is soon over on a busy machine.
+pub(crate) async fn patient(redis: &redis::Client) -> redis::aio::MultiplexedConnection {
+    let limit = Some(Duration::from_secs(60));
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(limit)
+        .set_response_timeout(limit);
+    let connecting = redis.get_multiplexed_async_connection_with_config(&config);
+    connecting.await.unwrap()
+}
+
+/// A number in Redis that only a lock protects.
+#[derive(Clone)]
+struct Counter {
+    redis: redis::aio::MultiplexedConnection,
+    key: String,
+}
+
+impl Counter {
+    /// In two steps.
+    async fn raise(&mut self) {
+        let get = redis::cmd("GET").arg(&self.key).to_owned();
+        let count: Option<u64> = get.query_async(&mut self.redis).await.unwrap();
+        tokio::task::yield_now().await;
+        let mut set = redis::cmd("SET");
+        set.arg(&self.key).arg(count.unwrap_or(0) + 1);
+        set.query_async::<()>(&mut self.redis).await.unwrap();
+    }
+}
+
+/// As Java's names for [`LockKind::Multi`] say.
+fn several(client: &Client, names: &str) -> MultiLock {
+    MultiLock::new(names.split(',').map(|name| client.lock(name))).unwrap()
+}
+
+/// As Java's names for [`LockKind::Group`] say.
+fn group(client: &Client, name: &str) -> GroupLock {
+    let (group, values) = name.split_once('/').unwrap();
+    client.group_lock(group, values.split(','))
+}
+
+/// As Java's names for [`LockKind::Red`] say: one for each server.
+fn majority(clients: &[Client], names: &str) -> RedLock {
+    let names = names.split(',').map(|name| name.split_once('/').unwrap().1);
+    let locks = clients.iter().zip(names);
+    let lock = RedLock::new(locks.map(|(client, name)| client.lock(name))).unwrap();
+    // The servers have just been started, and nobody restarts them.
+    lock.distrust_restarted(false)
+}
+
+/// Clients that count, each connected to all the servers.
+struct Crew {
+    clients: Vec<Vec<Client>>,
+    counter: Counter,
+}
+
+impl Crew {
+    async fn connect(urls: &str, counter: &str, clients: usize) -> Self {
+        let urls: Vec<_> = urls.split(',').collect();
+        let redis = redis::Client::open(urls[0]).unwrap();
+        let mut crew = Self {
+            clients: Vec::new(),
+            counter: Counter {
+                redis: patient(&redis).await,
+                key: counter.into(),
+            },
+        };
+        for _ in 0..clients {
+            let mut client = Vec::new();
+            for url in &urls {
+                client.push(Client::connect(url).await.unwrap());
+            }
+            crew.clients.push(client);
+        }
+        crew
+    }
+
+    async fn count<K: Kind>(self, run: Duration, lock: impl Fn(&[Client]) -> Lock<K>) {
+        let start = Instant::now();
+        let mut running = tokio::task::JoinSet::new();
+        for clients in self.clients {
+            let (lock, counter) = (lock(&clients), self.counter.clone());
+            running.spawn(count_on(lock, counter, start, run));
+        }
+        while let Some(lines) = running.join_next().await {
+            for line in lines.unwrap() {
+                println!("{line}");
+            }
+        }
+    }
+}
+
+async fn count_on<K: Kind>(
+    lock: Lock<K>,
+    mut counter: Counter,
+    start: Instant,
+    run: Duration,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    while start.elapsed() < run {
+        let asked = monotonic_ns();
+        let guard: LockGuard = lock.acquire().await.unwrap().into();
+        let from = monotonic_ns();
+        counter.raise().await;
+        let until = monotonic_ns();
+        lines.push(format!(
+            "interval {} {asked} {from} {until}",
+            guard.number()
+        ));
+        guard.release().await.unwrap();
+    }
+    lines
+}
+
+async fn count_writes_on(
+    url: &str,
+    name: &str,
+    counter: &str,
+    clients: usize,
+    run: Duration,
+) -> Result<()> {
     let redis = redis::Client::open(url).unwrap();
-    let redis = redis.get_multiplexed_async_connection().await.unwrap();
+    let redis = patient(&redis).await;
     let start = Instant::now();
     let mut running = tokio::task::JoinSet::new();
-    for _ in 0..tasks {
-        let lock = client.lock(name);
+    for _ in 0..clients {
+        let lock = Client::connect(url).await?.rw_lock(name);
         let (mut redis, counter) = (redis.clone(), counter.to_owned());
         running.spawn(async move {
+            let get = redis::cmd("GET").arg(&counter).to_owned();
             let mut lines = Vec::new();
             while start.elapsed() < run {
                 let asked = monotonic_ns();
-                let guard = lock.acquire().await.unwrap();
+                let writing = lock.write().await.unwrap();
                 let from = monotonic_ns();
-                let get = redis::cmd("GET").arg(&counter).to_owned();
                 let count: Option<u64> = get.query_async(&mut redis).await.unwrap();
+                let count = count.unwrap_or(0) + 1;
                 tokio::task::yield_now().await;
                 let mut set = redis::cmd("SET");
-                set.arg(&counter).arg(count.unwrap_or(0) + 1);
+                set.arg(&counter).arg(count);
                 set.query_async::<()>(&mut redis).await.unwrap();
                 let until = monotonic_ns();
                 lines.push(format!(
                     "interval {} {asked} {from} {until}",
-                    guard.number()
+                    writing.number()
                 ));
-                guard.release().await.unwrap();
+                // Nobody can have raised it since.
+                let downgraded = fastrand::bool();
+                let reading = match downgraded {
+                    true => writing.downgrade().await.unwrap(),
+                    false => {
+                        writing.release().await.unwrap();
+                        lock.read().await.unwrap()
+                    }
+                };
+                let first: u64 = get.query_async(&mut redis).await.unwrap();
+                tokio::task::yield_now().await;
+                let second: u64 = get.query_async(&mut redis).await.unwrap();
+                assert_eq!(first, second, "somebody writes beside a reader");
+                if downgraded {
+                    assert_eq!(first, count, "a writer came in at the downgrade");
+                }
+                lines.push("read".to_owned());
+                reading.release().await.unwrap();
             }
             lines
         });

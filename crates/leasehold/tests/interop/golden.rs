@@ -128,7 +128,7 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Self {
-        let server = RedisServer::start().unwrap();
+        let server = crate::topology::start();
         let mut clients = HashMap::new();
         for (name, watchdog) in [("client1", 30), ("client2", 30), ("clientw", 3)] {
             let builder = Client::builder().lease(Duration::from_secs(watchdog));
@@ -279,7 +279,7 @@ fn async_owner(who: &str, method: &str, arguments: &str) -> String {
 }
 
 /// Takes `client1.t1 lock:L.tryLock(150, MILLISECONDS)` apart.
-fn parse(call: &str) -> Option<(String, String, String, String)> {
+pub(crate) fn parse(call: &str) -> Option<(String, String, String, String)> {
     let (who, rest) = call.split_once(' ')?;
     let (head, arguments) = rest.strip_suffix(')')?.rsplit_once('(')?;
     let (object, method) = head.rsplit_once('.')?;

@@ -28,7 +28,7 @@ async fn place() -> Place {
 }
 
 async fn place_with(watchdog: Option<Duration>, builder: leasehold::ClientBuilder) -> Place {
-    let server = RedisServer::start().unwrap();
+    let server = crate::topology::start();
     let redisson = Redisson::start(VERSION, &server.url());
     redisson.client("c", watchdog).unwrap();
     Place {
@@ -240,7 +240,7 @@ async fn a_killed_process_of_one_side_lets_the_other_in() {
 
     let other = Redisson::start(VERSION, &server.url());
     other.client("c", None).unwrap();
-    let mut child = child::hold(&server.url(), "x", WATCHDOG);
+    let mut child = child::hold(LockKind::Plain, &server.url(), "x", WATCHDOG);
     let thread = other.thread("c", "t");
     assert!(!thread.try_lock("x").unwrap().value);
     child.kill();

@@ -1,36 +1,97 @@
-//! Both Redisson versions and two Rust processes at once on one plain counter.
+//! Both Redisson versions and several Rust processes at once on one plain counter.
 
 use std::time::Duration;
 
 use leasehold::history::{Interval, check};
-use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
+use leasehold_testkit::redisson::LockKind;
+use leasehold_testkit::{RedisServer, Redisson, RedissonVersion, eventually};
 
-use crate::child;
+use crate::child::{self, Count};
 
 const THREADS: usize = 8;
 const RUN: Duration = Duration::from_secs(10);
 
+/// Names of a lock whose parts stand under several, as each side writes them.
+const PAIR: &str = "hot,warm";
+const GROUP: &str = "hot/a,b";
+
 #[test]
-fn threads_of_both_versions_and_two_rust_processes_lose_no_count() {
-    let server = RedisServer::start().unwrap();
-    let javas: Vec<_> = RedissonVersion::ALL
-        .iter()
-        .map(|version| {
-            let redisson = Redisson::start(*version, &server.url());
-            redisson.client("c", None).unwrap();
-            redisson
+fn threads_of_both_versions_and_four_rust_processes_lose_no_count() {
+    no_count_is_lost(LockKind::Plain, "hot");
+}
+
+#[test]
+fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fair_lock() {
+    no_count_is_lost(LockKind::Fair, "hot");
+}
+
+#[test]
+fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fenced_lock() {
+    no_count_is_lost(LockKind::Fenced, "hot");
+}
+
+#[test]
+fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_two_locks() {
+    no_count_is_lost(LockKind::Multi, PAIR);
+}
+
+#[test]
+fn threads_of_one_version_and_four_rust_processes_lose_no_count_under_a_group() {
+    no_count_is_lost(LockKind::Group, GROUP);
+}
+
+#[test]
+fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_a_majority() {
+    no_count_is_lost(LockKind::Red, "c0/hot,c1/hot,c2/hot");
+}
+
+/// What a version has for a kind of lock. Its plain lock excludes a fenced one.
+fn theirs(version: RedissonVersion, kind: LockKind) -> Option<LockKind> {
+    match (version, kind) {
+        (RedissonVersion::V3_16_8, LockKind::Fenced) => Some(LockKind::Plain),
+        (RedissonVersion::V3_16_8, LockKind::Group) => None,
+        _ => Some(kind),
+    }
+}
+
+/// Raises a counter under a lock of this kind: in [`THREADS`] threads of each Redisson and
+/// in sixteen clients in four processes.
+fn no_count_is_lost(kind: LockKind, name: &str) {
+    let count = if kind == LockKind::Red { 3 } else { 1 };
+    let servers: Vec<_> = (0..count).map(|_| crate::topology::start()).collect();
+    let server = &servers[0];
+    let versions = RedissonVersion::ALL.into_iter();
+    let versions = versions.filter_map(|version| Some((version, theirs(version, kind)?)));
+    let javas: Vec<_> = versions
+        .map(|(version, kind)| {
+            let redisson = Redisson::start(version, &server.url());
+            for (number, server) in servers.iter().enumerate() {
+                let client = format!("c{number}");
+                redisson.client_at(&client, &server.url(), None).unwrap();
+            }
+            (version, kind, redisson)
         })
         .collect();
     let hammers: Vec<_> = javas
         .iter()
-        .map(|java| java.thread("c", "t").hammer("hot", "counter", THREADS, RUN))
+        .map(|(_, kind, java)| {
+            let thread = java.thread("c0", "t").kind(*kind);
+            thread.hammer(name, "counter", THREADS, RUN)
+        })
         .collect();
-    let children: Vec<_> = (0..2)
-        .map(|_| child::count(&server.url(), "hot", "counter", THREADS / 2, RUN))
-        .collect();
+    let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
+    let plan = Count {
+        urls: &urls.join(","),
+        kind,
+        name,
+        counter: "counter",
+        clients: 4,
+        run: RUN,
+    };
+    let children: Vec<_> = (0..4).map(|_| child::count(plan)).collect();
     let mut intervals = Vec::new();
     let mut sides = Vec::new();
-    for (hammer, version) in hammers.into_iter().zip(RedissonVersion::ALL) {
+    for (hammer, (version, ..)) in hammers.into_iter().zip(&javas) {
         let report = hammer.wait(RUN * 4).unwrap().value;
         sides.push((format!("Redisson {version}"), report.intervals.len()));
         for (number, hold) in report.intervals.iter().enumerate() {
@@ -50,9 +111,13 @@ fn threads_of_both_versions_and_two_rust_processes_lose_no_count() {
     }
     let counted = server.command(&["GET", "counter"]).unwrap();
     let counted: usize = counted.as_text().unwrap().parse().unwrap();
-    println!("{sides:?}, counted {counted}");
+    println!("{kind:?}: {sides:?}, counted {counted}");
     assert_eq!(counted, intervals.len(), "counts were lost");
     assert!(sides.iter().all(|(_, holds)| *holds > 0), "{sides:?}");
     check(&intervals).judge().unwrap();
-    assert_eq!(server.keys(), ["counter"]);
+    let stays = |key: &String| key == "counter" || key.starts_with("redisson_lock_token:");
+    let left = || servers.iter().flat_map(RedisServer::keys);
+    eventually("nothing else is left", RUN, || {
+        left().all(|key| stays(&key))
+    });
 }

@@ -16,6 +16,11 @@ pub(crate) fn hold(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("hold {url} {}", lease.as_millis()))
 }
 
+/// Waits for the fair lock until it is killed.
+pub(crate) fn stand_in_line(url: &str) -> Child {
+    Child::start(TEST, &format!("stand {url}"))
+}
+
 /// Asks once for a fixed lease, with all the time in the world for the reply.
 pub(crate) fn ask(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("ask {url} {}", lease.as_millis()))
@@ -37,6 +42,11 @@ fn a_process_of_its_own() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match words[..] {
         ["hold", url, lease] => runtime.block_on(use_until_told(url, ms(lease))).unwrap(),
+        ["stand", url] => runtime.block_on(async {
+            let client = builder().connect(url).await.unwrap();
+            let _guard = client.fair_lock(NAME).acquire().await.unwrap();
+            std::future::pending().await
+        }),
         ["ask", url, lease] => runtime.block_on(ask_once(url, ms(lease))).unwrap(),
         ["work", url, resource, tasks, seed] => {
             let (tasks, seed) = (tasks.parse().unwrap(), seed.parse().unwrap());

@@ -5,8 +5,19 @@ pub(crate) mod child;
 
 use std::time::Duration;
 
-use leasehold::{Activity, Client, ClientBuilder, Embedded};
+use leasehold::{Activity, Client, ClientBuilder, Embedded, FairLock, Lock};
 use leasehold_testkit::{RedisServer, server::Builder};
+
+/// The lock that a test is mounted for.
+pub(crate) fn plain_lock(client: &Client, name: &str) -> Lock {
+    client.lock(name)
+}
+
+/// Its waiters keep their place without asking, so that nothing but a message or the end
+/// of a lease makes them ask again.
+pub(crate) fn fair_lock(client: &Client, name: &str) -> FairLock {
+    client.fair_lock(name).waiter_timeout(HOUR)
+}
 
 /// A backend of its own for one test.
 #[allow(clippy::large_enum_variant, reason = "there is one per test")]
@@ -85,6 +96,14 @@ impl Place {
         }
     }
 
+    /// Another server of the same sort.
+    pub(crate) fn beside(&self) -> Self {
+        match self {
+            Self::Embedded(_) => Self::Embedded(Embedded::new()),
+            Self::Server { query, .. } => start(RedisServer::builder(), query),
+        }
+    }
+
     pub(crate) fn keys(&self) -> Vec<String> {
         match self {
             Self::Embedded(embedded) => embedded.keys(),
@@ -104,6 +123,18 @@ impl Place {
         }
     }
 
+    /// Milliseconds left of a key; -1 without expiry, -2 without key.
+    pub(crate) fn ttl_ms(&self, key: &str) -> i64 {
+        match self {
+            Self::Embedded(embedded) => embedded.ttl_ms(key),
+            Self::Server { server, .. } => server
+                .command(&["PTTL", key])
+                .expect("PTTL")
+                .as_int()
+                .expect("a number"),
+        }
+    }
+
     fn channels(&self) -> Vec<String> {
         match self {
             Self::Embedded(_) => Vec::new(),
@@ -114,6 +145,31 @@ impl Place {
     /// Waits until no key, channel, subscription, line, owner or renewal is left.
     pub(crate) async fn is_clean(&self, clients: &[&Client]) {
         is_clean(|| self.keys(), || self.channels(), clients).await;
+    }
+
+    /// As [`is_clean`](Self::is_clean), but for `kept` and for markers, which end by
+    /// themselves.
+    pub(crate) async fn is_clean_but_for(&self, kept: &[&str], clients: &[&Client]) {
+        let keys = || {
+            let keys = self.keys().into_iter();
+            keys.filter(|key| !kept.contains(&key.as_str()) && !self.is_marker(key))
+                .collect()
+        };
+        is_clean(keys, || self.channels(), clients).await;
+    }
+
+    fn is_marker(&self, key: &str) -> bool {
+        let named =
+            key.starts_with("leasehold:") && (key.contains(":did:") || key.ends_with(":opened"));
+        let ends = match self {
+            // There it can't be asked for; the twin does what the script does.
+            Self::Embedded(_) => true,
+            Self::Server { server, .. } => {
+                let left = server.command(&["PTTL", key]).expect("PTTL");
+                (0..=3_600_000).contains(&left.as_int().expect("a number"))
+            }
+        };
+        named && ends
     }
 }
 

@@ -1,0 +1,157 @@
+//! Cancellation of what is made of several: dropped at each await point it leaves nothing,
+//! on any server.
+
+use std::time::Duration;
+
+use leasehold::{Client, LockGuard, MultiLock, RedLock};
+
+use super::cancel::{at_each_point, drop_after};
+use super::place;
+
+fn multi(client: &Client) -> MultiLock {
+    MultiLock::new(["a", "b", "c"].map(|name| client.lock(name))).unwrap()
+}
+
+/// Releases `guard` when `waiter` is in line or a moment has passed.
+fn released_soon(guard: LockGuard, waiter: &Client) -> tokio::task::JoinHandle<()> {
+    let waiter = waiter.clone();
+    tokio::spawn(async move {
+        for _ in 0..10 {
+            if waiter.activity().channels > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        guard.release().await.unwrap();
+    })
+}
+
+#[tokio::test]
+async fn acquires_and_releases_of_free_members() {
+    let place = place();
+    let client = place.client().await;
+    let lock = multi(&client);
+    let owner = client.owner();
+    let owned = multi(&client)
+        .owned_by(&owner)
+        .max_hold(Duration::from_secs(60));
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.acquire()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.try_acquire()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, owned.acquire()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let guard = lock.acquire().await.unwrap();
+        drop_after(n, guard.release()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let guard = lock.acquire().await.unwrap();
+        let dropped = drop_after(n, guard.extend(Duration::from_secs(60))).await;
+        guard.release().await.unwrap();
+        dropped
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn acquires_while_a_member_is_held() {
+    let place = place();
+    let (client, other) = (place.client().await, place.client().await);
+    let mut points = 0;
+    for name in ["a", "b", "c"] {
+        let lock = multi(&client).lease(Duration::from_secs(30));
+        points += at_each_point(&place, &client, async |n| {
+            let guard = other.lock(name).acquire().await.unwrap();
+            let release = released_soon(guard, &client);
+            let dropped = drop_after(n, lock.acquire()).await;
+            release.await.unwrap();
+            dropped
+        })
+        .await;
+    }
+    assert!(points >= 6, "a wait has more await points than {points}");
+}
+
+#[tokio::test]
+async fn acquires_of_a_group() {
+    let place = place();
+    let (client, other) = (place.client().await, place.client().await);
+    let lock = client.group_lock("g", ["a", "b"]);
+    at_each_point(&place, &client, async |n| {
+        drop_after(n, lock.acquire()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let guard = lock.acquire().await.unwrap();
+        drop_after(n, guard.release()).await
+    })
+    .await;
+    at_each_point(&place, &client, async |n| {
+        let guard = other.group_lock("g", ["b"]).acquire().await.unwrap();
+        let release = released_soon(guard, &client);
+        let dropped = drop_after(n, lock.acquire()).await;
+        release.await.unwrap();
+        dropped
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn acquires_of_a_majority() {
+    let places = [place()];
+    let places = [&places[0], &places[0].beside(), &places[0].beside()];
+    let mut clients = Vec::new();
+    for place in places {
+        clients.push(place.client().await);
+    }
+    let other = places[0].client().await;
+    let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
+    let lock = lock
+        .distrust_restarted(false)
+        .master_limit(Duration::from_secs(10));
+    let all_clean = async || {
+        for (place, client) in places.iter().zip(&clients) {
+            place.is_clean(&[client]).await;
+        }
+    };
+    for polls in 0.. {
+        let done = drop_after(polls, lock.acquire()).await.is_some();
+        all_clean().await;
+        if done {
+            break;
+        }
+    }
+    for polls in 0.. {
+        let taken = other.lock("x").acquire().await.unwrap();
+        let more = clients[1].lock("x").acquire().await.unwrap();
+        let release = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            drop(more);
+            drop(taken);
+        });
+        let dropped = drop_after(polls, lock.acquire()).await;
+        release.await.unwrap();
+        let done = dropped.is_some();
+        drop(dropped);
+        all_clean().await;
+        if done {
+            break;
+        }
+    }
+    for polls in 0.. {
+        let guard = lock.acquire().await.unwrap();
+        let done = drop_after(polls, guard.release()).await.is_some();
+        all_clean().await;
+        if done {
+            break;
+        }
+    }
+}

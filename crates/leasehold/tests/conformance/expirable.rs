@@ -1,0 +1,320 @@
+//! The semaphore whose permits have leases: what is not given back comes back.
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, ExpirableSemaphore, LeaseLeft, LossReason};
+
+use super::semaphore::drop_after;
+use super::{LEASE, place};
+use crate::support::{HOUR, eventually};
+
+async fn semaphore(client: &Client, permits: u32) -> ExpirableSemaphore {
+    let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+    semaphore.try_set_permits(permits).await.unwrap();
+    semaphore
+}
+
+/// In all, free, in use.
+async fn counts(semaphore: &ExpirableSemaphore) -> (i64, i64, u64) {
+    (
+        semaphore.permits().await.unwrap(),
+        semaphore.available_permits().await.unwrap(),
+        semaphore.acquired_permits().await.unwrap(),
+    )
+}
+
+async fn waits(client: &Client) {
+    eventually("somebody waits", async || client.activity().channels == 1).await;
+}
+
+async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
+    let woken = tokio::time::timeout(Duration::from_secs(20), task).await;
+    woken.expect("woken").unwrap()
+}
+
+#[tokio::test]
+async fn permits_have_ids_and_are_had_all_or_none() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 10).await;
+    let four = semaphore.try_acquire_many(4).await.unwrap().unwrap();
+    let five = semaphore.acquire_many(5).await.unwrap();
+    assert_eq!((four.ids().len(), five.ids().len()), (4, 5));
+    assert!(semaphore.try_acquire_many(2).await.unwrap().is_none());
+    assert_eq!(counts(&semaphore).await, (10, 1, 9));
+    let one = semaphore.acquire().await.unwrap();
+    assert_eq!(one.id().to_string().len(), 32);
+    one.release().await.unwrap();
+    drop(five);
+    eventually("five are back", async || {
+        counts(&semaphore).await == (10, 6, 4)
+    })
+    .await;
+    four.release().await.unwrap();
+    assert_eq!(counts(&semaphore).await, (10, 10, 0));
+    place.is_clean_but_for(&["x"], &[&client]).await;
+}
+
+#[tokio::test]
+async fn the_total_is_set_whatever_is_in_use() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 10).await;
+    assert!(!semaphore.try_set_permits(15).await.unwrap());
+    for (total, expected) in [(15, (15, 15, 0)), (15, (15, 15, 0)), (5, (5, 5, 0))] {
+        semaphore.set_permits(total).await.unwrap();
+        assert_eq!(counts(&semaphore).await, expected);
+    }
+    let three = semaphore.acquire_many(3).await.unwrap();
+    for (total, expected) in [(5, (5, 2, 3)), (3, (3, 0, 3)), (2, (2, -1, 3))] {
+        semaphore.set_permits(total).await.unwrap();
+        assert_eq!(counts(&semaphore).await, expected);
+    }
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    three.release().await.unwrap();
+    assert_eq!(counts(&semaphore).await, (2, 2, 0));
+    semaphore.add_permits(3).await.unwrap();
+    assert_eq!(counts(&semaphore).await, (5, 5, 0));
+    assert!(semaphore.delete().await.unwrap());
+    assert!(!semaphore.delete().await.unwrap());
+    semaphore.set_permits(4).await.unwrap();
+    assert_eq!(counts(&semaphore).await, (4, 4, 0));
+}
+
+#[tokio::test]
+async fn a_waiter_gets_a_permit_whose_lease_ends_without_a_message() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let semaphore = semaphore(&ours, 2).await;
+    semaphore
+        .lease(LEASE)
+        .acquire_many(2)
+        .await
+        .unwrap()
+        .forget();
+    let other = theirs.expirable_semaphore("x").poll_cap(HOUR);
+    let permit = other.try_acquire_for(LEASE * 8).await.unwrap();
+    assert!(permit.is_some());
+    assert_eq!(counts(&other).await, (2, 1, 1));
+}
+
+#[tokio::test]
+async fn a_permit_that_is_released_wakes_the_waiter_of_another_client() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let semaphore = semaphore(&ours, 1).await;
+    for by_id in [false, true] {
+        let permit = semaphore.acquire().await.unwrap();
+        let other = theirs.expirable_semaphore("x").poll_cap(HOUR);
+        let waiter = tokio::spawn(async move { other.acquire().await.unwrap() });
+        waits(&theirs).await;
+        if by_id {
+            assert!(
+                theirs
+                    .expirable_semaphore("x")
+                    .release(permit.id())
+                    .await
+                    .unwrap()
+            );
+            permit.forget();
+        } else {
+            permit.release().await.unwrap();
+        }
+        soon(waiter).await.release().await.unwrap();
+        eventually("nobody listens", async || theirs.activity().channels == 0).await;
+    }
+    place.is_clean_but_for(&["x"], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_renewed_permit_outlives_many_leases_and_one_that_is_gone_is_told() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let semaphore = semaphore(&client, 3).await;
+    let permits = semaphore.acquire_many(3).await.unwrap();
+    let kept = tokio::time::timeout(LEASE * 4, permits.lost()).await;
+    assert!(kept.is_err(), "lost: {:?}", permits.loss());
+    assert_eq!(counts(&semaphore).await, (3, 0, 3));
+    // One of three is enough to be told.
+    assert!(semaphore.release(permits.ids()[1]).await.unwrap());
+    assert_eq!(permits.lost().await, LossReason::Deleted);
+    assert!(!permits.is_held());
+    let error = permits.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    eventually("the others are back", async || {
+        counts(&semaphore).await == (3, 3, 0)
+    })
+    .await;
+    place.is_clean_but_for(&["x"], &[&client]).await;
+}
+
+#[tokio::test]
+async fn a_permit_with_a_fixed_lease_is_lost_at_its_end_and_can_be_extended() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 1).await;
+    let permit = semaphore.clone().lease(LEASE).acquire().await.unwrap();
+    permit.extend(LEASE * 3).await.unwrap();
+    let before = permit.valid_until();
+    permit.extend(LEASE).await.unwrap();
+    assert!(permit.valid_until() >= before, "never shorter");
+    assert!(
+        semaphore
+            .clone()
+            .try_acquire_for(LEASE)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(permit.lost().await, LossReason::Expired);
+    let next = semaphore.try_acquire_for(LEASE * 8).await.unwrap().unwrap();
+    assert_eq!(permit.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    next.release().await.unwrap();
+    assert_eq!(counts(&semaphore).await, (1, 1, 0));
+}
+
+#[tokio::test]
+async fn by_its_id_a_permit_is_looked_at_changed_and_released_once() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 4).await;
+    let permits = semaphore.clone().lease(HOUR).acquire_many(3).await.unwrap();
+    let ids = permits.ids().to_vec();
+    permits.forget();
+    let LeaseLeft::Left(left) = semaphore.lease_left(ids[0]).await.unwrap() else {
+        panic!("it has a lease");
+    };
+    assert!(left <= HOUR && left > HOUR / 2);
+    assert!(semaphore.update_lease(ids[0], LEASE).await.unwrap());
+    eventually("its lease is over", async || {
+        semaphore.lease_left(ids[0]).await.unwrap() == LeaseLeft::Over
+    })
+    .await;
+    assert!(!semaphore.update_lease(ids[0], HOUR).await.unwrap());
+    assert!(!semaphore.release_many(&ids).await.unwrap(), "all or none");
+    assert_eq!(counts(&semaphore).await, (4, 2, 2));
+    assert!(!semaphore.release(ids[0]).await.unwrap());
+    assert!(
+        semaphore
+            .release_many(&[ids[1], ids[2], ids[1]])
+            .await
+            .unwrap()
+    );
+    assert!(!semaphore.release_many(&ids[1..]).await.unwrap(), "once");
+    assert_eq!(counts(&semaphore).await, (4, 4, 0));
+}
+
+#[tokio::test]
+async fn thousands_of_permits_whose_leases_ended_together_all_come_back() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 4000).await;
+    for _ in 0..4 {
+        let thousand = semaphore.clone().lease(LEASE).acquire_many(1000).await;
+        thousand.unwrap().forget();
+    }
+    eventually("all are back", async || {
+        counts(&semaphore).await == (4000, 4000, 0)
+    })
+    .await;
+    let last = semaphore.acquire_many(1000).await.unwrap();
+    last.release().await.unwrap();
+    assert_eq!(counts(&semaphore).await, (4000, 4000, 0));
+}
+
+#[tokio::test]
+async fn dropped_at_any_point_an_acquire_leaves_all_permits_and_a_release_happens() {
+    let place = place();
+    let (client, other) = (place.client().await, place.client().await);
+    let semaphore = semaphore(&client, 2).await;
+    for contended in [false, true] {
+        for polls in 0..1000 {
+            let theirs = other.expirable_semaphore("x");
+            let held = match contended {
+                true => Some(theirs.acquire_many(2).await.unwrap()),
+                false => None,
+            };
+            let acquire = drop_after(polls, semaphore.acquire_many(2));
+            let release = async {
+                for _ in 0..10 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    if client.activity().channels > 0 {
+                        break;
+                    }
+                }
+                drop(held);
+            };
+            let (got, ()) = tokio::join!(acquire, release);
+            let done = got.is_some();
+            if let Some(got) = got {
+                drop_after(1, got.unwrap().release()).await;
+            }
+            eventually("all are back", async || {
+                counts(&semaphore).await == (2, 2, 0)
+            })
+            .await;
+            place.is_clean_but_for(&["x"], &[&client, &other]).await;
+            if done {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    let semaphore = client.expirable_semaphore("x");
+    let id = "000102030405060708090a0b0c0d0e0f".parse().unwrap();
+    let errors = [
+        semaphore.acquire().await.map(drop).unwrap_err(),
+        semaphore.release(id).await.map(drop).unwrap_err(),
+        semaphore.release_many(&[id]).await.map(drop).unwrap_err(),
+        semaphore
+            .update_lease(id, LEASE)
+            .await
+            .map(drop)
+            .unwrap_err(),
+        semaphore.lease_left(id).await.map(drop).unwrap_err(),
+        semaphore.permits().await.map(drop).unwrap_err(),
+        semaphore.set_permits(1).await.unwrap_err(),
+        semaphore.try_set_permits(1).await.map(drop).unwrap_err(),
+        semaphore.add_permits(1).await.unwrap_err(),
+        semaphore.delete().await.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+        assert!(error.to_string().contains("a hash"), "{error}");
+    }
+    guard.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn what_can_be_no_permit_is_refused_before_anything_is_sent() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.expirable_semaphore("x");
+    for result in [
+        client.expirable_semaphore("").acquire().await.map(drop),
+        semaphore.acquire_many(0).await.map(drop),
+        semaphore.acquire_many(1001).await.map(drop),
+        semaphore.release_many(&[]).await.map(drop),
+        semaphore.set_permits(1 << 31).await,
+        semaphore
+            .clone()
+            .lease(Duration::ZERO)
+            .acquire()
+            .await
+            .map(drop),
+        "xyz".parse::<leasehold::PermitId>().map(drop),
+        "+00102030405060708090a0b0c0d0e0f"
+            .parse::<leasehold::PermitId>()
+            .map(drop),
+    ] {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Misuse);
+    }
+    place.is_clean(&[&client]).await;
+}

@@ -1,0 +1,328 @@
+//! The fair lock: who is served when, and what becomes of those who leave the line.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use leasehold::history::Recorder;
+use leasehold::{Client, ErrorKind, FairLock, LockGuard};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::{LEASE, place};
+use crate::support::{HOUR, eventually};
+
+/// A lock whose waiters are woken by messages, or by nothing before the test is over.
+fn lock_of(client: &Client) -> FairLock {
+    client.fair_lock("x").poll_cap(HOUR).waiter_timeout(HOUR)
+}
+
+/// Waits until `lock` has so many waiters.
+async fn waiting(lock: &FairLock, waiters: usize) {
+    eventually(&format!("{waiters} wait"), async || {
+        lock.waiters().await.unwrap().len() == waiters
+    })
+    .await;
+}
+
+/// A task that waits for the lock, and has its place when this returns.
+async fn waiter(lock: &FairLock) -> JoinHandle<LockGuard> {
+    let before = lock.waiters().await.unwrap().len();
+    let task = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    waiting(lock, before + 1).await;
+    task
+}
+
+/// What a waiter gets, long before any lease or timeout of 30 s.
+async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
+    let guard = tokio::time::timeout(Duration::from_secs(10), waiter).await;
+    guard.expect("served in time").unwrap()
+}
+
+/// A wait that has its place and goes on only when the test polls it.
+type Held = Pin<Box<dyn Future<Output = LockGuard>>>;
+
+async fn standing_still(lock: FairLock) -> Held {
+    let seen = lock.clone();
+    let before = seen.waiters().await.unwrap().len();
+    let mut wait: Held = Box::pin(async move { lock.acquire().await.unwrap() });
+    while seen.waiters().await.unwrap().len() == before {
+        let polled = tokio::time::timeout(Duration::from_millis(5), &mut wait);
+        assert!(polled.await.is_err(), "the lock is held");
+    }
+    wait
+}
+
+#[tokio::test]
+async fn sixteen_waiters_of_four_clients_are_served_in_the_order_they_came() {
+    let place = place();
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(place.client().await);
+    }
+    let first = lock_of(&clients[0]);
+    let guard = first.acquire().await.unwrap();
+    let (sender, mut served) = mpsc::unbounded_channel();
+    for number in 0..16 {
+        let (lock, sender) = (lock_of(&clients[number % 4]), sender.clone());
+        tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            sender.send(number).unwrap();
+            guard.release().await.unwrap();
+        });
+        waiting(&first, number + 1).await;
+    }
+    guard.release().await.unwrap();
+    for number in 0..16 {
+        // By its message: the lease of the one before it ends much later.
+        let next = tokio::time::timeout(Duration::from_secs(10), served.recv());
+        assert_eq!(next.await.expect("called in time"), Some(number));
+    }
+    place.is_clean(&clients.iter().collect::<Vec<_>>()).await;
+}
+
+#[tokio::test]
+async fn the_line_is_told_in_its_order_and_the_guard_has_the_id_it_waited_by() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let guard = lock_of(&ours).acquire().await.unwrap();
+    assert!(lock_of(&ours).waiters().await.unwrap().is_empty());
+    let one = waiter(&lock_of(&theirs)).await;
+    let two = waiter(&lock_of(&ours)).await;
+    let line = lock_of(&ours).waiters().await.unwrap();
+    assert!(line[0].starts_with(theirs.id()), "{line:?}");
+    assert!(line[1].starts_with(ours.id()), "{line:?}");
+    guard.release().await.unwrap();
+    let one = served(one).await;
+    assert_eq!(one.holder_id(), line[0]);
+    assert_eq!(lock_of(&ours).waiters().await.unwrap(), line[1..]);
+    one.release().await.unwrap();
+    assert_eq!(served(two).await.holder_id(), line[1]);
+}
+
+#[tokio::test]
+async fn a_try_takes_no_place_and_gets_nothing_while_somebody_waits() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let guard = lock_of(&ours).acquire().await.unwrap();
+    assert!(lock_of(&theirs).try_acquire().await.unwrap().is_none());
+    assert!(lock_of(&ours).waiters().await.unwrap().is_empty());
+    let head = standing_still(lock_of(&ours)).await;
+    guard.release().await.unwrap();
+    assert!(lock_of(&theirs).try_acquire().await.unwrap().is_none());
+    assert!(
+        !lock_of(&ours).is_locked().await.unwrap(),
+        "its turn, and free"
+    );
+    drop(head);
+    waiting(&lock_of(&ours), 0).await;
+    let guard = lock_of(&theirs).try_acquire().await.unwrap();
+    guard
+        .expect("free, and nobody waits")
+        .release()
+        .await
+        .unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_leaves_the_line_and_the_next_one_is_served() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let lock = lock_of(&ours);
+    let guard = lock.acquire().await.unwrap();
+    let one = waiter(&lock).await;
+    let two = tokio::spawn({
+        let lock = lock_of(&theirs);
+        async move { lock.try_acquire_for(LEASE / 2).await.unwrap() }
+    });
+    waiting(&lock, 2).await;
+    let three = waiter(&lock_of(&theirs)).await;
+    assert!(two.await.unwrap().is_none(), "its time was over");
+    waiting(&lock, 2).await;
+    one.abort();
+    waiting(&lock, 1).await;
+    guard.release().await.unwrap();
+    served(three).await.release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_head_that_gives_up_a_free_lock_calls_the_next_one() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let guard = lock_of(&ours).acquire().await.unwrap();
+    let head = standing_still(lock_of(&theirs)).await;
+    let lock = lock_of(&ours);
+    let next = waiter(&lock).await;
+    guard.release().await.unwrap();
+    drop(head);
+    served(next).await.release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_asks_no_more_is_taken_out_after_its_timeout() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let lock = lock_of(&ours);
+    let guard = lock.acquire().await.unwrap();
+    let timeout = LEASE / 2;
+    let dead = standing_still(lock_of(&theirs).waiter_timeout(timeout)).await;
+    let next = waiter(&lock.clone().waiter_timeout(timeout * 3)).await;
+    guard.release().await.unwrap();
+    // Nobody polls `dead`, so it asks no more.
+    served(next).await.release().await.unwrap();
+    drop(dead);
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_waiter_keeps_its_place_beyond_many_timeouts() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let guard = lock_of(&ours).acquire().await.unwrap();
+    let timeout = LEASE / 2;
+    let first = waiter(&lock_of(&theirs).waiter_timeout(timeout)).await;
+    let line = lock_of(&ours).waiters().await.unwrap();
+    let second = waiter(&lock_of(&ours).waiter_timeout(timeout)).await;
+    // Longer than any of the two would count as alive without asking.
+    tokio::time::sleep(timeout * 4).await;
+    assert_eq!(lock_of(&ours).waiters().await.unwrap().len(), 2);
+    guard.release().await.unwrap();
+    let guard = served(first).await;
+    assert_eq!(guard.holder_id(), line[0]);
+    guard.release().await.unwrap();
+    served(second).await.release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn an_owner_enters_again_although_others_wait() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let owner = ours.owner();
+    let lock = lock_of(&ours).owned_by(&owner);
+    let outer = lock.acquire().await.unwrap();
+    let next = waiter(&lock_of(&theirs)).await;
+    let inner = lock.acquire().await.unwrap();
+    assert_eq!(inner.hold_count(), 2);
+    drop(outer);
+    inner.release().await.unwrap();
+    served(next).await.release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_hands_over_to_the_head() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    // The end of a lease is told to nobody: who has found the lock free, and another's
+    // turn, looks again after its poll cap.
+    let lock_at = |client| lock_of(client).lease(LEASE).poll_cap(LEASE);
+    let lock = lock_at(&ours);
+    // Long enough for three to come, also on a busy machine.
+    let first = lock.clone().lease(LEASE * 8);
+    first.acquire().await.unwrap().forget();
+    let tasks = [
+        waiter(&lock).await,
+        waiter(&lock_at(&theirs)).await,
+        waiter(&lock).await,
+    ];
+    let line = lock.waiters().await.unwrap();
+    for (task, id) in tasks.into_iter().zip(line) {
+        let guard = served(task).await;
+        assert_eq!(guard.holder_id(), id);
+        guard.forget();
+    }
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn waits_with_and_without_a_limit_keep_their_order() {
+    let place = place();
+    let client = place.client().await;
+    let lock = lock_of(&client);
+    let guard = lock.acquire().await.unwrap();
+    let (sender, mut order) = mpsc::unbounded_channel();
+    for number in 0..6 {
+        let (lock, sender) = (lock.clone(), sender.clone());
+        tokio::spawn(async move {
+            let guard = match number % 2 {
+                0 => lock.acquire().await.unwrap(),
+                _ => {
+                    let wait = Duration::from_secs(20 + 10 * number);
+                    lock.try_acquire_for(wait).await.unwrap().unwrap()
+                }
+            };
+            sender.send(number).unwrap();
+            guard.release().await.unwrap();
+        });
+        waiting(&client.fair_lock("x"), number as usize + 1).await;
+    }
+    guard.release().await.unwrap();
+    for number in 0..6 {
+        assert_eq!(order.recv().await, Some(number));
+    }
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn no_two_holds_overlap_and_nobody_is_served_twice_before_another() {
+    let place = place();
+    let recorder = Recorder::new();
+    let mut clients = Vec::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    for c in 0..4 {
+        let client = place.client().await;
+        for t in 0..4 {
+            let (recorder, client) = (recorder.clone(), client.clone());
+            tasks.spawn(async move {
+                let lock = client.fair_lock("hot").poll_cap(HOUR).waiter_timeout(HOUR);
+                for _ in 0..20 {
+                    let asked = recorder.ask("hot", &format!("client {c} task {t}"));
+                    let guard = lock.acquire().await.unwrap();
+                    let inside = asked.acquired(&guard);
+                    tokio::task::yield_now().await;
+                    inside.releasing(&guard);
+                    guard.release().await.unwrap();
+                }
+            });
+        }
+        clients.push(client);
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let report = recorder.report();
+    assert_eq!(report.holds, 4 * 4 * 20);
+    report.judge().unwrap();
+    place.is_clean(&clients.iter().collect::<Vec<_>>()).await;
+}
+
+#[tokio::test]
+async fn the_fair_and_the_plain_lock_of_a_name_exclude_each_other() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.fair_lock("x").acquire().await.unwrap();
+    assert!(client.lock("x").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    assert!(client.fair_lock("x").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn a_waiter_timeout_out_of_its_range_is_refused() {
+    let place = place();
+    let client = place.client().await;
+    for timeout in [Duration::from_millis(99), HOUR + Duration::from_millis(1)] {
+        let lock = client.fair_lock("x").waiter_timeout(timeout);
+        let error = lock.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse);
+        assert!(error.to_string().contains("waiter timeout"), "{error}");
+    }
+}

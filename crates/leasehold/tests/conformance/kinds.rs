@@ -1,0 +1,82 @@
+//! One name as several kinds: each says what is there and what it expected, on every way
+//! to acquire it, and changes nothing.
+
+use leasehold::{Client, Error, ErrorKind};
+
+use super::place;
+
+/// What a kind says when it is acquired.
+async fn told(client: &Client, kind: &str) -> Option<Error> {
+    match kind {
+        "a plain lock" => client.lock("x").try_acquire().await.err(),
+        "a fenced lock" => client.fenced_lock("x").try_acquire().await.err(),
+        "a fair lock" => client.fair_lock("x").try_acquire().await.err(),
+        "a read-write lock" => client.rw_lock("x").try_read().await.err(),
+        "a group of locks" => client.group_lock("x", ["a"]).try_acquire().await.err(),
+        "a semaphore" => client.semaphore("x").try_acquire(1).await.err(),
+        "a semaphore with leases" => client.expirable_semaphore("x").try_acquire().await.err(),
+        _ => client.count_down_latch("x").count().await.err(),
+    }
+}
+
+const KINDS: [&str; 8] = [
+    "a plain lock",
+    "a fenced lock",
+    "a fair lock",
+    "a read-write lock",
+    "a group of locks",
+    "a semaphore",
+    "a semaphore with leases",
+    "a latch",
+];
+
+async fn all_but(client: &Client, fitting: &[&str], there: &str) {
+    for kind in KINDS.iter().filter(|kind| !fitting.contains(kind)) {
+        let error = told(client, kind).await;
+        let error = error.unwrap_or_else(|| panic!("{kind} says nothing of {there}"));
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{kind}: {text}");
+        assert!(text.contains(&format!("not {kind}")), "{kind}: {text}");
+        assert!(text.contains(there), "{kind}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_there_and_what_was_expected_are_named() {
+    let place = place();
+    let (holder, client) = (place.client().await, place.client().await);
+
+    let plain = holder.lock("x").acquire().await.unwrap();
+    let locks = ["a plain lock", "a fenced lock", "a fair lock"];
+    for kind in ["a read-write lock", "a group of locks"] {
+        let text = told(&client, kind).await.unwrap().to_string();
+        assert!(
+            text.contains("lock, not ") || text.contains("locks, not "),
+            "{text}"
+        );
+    }
+    all_but(&client, &locks, "").await;
+    plain.release().await.unwrap();
+
+    let reading = holder.rw_lock("x").read().await.unwrap();
+    all_but(&client, &["a read-write lock"], "").await;
+    for kind in locks {
+        let text = told(&client, kind).await.unwrap().to_string();
+        assert!(
+            text.contains(&format!("a read-write lock, not {kind}")),
+            "{text}"
+        );
+    }
+    reading.release().await.unwrap();
+
+    let group = holder.group_lock("x", ["a", "b"]).acquire().await.unwrap();
+    all_but(&client, &["a group of locks"], "").await;
+    group.release().await.unwrap();
+    place.is_clean(&[&holder, &client]).await;
+
+    holder.semaphore("x").try_set_permits(2).await.unwrap();
+    // A latch is a number as well: Redisson's formats can't be told apart.
+    let numbers = ["a semaphore", "a semaphore with leases", "a latch"];
+    all_but(&client, &numbers, "").await;
+    assert!(holder.semaphore("x").delete().await.unwrap());
+}

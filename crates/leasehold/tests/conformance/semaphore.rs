@@ -1,0 +1,437 @@
+//! The semaphore: so many permits and no more, all at once, none lost.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Semaphore};
+
+use super::{LEASE, place};
+use crate::support::{HOUR, Place, eventually};
+
+/// A semaphore with so many permits, and no poll that could do what a wake-up should.
+async fn semaphore(client: &Client, permits: u32) -> Semaphore {
+    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    semaphore.try_set_permits(permits).await.unwrap();
+    semaphore
+}
+
+async fn free(semaphore: &Semaphore) -> i64 {
+    semaphore.available_permits().await.unwrap()
+}
+
+async fn waits(client: &Client) {
+    eventually("somebody waits", async || client.activity().channels == 1).await;
+}
+
+async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
+    let woken = tokio::time::timeout(Duration::from_secs(20), task).await;
+    woken.expect("woken").unwrap()
+}
+
+#[tokio::test]
+async fn permits_are_had_all_at_once_or_not_at_all() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let semaphore = semaphore(&ours, 5).await;
+    let three = semaphore.acquire(3).await.unwrap();
+    assert_eq!((three.permits(), free(&semaphore).await), (3, 2));
+    assert!(semaphore.try_acquire(3).await.unwrap().is_none());
+    assert_eq!(free(&semaphore).await, 2, "nothing was taken");
+    let other = theirs.semaphore("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { other.acquire(4).await.unwrap() });
+    waits(&theirs).await;
+    let mut three = three;
+    let one = three.split(1).unwrap();
+    one.release().await.unwrap();
+    assert_eq!(free(&semaphore).await, 3, "too few for the waiter");
+    three.release().await.unwrap();
+    let four = soon(waiter).await;
+    assert_eq!(free(&semaphore).await, 1);
+    four.release().await.unwrap();
+    assert_eq!(free(&semaphore).await, 5);
+    place.is_clean_but_for(&["x"], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_semaphore_is_made_once_and_counts_as_redisson_does() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.semaphore("x");
+    assert_eq!(free(&semaphore).await, 0);
+    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    assert!(!semaphore.release_if_exists(2).await.unwrap());
+    assert_eq!(semaphore.drain().await.unwrap(), 0);
+    assert!(semaphore.try_set_permits(10).await.unwrap());
+    assert!(!semaphore.try_set_permits(15).await.unwrap());
+    semaphore.acquire(10).await.unwrap().forget();
+    semaphore.add_permits(4).await.unwrap();
+    assert_eq!(free(&semaphore).await, 4);
+    semaphore.release(10).await.unwrap();
+    assert_eq!(free(&semaphore).await, 14, "over the number that was set");
+    assert!(semaphore.release_if_exists(1).await.unwrap());
+    assert_eq!(semaphore.drain().await.unwrap(), 15);
+    semaphore.add_permits(-3).await.unwrap();
+    assert_eq!(free(&semaphore).await, -3);
+    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    assert_eq!(semaphore.drain().await.unwrap(), -3);
+    assert_eq!(free(&semaphore).await, 0);
+    assert!(semaphore.delete().await.unwrap());
+    assert!(!semaphore.delete().await.unwrap());
+    semaphore.release(1).await.unwrap();
+    assert_eq!(free(&semaphore).await, 1, "made by a release");
+}
+
+#[tokio::test]
+async fn no_permits_are_had_at_once_and_change_nothing() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.semaphore("x");
+    let none = semaphore.acquire(0).await.unwrap();
+    assert_eq!(none.permits(), 0);
+    none.release().await.unwrap();
+    semaphore.release(0).await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn a_semaphore_with_a_life_ends_although_its_permits_are_used() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.semaphore("x");
+    assert!(semaphore.try_set_permits_for(3, LEASE).await.unwrap());
+    semaphore.add_permits(2).await.unwrap();
+    semaphore.drain().await.unwrap();
+    semaphore.release(1).await.unwrap();
+    eventually("it is gone", async || !place.keys().contains(&"x".into())).await;
+}
+
+#[tokio::test]
+async fn permits_are_given_back_when_they_are_dropped_and_not_when_forgotten() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 6).await;
+    let mut permit = semaphore.acquire(5).await.unwrap();
+    let two = permit.split(2).unwrap();
+    assert!(permit.split(4).is_none());
+    let nothing = permit.split(0).unwrap();
+    assert_eq!((permit.permits(), two.permits()), (3, 2));
+    permit.merge(nothing);
+    drop(two);
+    eventually("two are back", async || free(&semaphore).await == 3).await;
+    permit.forget();
+    let mut one = semaphore.acquire(1).await.unwrap();
+    one.merge(semaphore.acquire(2).await.unwrap());
+    assert_eq!((one.permits(), free(&semaphore).await), (3, 0));
+    drop(one);
+    eventually("three are back", async || free(&semaphore).await == 3).await;
+    place.is_clean_but_for(&["x"], &[&client]).await;
+}
+
+#[tokio::test]
+async fn whatever_makes_permits_free_wakes_the_waiter_of_another_client() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let semaphore = ours.semaphore("x");
+    for how in ["set", "release", "add", "drop", "if there"] {
+        let permit = match how {
+            "drop" => {
+                semaphore.release(1).await.unwrap();
+                Some(semaphore.acquire(1).await.unwrap())
+            }
+            _ => None,
+        };
+        let other = theirs.semaphore("x").poll_cap(HOUR);
+        let waiter = tokio::spawn(async move { other.acquire(1).await.unwrap() });
+        waits(&theirs).await;
+        match how {
+            "set" => assert!(semaphore.try_set_permits(1).await.unwrap()),
+            "release" => semaphore.release(1).await.unwrap(),
+            "add" => semaphore.add_permits(1).await.unwrap(),
+            "if there" => assert!(semaphore.release_if_exists(1).await.unwrap()),
+            _ => drop(permit),
+        }
+        soon(waiter).await.forget();
+        eventually("nobody listens", async || theirs.activity().channels == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 4).await;
+    let mut held = semaphore.acquire(4).await.unwrap();
+    let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
+    for permits in [3, 1, 2, 1] {
+        let (semaphore, sender) = (semaphore.clone(), sender.clone());
+        tokio::spawn(async move {
+            let permit = semaphore.acquire(permits).await.unwrap();
+            sender.send(permits).unwrap();
+            permit.forget();
+        });
+        // Each has its place before the next one comes.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+    waits(&client).await;
+    assert!(semaphore.try_acquire(1).await.unwrap().is_none(), "in line");
+    for _ in 0..2 {
+        held.split(1).unwrap().release().await.unwrap();
+    }
+    assert_eq!(free(&semaphore).await, 2, "kept for the first one");
+    assert!(served.try_recv().is_err());
+    held.release().await.unwrap();
+    assert_eq!(
+        (served.recv().await, served.recv().await),
+        (Some(3), Some(1))
+    );
+    semaphore.release(3).await.unwrap();
+    assert_eq!(
+        (served.recv().await, served.recv().await),
+        (Some(2), Some(1))
+    );
+    place.is_clean_but_for(&["x"], &[&client]).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_gives_up_costs_nobody_a_permit() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let semaphore = semaphore(&ours, 2).await;
+    let held = semaphore.acquire(2).await.unwrap();
+    let other = theirs.semaphore("x").poll_cap(HOUR);
+    let waiter = |permits| {
+        let other = other.clone();
+        tokio::spawn(async move { other.acquire(permits).await.unwrap() })
+    };
+    let head = waiter(2);
+    waits(&theirs).await;
+    let (second, third) = (waiter(1), waiter(1));
+    tokio::task::yield_now().await;
+    // Aborted and released together: what is granted may go to those who are gone.
+    head.abort();
+    second.abort();
+    held.release().await.unwrap();
+    drop(soon(third).await);
+    eventually("both are back", async || free(&semaphore).await == 2).await;
+    assert!(
+        semaphore
+            .try_acquire_for(3, LEASE / 4)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    place.is_clean_but_for(&["x"], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn no_more_are_inside_than_there_are_permits_and_none_is_lost() {
+    let place = place();
+    let clients = [place.client().await, place.client().await];
+    let first = semaphore(&clients[0], 5).await;
+    let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut running = tokio::task::JoinSet::new();
+    for task in 0..24_u32 {
+        let semaphore = clients[task as usize % 2].semaphore("x");
+        let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
+        running.spawn(async move {
+            for round in 0..20 {
+                let permits = (task + round) % 4 + 1;
+                let permit = semaphore.acquire(permits).await.unwrap();
+                let now = inside.fetch_add(permits, Ordering::SeqCst) + permits;
+                most.fetch_max(now, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                inside.fetch_sub(permits, Ordering::SeqCst);
+                match round % 2 {
+                    0 => permit.release().await.unwrap(),
+                    _ => drop(permit),
+                }
+            }
+        });
+    }
+    while let Some(done) = running.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 5, "all of them, and no more");
+    eventually("all are back", async || free(&first).await == 5).await;
+    place
+        .is_clean_but_for(&["x"], &[&clients[0], &clients[1]])
+        .await;
+}
+
+/// Polls `future` up to `polls` times, each time it is woken, and drops it then.
+pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Drops what `make` makes at each await point until it runs to its end; afterwards all
+/// `permits` have to be back each time.
+async fn at_each_point<T>(
+    place: &Place,
+    client: &Client,
+    permits: i64,
+    mut make: impl AsyncFnMut(usize) -> Option<T>,
+) -> usize {
+    let semaphore = client.semaphore("x");
+    for polls in 0..1000 {
+        let output = make(polls).await;
+        let done = output.is_some();
+        drop(output);
+        place.is_clean_but_for(&["x"], &[client]).await;
+        assert_eq!(free(&semaphore).await, permits, "dropped at point {polls}");
+        if done {
+            return polls;
+        }
+    }
+    panic!("it never ended");
+}
+
+#[tokio::test]
+async fn dropped_at_any_point_an_acquire_leaves_all_permits() {
+    let place = place();
+    let (client, other) = (place.client().await, place.client().await);
+    let semaphore = semaphore(&client, 3).await;
+    let wait = Duration::from_secs(60);
+    at_each_point(&place, &client, 3, async |n| {
+        drop_after(n, semaphore.acquire(2)).await
+    })
+    .await;
+    at_each_point(&place, &client, 3, async |n| {
+        drop_after(n, semaphore.try_acquire(2)).await
+    })
+    .await;
+    let points = at_each_point(&place, &client, 3, async |n| {
+        let held = other.semaphore("x").acquire(2).await.unwrap();
+        let acquire = drop_after(n, semaphore.try_acquire_for(2, wait));
+        let release = async {
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                if client.activity().channels > 0 {
+                    break;
+                }
+            }
+            held.release().await.unwrap();
+        };
+        tokio::join!(acquire, release).0
+    })
+    .await;
+    assert!(points >= 2, "a wait has more await points than {points}");
+}
+
+#[tokio::test]
+async fn dropped_at_any_point_a_head_that_asks_for_others_leaves_them_theirs() {
+    let place = place();
+    let (client, other) = (place.client().await, place.client().await);
+    let semaphore = semaphore(&client, 3).await;
+    at_each_point(&place, &client, 3, async |n| {
+        let held = other.semaphore("x").acquire(3).await.unwrap();
+        let head = drop_after(n, semaphore.acquire(1));
+        let behind = async {
+            tokio::task::yield_now().await;
+            semaphore.acquire(2).await.unwrap()
+        };
+        let release = async {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            held.release().await.unwrap();
+        };
+        let (head, behind, ()) = tokio::join!(head, behind, release);
+        drop(behind);
+        head
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_that_is_dropped_at_any_point_happens_once() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = semaphore(&client, 3).await;
+    at_each_point(&place, &client, 3, async |n| {
+        let permit = semaphore.acquire(2).await.unwrap();
+        drop_after(n, permit.release()).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    let semaphore = client.semaphore("x");
+    let errors = [
+        semaphore.acquire(1).await.map(drop).unwrap_err(),
+        semaphore.try_acquire(1).await.map(drop).unwrap_err(),
+        semaphore.release(1).await.unwrap_err(),
+        semaphore.release_if_exists(1).await.map(drop).unwrap_err(),
+        semaphore.add_permits(-1).await.unwrap_err(),
+        semaphore.drain().await.map(drop).unwrap_err(),
+        semaphore.available_permits().await.map(drop).unwrap_err(),
+        semaphore.try_set_permits(1).await.map(drop).unwrap_err(),
+        semaphore.delete().await.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+        assert!(error.to_string().contains("a hash"), "{error}");
+    }
+    guard.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn what_can_be_no_semaphore_is_refused_before_anything_is_sent() {
+    let place = place();
+    let client = place.client().await;
+    let too_many = 1 << 31;
+    for result in [
+        client.semaphore("").acquire(1).await.map(drop),
+        client.semaphore("x").acquire(too_many).await.map(drop),
+        client.semaphore("x").release(too_many).await,
+        client
+            .semaphore("x")
+            .try_set_permits(too_many)
+            .await
+            .map(drop),
+        client
+            .semaphore("x")
+            .poll_cap(Duration::ZERO)
+            .acquire(1)
+            .await
+            .map(drop),
+        client
+            .semaphore("x")
+            .try_acquire_for(1, Duration::ZERO)
+            .await
+            .map(drop),
+        client
+            .semaphore("x")
+            .try_set_permits_for(1, Duration::ZERO)
+            .await
+            .map(drop),
+    ] {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Misuse);
+    }
+    client.close().await;
+    let error = client.semaphore("x").acquire(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse);
+    place.is_clean(&[&client]).await;
+}

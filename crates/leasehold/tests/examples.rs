@@ -1,0 +1,72 @@
+//! Every example runs to its end, in process and on a server.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use leasehold_testkit::RedisServer;
+
+fn names() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = files
+        .map(|file| file.unwrap().path())
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 5);
+    names
+}
+
+/// Cargo builds the examples before it runs the tests, and puts them beside.
+fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().unwrap().parent().unwrap().join("examples");
+    program.join(name)
+}
+
+fn run(name: &str, arguments: &[String]) -> String {
+    let output: Output = Command::new(program(name))
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{name}: {error}; build it with cargo build --examples"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {text}{errors}");
+    assert!(!text.is_empty(), "{name} says nothing");
+    text
+}
+
+#[test]
+fn every_example_runs_in_process() {
+    for name in names() {
+        run(&name, &[]);
+    }
+}
+
+#[test]
+fn every_example_runs_on_a_server() {
+    let server = RedisServer::start().unwrap();
+    for name in names() {
+        run(&name, &[server.url()]);
+    }
+}
+
+#[test]
+fn the_holder_that_stood_still_is_refused_by_the_store() {
+    let text = run("fenced_writes", &[]);
+    assert!(text.contains("the late write was refused"), "{text}");
+    assert!(text.contains("the store has: 9 left"), "{text}");
+}
+
+#[test]
+fn the_supplier_is_called_by_three_at_a_time() {
+    let text = run("limit_concurrency", &[]);
+    assert!(text.contains("never more than 3 at a time"), "{text}");
+}
+
+#[test]
+fn the_workers_begin_when_all_are_ready() {
+    let text = run("start_together", &[]);
+    assert!(text.contains("all 5 workers are done"), "{text}");
+}

@@ -1,0 +1,369 @@
+//! The state in Redis after each step on semaphores and latches, against what live
+//! Redissons left there. The same calls are made here with our own API. On purpose
+//! different, and not compared:
+//!
+//! - adding and draining keep the expiry of a semaphore, where Redisson drops it;
+//! - a permit without a lease has one here and is renewed; for Redisson it never ends;
+//! - ids stand there as 16 bytes, as 4.7.0 writes them and 3.16.8 does not;
+//! - a permit that is released after its lease was over is told as that, as by 4.7.0.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, SystemTime};
+
+use leasehold::{Client, CountDownLatch, ExpirableSemaphore, LeaseLeft, PermitId, Semaphore};
+use leasehold_testkit::RedisServer;
+
+use crate::support::{HOUR, eventually};
+
+const RECORDINGS: [(&str, &str, usize); 6] = [
+    (
+        "semaphore 3.16.8",
+        include_str!("golden/3.16.8/semaphore.txt"),
+        11,
+    ),
+    (
+        "semaphore 4.7.0",
+        include_str!("golden/4.7.0/semaphore.txt"),
+        11,
+    ),
+    (
+        "latch 3.16.8",
+        include_str!("golden/3.16.8/countdownlatch.txt"),
+        7,
+    ),
+    (
+        "latch 4.7.0",
+        include_str!("golden/4.7.0/countdownlatch.txt"),
+        7,
+    ),
+    (
+        "leases 3.16.8",
+        include_str!("golden/3.16.8/permitexpirablesemaphore.txt"),
+        9,
+    ),
+    (
+        "leases 4.7.0",
+        include_str!("golden/4.7.0/permitexpirablesemaphore.txt"),
+        14,
+    ),
+];
+
+#[tokio::test]
+async fn our_counts_and_leases_are_redissons_after_every_step() {
+    for (what, text, least) in RECORDINGS {
+        let mut stage = Stage::new().await;
+        let mut compared = 0;
+        for step in steps(text) {
+            let what = format!("{what}, step {}", step.call);
+            stage.play(&step).await;
+            if let Some(state) = &step.state {
+                assert_eq!(&stage.state(), state, "{what}");
+                compared += 1;
+            }
+        }
+        assert!(compared >= least, "{what}: only {compared} states compared");
+    }
+}
+
+/// Keys with their values: a number, or the leases in tenths of a second, 0 for those
+/// without one.
+type State = BTreeMap<String, Vec<i64>>;
+
+struct Step {
+    /// As `client1.t1 sem:S.tryAcquire(2)`.
+    call: String,
+    answer: String,
+    state: Option<State>,
+}
+
+fn steps(text: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in text.lines() {
+        let numbered = line
+            .split_once(". ")
+            .filter(|(number, _)| number.parse::<u32>().is_ok());
+        if let Some((_, rest)) = numbered {
+            let (call, answer) = rest.split_once(" -> ").unwrap_or((rest, ""));
+            let answer = answer.split("   #").next().unwrap_or("").trim();
+            steps.push(Step {
+                call: call.into(),
+                answer: answer.into(),
+                state: None,
+            });
+        } else if let Some(step) = steps.last_mut()
+            && let Some(state) = line.trim().strip_prefix("= ")
+        {
+            let known = step.state.get_or_insert_default();
+            if state != "(no keys)" {
+                read_state(state, known);
+            }
+        }
+    }
+    steps
+}
+
+/// Reads `S string "3" ttl none` and `{P}:timeout zset {<P1 raw>: now+1.4s} ttl none`.
+fn read_state(text: &str, state: &mut State) {
+    if let Some((key, rest)) = text.split_once(" string \"") {
+        let number = rest.split('"').next().unwrap().parse().unwrap();
+        state.insert(key.into(), vec![number]);
+    } else if let Some((key, rest)) = text.split_once(" zset {") {
+        let members = rest.split("} ttl").next().unwrap().split(", ");
+        let mut leases: Vec<_> = members
+            .map(|member| {
+                let (_, end) = member.rsplit_once(": ").unwrap();
+                match end.strip_prefix("now+") {
+                    Some(left) => rounded(left.trim_end_matches('s').parse().unwrap()),
+                    None => 0,
+                }
+            })
+            .collect();
+        leases.sort_unstable();
+        state.insert(key.into(), leases);
+    }
+}
+
+/// A recording takes its look some time after the call, and so do we: seconds, rounded up.
+fn rounded(seconds: f64) -> i64 {
+    seconds.ceil() as i64
+}
+
+struct Stage {
+    server: RedisServer,
+    client: Client,
+    permits: HashMap<String, PermitId>,
+    /// Kept, so that they are renewed.
+    held: Vec<leasehold::ExpirablePermit>,
+    waiter: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let server = crate::topology::start();
+        Self {
+            client: Client::connect(&server.url()).await.unwrap(),
+            server,
+            permits: HashMap::new(),
+            held: Vec::new(),
+            waiter: None,
+        }
+    }
+
+    async fn play(&mut self, step: &Step) {
+        let (_, call) = step.call.split_once(' ').unwrap();
+        let (kind, rest) = call.split_once(':').unwrap();
+        let (name, rest) = rest.split_once('.').unwrap();
+        let (method, arguments) = rest.trim_end_matches(')').split_once('(').unwrap();
+        let arguments: Vec<_> = arguments.split(", ").filter(|a| !a.is_empty()).collect();
+        let expected = step.answer.trim_start_matches("ok ");
+        match kind {
+            "sem" => self.semaphore(name, method, &arguments, expected).await,
+            "latch" => self.latch(name, method, &arguments, expected).await,
+            _ => self.expirable(name, method, &arguments, expected).await,
+        }
+        // Whoever waited until this step goes on before the keys are looked at.
+        if let Some(waiter) = self.waiter.take() {
+            if expected == "(waiting)" {
+                self.waiter = Some(waiter);
+            } else {
+                let done = tokio::time::timeout(Duration::from_millis(500), waiter);
+                if let Ok(done) = done.await {
+                    done.unwrap();
+                }
+            }
+        }
+    }
+
+    async fn semaphore(&mut self, name: &str, method: &str, arguments: &[&str], expected: &str) {
+        let semaphore: Semaphore = self.client.semaphore(name).poll_cap(HOUR);
+        let n = arguments.first().and_then(|n| n.parse::<i32>().ok());
+        let permits = n.unwrap_or(1).unsigned_abs();
+        match (method, arguments) {
+            ("acquire", _) if expected == "(waiting)" => {
+                self.waiter = Some(tokio::spawn(async move {
+                    semaphore.acquire(permits).await.unwrap().forget();
+                }));
+                self.waits().await;
+            }
+            // One permit: `(600, MILLISECONDS)` or `(1, dur:600)`.
+            ("tryAcquire", [_, _]) => {
+                let wait = Duration::from_millis(600);
+                let got = semaphore.try_acquire_for(1, wait).await.unwrap();
+                assert!(got.is_none());
+            }
+            ("acquire", _) => semaphore.acquire(permits).await.unwrap().forget(),
+            ("tryAcquire", _) => {
+                let got = semaphore.try_acquire(permits).await.unwrap();
+                assert_eq!(got.is_some().to_string(), expected);
+            }
+            ("trySetPermits", [_]) => {
+                let made = semaphore.try_set_permits(permits).await.unwrap();
+                assert_eq!(made.to_string(), expected);
+            }
+            ("trySetPermits", _) => {
+                let life = Duration::from_secs(5);
+                assert!(semaphore.try_set_permits_for(permits, life).await.unwrap());
+                let left = self.server.command(&["PTTL", name]).unwrap();
+                assert!((4000..=5000).contains(&left.as_int().unwrap()));
+            }
+            ("release", _) => semaphore.release(permits).await.unwrap(),
+            ("releaseIfExists", _) => {
+                let released = semaphore.release_if_exists(permits).await.unwrap();
+                assert_eq!(released.to_string(), expected);
+            }
+            ("availablePermits", _) => {
+                let free = semaphore.available_permits().await.unwrap();
+                assert_eq!(free.to_string(), expected);
+            }
+            ("drainPermits", _) => {
+                assert_eq!(semaphore.drain().await.unwrap().to_string(), expected);
+            }
+            ("addPermits", _) => semaphore.add_permits(n.unwrap()).await.unwrap(),
+            ("expire", _) => {
+                self.server.command(&["PEXPIRE", name, "60000"]).unwrap();
+            }
+            ("delete", _) => {
+                assert_eq!(semaphore.delete().await.unwrap().to_string(), expected);
+            }
+            _ => panic!("a call that is not known here: {method}{arguments:?}"),
+        }
+    }
+
+    async fn latch(&mut self, name: &str, method: &str, arguments: &[&str], expected: &str) {
+        let latch: CountDownLatch = self.client.count_down_latch(name).poll_cap(HOUR);
+        match (method, arguments) {
+            ("await", _) if expected == "(waiting)" => {
+                self.waiter = Some(tokio::spawn(async move { latch.wait().await.unwrap() }));
+                self.waits().await;
+            }
+            ("await", []) => latch.wait().await.unwrap(),
+            ("trySetCount", [count]) => {
+                let set = latch.try_set_count(count.parse().unwrap()).await.unwrap();
+                assert_eq!(set.to_string(), expected);
+            }
+            ("countDown", _) => {
+                latch.count_down().await.unwrap();
+            }
+            ("getCount", _) => {
+                assert_eq!(latch.count().await.unwrap().to_string(), expected);
+            }
+            ("delete", _) => {
+                assert_eq!(latch.delete().await.unwrap().to_string(), expected);
+            }
+            _ => panic!("a call that is not known here: {method}{arguments:?}"),
+        }
+    }
+
+    async fn expirable(&mut self, name: &str, method: &str, arguments: &[&str], expected: &str) {
+        let semaphore: ExpirableSemaphore = self.client.expirable_semaphore(name).poll_cap(HOUR);
+        let n = arguments.first().and_then(|n| n.parse::<i32>().ok());
+        let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
+        let ids: Vec<PermitId> = arguments
+            .iter()
+            .flat_map(|argument| argument.trim_start_matches("list:").split(','))
+            .filter_map(|label| self.permits.get(label).copied())
+            .collect();
+        match (method, arguments) {
+            ("acquire" | "tryAcquire", [lease, _]) => {
+                let permit = semaphore.lease(ms(lease)).acquire().await.unwrap();
+                self.permits.insert(expected.into(), permit.id());
+                permit.forget();
+            }
+            ("tryAcquire", []) => {
+                assert!(semaphore.try_acquire().await.unwrap().is_none());
+            }
+            ("acquire", _) => {
+                let permits = semaphore.acquire_many(n.unwrap_or(1).unsigned_abs());
+                let permits = permits.await.unwrap();
+                let labels = expected.trim_matches(['[', ']']).split(", ");
+                self.permits
+                    .extend(labels.map(String::from).zip(permits.ids().iter().copied()));
+                self.held.push(permits);
+            }
+            ("updateLeaseTime", [_, lease, _]) => {
+                let updated = semaphore.update_lease(ids[0], ms(lease)).await.unwrap();
+                assert_eq!(updated.to_string(), expected);
+            }
+            ("release" | "tryRelease", [_]) if ids.len() == 1 => {
+                let over = async || semaphore.lease_left(ids[0]).await.unwrap() == LeaseLeft::Over;
+                let ends = self.permits.get("<P4 hex>") == Some(&ids[0]);
+                if ends {
+                    eventually("its lease is over", over).await;
+                }
+                let released = semaphore.release(ids[0]).await.unwrap();
+                let ok = expected == "null" || (expected == "true" && !ends);
+                assert_eq!(released, ok, "{method}");
+            }
+            ("release", _) => assert!(semaphore.release_many(&ids).await.unwrap()),
+            ("trySetPermits", _) => {
+                let made = semaphore.try_set_permits(n.unwrap().unsigned_abs());
+                assert_eq!(made.await.unwrap().to_string(), expected);
+            }
+            ("setPermits", _) => semaphore
+                .set_permits(n.unwrap().unsigned_abs())
+                .await
+                .unwrap(),
+            ("addPermits", _) => semaphore.add_permits(n.unwrap()).await.unwrap(),
+            ("availablePermits", _) => {
+                let free = semaphore.available_permits().await.unwrap();
+                assert_eq!(free.to_string(), expected);
+            }
+            ("getPermits", _) => {
+                assert_eq!(semaphore.permits().await.unwrap().to_string(), expected);
+            }
+            ("acquiredPermits", _) => {
+                let held = semaphore.acquired_permits().await.unwrap();
+                assert_eq!(held.to_string(), expected);
+            }
+            ("getLeaseTime", _) => match ids.first() {
+                Some(id) => assert!(matches!(
+                    semaphore.lease_left(*id).await.unwrap(),
+                    LeaseLeft::Left(_)
+                )),
+                None => {
+                    let nobody = "0".repeat(32).parse().unwrap();
+                    let left = semaphore.lease_left(nobody).await.unwrap();
+                    assert_eq!(left, LeaseLeft::Over);
+                }
+            },
+            ("delete", _) => {
+                assert_eq!(semaphore.delete().await.unwrap().to_string(), expected);
+            }
+            _ => panic!("a call that is not known here: {method}{arguments:?}"),
+        }
+    }
+
+    async fn waits(&self) {
+        eventually("it waits", async || self.client.activity().channels == 1).await;
+    }
+
+    /// What stands in Redis. Keys of our own, which Redisson never looks at, are left out.
+    fn state(&self) -> State {
+        let ask = |parts: &[&str]| self.server.command(parts).unwrap();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.unwrap().as_secs_f64();
+        let keys = self.server.keys().into_iter();
+        keys.filter(|key| !key.starts_with("leasehold:"))
+            .map(|key| {
+                if !key.ends_with(":timeout") {
+                    let number = ask(&["GET", &key]).as_text().unwrap().parse().unwrap();
+                    return (key, vec![number]);
+                }
+                let total = ask(&["ZCARD", &key]).as_int().unwrap();
+                // Ids are no text: the ends alone, in their order.
+                let ends = (0..total).map(|at| {
+                    let at = at.to_string();
+                    let script =
+                        "return redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[1], 'WITHSCORES')[2]";
+                    let end = ask(&["EVAL", script, "1", &key, &at]);
+                    let end: f64 = end.as_text().unwrap().parse().unwrap();
+                    let left = end / 1000.0 - now;
+                    if left > 20.0 { 0 } else { rounded(left) }
+                });
+                let mut leases: Vec<_> = ends.collect();
+                leases.sort_unstable();
+                (key, leases)
+            })
+            .collect()
+    }
+}

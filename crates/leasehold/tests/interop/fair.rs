@@ -1,0 +1,281 @@
+//! The fair lock's rows: one queue for both sides, in the order in which they came.
+
+use std::time::Duration;
+
+use leasehold::{Client, FairLock, LockGuard};
+use leasehold_testkit::redisson::{LockKind, Pending, RedissonThread};
+use leasehold_testkit::{RedisServer, Redisson};
+use tokio::task::JoinHandle;
+
+use super::VERSION;
+use crate::child;
+use crate::support::{HOUR, eventually};
+
+/// Long before any lease of 30 s, and any timeout of Redisson's, ends.
+const SOON: Duration = Duration::from_secs(10);
+const WATCHDOG: Duration = Duration::from_millis(1000);
+
+struct Place {
+    server: RedisServer,
+    redisson: Redisson,
+    rust: Client,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let server = crate::topology::start();
+        let redisson = Redisson::start(VERSION, &server.url());
+        redisson.client("c", None).unwrap();
+        Self {
+            redisson,
+            rust: Client::connect(&server.url()).await.unwrap(),
+            server,
+        }
+    }
+
+    fn java(&self, thread: &str) -> RedissonThread {
+        self.redisson.thread("c", thread).kind(LockKind::Fair)
+    }
+
+    /// Our lock, whose waiters ask again after an hour at the soonest: only a message
+    /// or the end of a lease makes them.
+    fn ours(&self) -> FairLock {
+        let lock = self.rust.fair_lock("x").poll_cap(HOUR);
+        lock.waiter_timeout(HOUR)
+    }
+
+    async fn waiting(&self, waiters: usize) {
+        let lock = self.ours();
+        eventually(&format!("{waiters} wait"), async || {
+            lock.waiters().await.unwrap().len() == waiters
+        })
+        .await;
+        // Each of them listens, too.
+        eventually(&format!("{waiters} listen"), async || {
+            self.server.channels().len() == waiters
+        })
+        .await;
+    }
+
+    async fn waiter(&self) -> JoinHandle<LockGuard> {
+        let before = self.ours().waiters().await.unwrap().len();
+        let lock = self.ours();
+        let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        self.waiting(before + 1).await;
+        task
+    }
+
+    async fn java_waiter(&self, thread: &RedissonThread) -> Pending<()> {
+        let before = self.ours().waiters().await.unwrap().len();
+        let waiting = thread.start_lock("x");
+        self.waiting(before + 1).await;
+        waiting
+    }
+}
+
+async fn head(place: &Place) -> String {
+    place.ours().waiters().await.unwrap().remove(0)
+}
+
+fn server_ms(server: &RedisServer) -> i64 {
+    let time = server.command(&["TIME"]).unwrap();
+    let part = |n: usize| -> i64 {
+        time.as_array().unwrap()[n]
+            .as_text()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    part(0) * 1000 + part(1) / 1000
+}
+
+async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
+    let guard = tokio::time::timeout(SOON, waiter).await;
+    guard.expect("served in time").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_side_is_refused_what_the_other_holds() {
+    let place = Place::new().await;
+    let (java, lock) = (place.java("t"), place.ours());
+    java.lock("x").unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    let wait = Duration::from_millis(150);
+    assert!(lock.try_acquire_for(wait).await.unwrap().is_none());
+    java.unlock("x").unwrap();
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    assert!(!java.try_lock("x").unwrap().value);
+    assert!(!java.try_lock_wait("x", wait, None).unwrap().value);
+    let error = java.unlock("x").unwrap_err();
+    assert!(error.class.contains("IllegalMonitorState"), "{error:?}");
+    guard.release().await.unwrap();
+    assert!(java.try_lock("x").unwrap().value);
+    java.unlock("x").unwrap();
+    assert!(place.server.keys().is_empty(), "{:?}", place.server.keys());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mixed_queue_is_served_in_its_order_by_messages_alone() {
+    let place = Place::new().await;
+    let [a, b] = [place.java("a"), place.java("b")];
+    let guard = place.ours().acquire().await.unwrap();
+    let first = place.waiter().await;
+    let second = place.java_waiter(&a).await;
+    let third = place.waiter().await;
+    let fourth = place.java_waiter(&b).await;
+    guard.release().await.unwrap();
+    let guard = served(first).await;
+    assert!(!second.is_done());
+    guard.release().await.unwrap();
+    second.wait(SOON).unwrap();
+    assert!(!third.is_finished());
+    a.unlock("x").unwrap();
+    let guard = served(third).await;
+    assert!(!fourth.is_done());
+    guard.release().await.unwrap();
+    fourth.wait(SOON).unwrap();
+    b.unlock("x").unwrap();
+    assert!(place.server.keys().is_empty(), "{:?}", place.server.keys());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_head_that_gives_up_lets_the_java_waiter_behind_it_in() {
+    let place = Place::new().await;
+    let [holder, next] = [place.java("holder"), place.java("next")];
+    holder.lock("x").unwrap();
+    let head = place.waiter().await;
+    let waiting = place.java_waiter(&next).await;
+    head.abort();
+    place.waiting(1).await;
+    assert!(!waiting.is_done());
+    holder.unlock("x").unwrap();
+    waiting.wait(SOON).expect("it was called");
+    next.unlock("x").unwrap();
+    assert!(place.server.keys().is_empty(), "{:?}", place.server.keys());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_java_head_that_gives_up_lets_our_waiter_behind_it_in() {
+    let place = Place::new().await;
+    let java = place.java("t");
+    let guard = place.ours().acquire().await.unwrap();
+    let wait = Duration::from_millis(1500);
+    let head = java.start_try_lock_wait("x", wait, Some(Duration::from_secs(30)));
+    place.waiting(1).await;
+    let next = place.waiter().await;
+    assert!(!head.wait(SOON).unwrap().value);
+    place.waiting(1).await;
+    guard.release().await.unwrap();
+    served(next).await.release().await.unwrap();
+    assert!(place.server.keys().is_empty(), "{:?}", place.server.keys());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_unlock_of_either_side_calls_the_head_of_the_other() {
+    let place = Place::new().await;
+    let (java, lock) = (place.java("t"), place.ours());
+    let guard = lock.acquire().await.unwrap();
+    let waiting = place.java_waiter(&java).await;
+    assert!(lock.force_unlock().await.unwrap());
+    waiting.wait(SOON).unwrap();
+    assert!(guard.release().await.is_err());
+    let next = place.waiter().await;
+    assert!(java.force_unlock("x").unwrap().value);
+    served(next).await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_ends_hands_over_to_the_other_side() {
+    let place = Place::new().await;
+    let (java, lock) = (place.java("t"), place.ours());
+    let lease = WATCHDOG * 2;
+    java.lock_lease("x", lease).unwrap();
+    let guard = served(place.waiter().await).await;
+    guard.release().await.unwrap();
+    lock.lease(lease).acquire().await.unwrap().forget();
+    let waiting = place.java_waiter(&java).await;
+    // A head of 3.16.8 that asks in the moment in which the lease ends sleeps for ever, as
+    // nobody calls it; ours do.
+    let behind = place.rust.fair_lock("x");
+    let behind = tokio::spawn(async move { behind.acquire().await.unwrap() });
+    waiting.wait(SOON).expect("served");
+    java.unlock("x").unwrap();
+    served(behind).await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_process_of_ours_that_waits_stands_in_nobodys_way() {
+    let place = Place::new().await;
+    let java = place.java("t");
+    let guard = place.ours().acquire().await.unwrap();
+    let url = place.server.url();
+    let mut dead = child::wait(LockKind::Fair, &url, "x", WATCHDOG);
+    dead.wait_for("waits");
+    place.waiting(1).await;
+    let waiting = java.start_lock("x");
+    place.waiting(2).await;
+    dead.kill();
+    // One of ours looks after it: here the one that stands behind, else the release.
+    let lock = place.rust.fair_lock("x");
+    let last = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    guard.release().await.unwrap();
+    waiting
+        .wait(SOON)
+        .expect("served after the waiter timeout of 5 s");
+    java.unlock("x").unwrap();
+    served(last).await.release().await.unwrap();
+    assert!(place.server.keys().is_empty(), "{:?}", place.server.keys());
+}
+
+/// Redisson's own rule: its entry counts for its allowance, which is what it waits for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_java_waiter_is_taken_out_when_redisson_would() {
+    let place = Place::new().await;
+    let other = Redisson::start(VERSION, &place.server.url());
+    other.client("c", None).unwrap();
+    let dead = other.thread("c", "t").kind(LockKind::Fair);
+    let lock = place.ours().lease(WATCHDOG);
+    lock.clone().acquire().await.unwrap().forget();
+    let wait = Duration::from_secs(3);
+    let _waiting = dead.start_try_lock_wait("x", wait, Some(WATCHDOG));
+    place.waiting(1).await;
+    other.kill();
+    let score = ["ZSCORE", "redisson_lock_timeout:{x}", &head(&place).await];
+    let timeout_ms: i64 = place
+        .server
+        .command(&score)
+        .unwrap()
+        .as_text()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let lock = place.rust.fair_lock("x");
+    let guard = tokio::time::timeout(SOON, lock.acquire()).await;
+    let guard = guard.expect("served").unwrap();
+    assert!(
+        server_ms(&place.server) >= timeout_ms,
+        "thrown out too early"
+    );
+    guard.release().await.unwrap();
+    assert!(place.server.keys().is_empty(), "{:?}", place.server.keys());
+}
+
+/// Of 3.16.8 such a head would sleep for ever; of 4.7.0 those behind it spin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_java_head_that_nobody_called_is_called_by_our_waiters() {
+    let place = Place::new().await;
+    let java = place.java("t");
+    let mut holder = child::hold(LockKind::Fair, &place.server.url(), "x", WATCHDOG);
+    let waiting = place.java_waiter(&java).await;
+    // Time for the polls after which 3.16.8 sleeps without an end; if it does not yet,
+    // it has to be served all the same.
+    tokio::time::sleep(WATCHDOG * 3).await;
+    assert!(!waiting.is_done());
+    let lock = place.rust.fair_lock("x");
+    let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    place.waiting(2).await;
+    holder.kill();
+    waiting.wait(SOON).expect("our waiter has called it");
+    java.unlock("x").unwrap();
+    served(next).await.release().await.unwrap();
+}

@@ -1,0 +1,325 @@
+//! As `golden.rs`, for the read-write lock: the keys after each step of a recording, and
+//! what is left of each, against what live Redissons left there.
+//!
+//! What differs on purpose:
+//!
+//! - our count on the wire is always 1, and a read hold has one key of its own;
+//! - a write re-entry does not add its lease to the lock's, and a read release does not
+//!   cut it ([`OURS`]);
+//! - a downgrade lets the reader in that waits, at step 16, and not at its expiry;
+//! - a lease is for one hold, not for the lock object.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use leasehold::{Client, LockGuard, Owner, ReadGuard, RwLock, WriteGuard};
+use leasehold_testkit::{RedisServer, RedissonVersion};
+
+use super::golden::parse;
+use crate::support::{HOUR, eventually};
+
+const RECORDINGS: [(RedissonVersion, &str); 2] = [
+    (
+        RedissonVersion::V3_16_8,
+        include_str!("golden/3.16.8/readwritelock.txt"),
+    ),
+    (
+        RedissonVersion::V4_7_0,
+        include_str!("golden/4.7.0/readwritelock.txt"),
+    ),
+];
+
+/// Where the lock has another time left, in seconds: by the number of the step.
+const OURS: [(&str, f64); 6] = [
+    // Redisson: 30 s more for each re-entry.
+    ("11", 30.0),
+    ("12", 30.0),
+    // Redisson: the lease of the call before, on the same object.
+    ("18", 30.0),
+    // Redisson: cut to the read hold inside.
+    ("26", 120.0),
+    ("24", 120.0),
+    ("25", 120.0),
+];
+/// The recordings took their time between two steps.
+const TOLERANCE: f64 = 2.0;
+
+/// Keys with their content, and the seconds left.
+type State = BTreeMap<String, (String, f64)>;
+
+#[tokio::test]
+async fn our_read_write_lock_leaves_what_redissons_does_after_every_step() {
+    for (version, text) in RECORDINGS {
+        let mut stage = Stage::new(version).await;
+        let mut compared = 0;
+        for step in steps(text) {
+            let what = format!("{version}, step {}: {}", step.number, step.call);
+            if !stage.play(&step).await || step.number == "16" {
+                continue;
+            }
+            if let Some(mut theirs) = step.state {
+                let ours = stage.state();
+                if let Some((_, left)) = OURS.iter().find(|(number, _)| *number == step.number) {
+                    for (key, (_, ttl)) in &mut theirs {
+                        if key == "RW" || step.number == "18" {
+                            *ttl = *left;
+                        }
+                    }
+                }
+                let content = |state: &State| -> Vec<_> {
+                    let keys = state.iter();
+                    keys.map(|(key, (content, _))| (key.clone(), content.clone()))
+                        .collect()
+                };
+                assert_eq!(content(&ours), content(&theirs), "{what}");
+                for (key, (_, ttl)) in &ours {
+                    let other = theirs[key].1;
+                    assert!(
+                        (ttl - other).abs() < TOLERANCE,
+                        "{what}: {key} {ttl} {other}"
+                    );
+                }
+                compared += 1;
+            }
+        }
+        assert!(compared >= 16, "{version}: only {compared} states compared");
+    }
+}
+
+struct Step {
+    number: String,
+    call: String,
+    answer: String,
+    waiter_returned: bool,
+    state: Option<State>,
+}
+
+fn steps(text: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in text.lines() {
+        let numbered = line
+            .split_once(". ")
+            .filter(|(number, _)| number.parse::<u32>().is_ok());
+        if let Some((number, rest)) = numbered {
+            let (call, answer) = rest.split_once(" -> ").unwrap_or((rest, ""));
+            steps.push(Step {
+                number: number.into(),
+                call: call.into(),
+                answer: answer.split("   #").next().unwrap_or("").trim().into(),
+                waiter_returned: false,
+                state: None,
+            });
+        } else if let Some(step) = steps.last_mut() {
+            if let Some(state) = line.trim().strip_prefix("= ") {
+                let known = step.state.get_or_insert_default();
+                if state != "(no keys)" {
+                    read_state(state, known);
+                }
+            }
+            step.waiter_returned |= line.contains(" returned ok null after");
+        }
+    }
+    steps
+}
+
+/// Reads `RW hash {<client1>:<t1>: 2, mode: read} ttl 29.9s`, and keys of read holds.
+fn read_state(text: &str, state: &mut State) {
+    let text = text.replace(['<', '>'], "");
+    let (rest, ttl) = text.rsplit_once(" ttl ").unwrap();
+    let ttl = ttl.trim_end_matches('s').parse().unwrap();
+    match rest.split_once(" hash ") {
+        Some((key, fields)) => {
+            let fields = fields.trim_start_matches('{').trim_end_matches('}');
+            let fields = fields.split(", ").map(|field| {
+                let (name, value) = field.rsplit_once(": ").unwrap();
+                (name.to_owned(), value.to_owned())
+            });
+            state.insert(key.into(), (shown(fields), ttl));
+        }
+        None => {
+            let (key, value) = rest.split_once(" string ").unwrap();
+            // Re-entries are counted in the client.
+            if key.ends_with(":1") {
+                state.insert(key.into(), (value.replace('"', ""), ttl));
+            }
+        }
+    }
+}
+
+fn shown(fields: impl Iterator<Item = (String, String)>) -> String {
+    let mut fields: Vec<_> = fields
+        .map(|(name, value)| match &*name {
+            "mode" => format!("mode: {value}"),
+            _ => format!("{name}: 1"),
+        })
+        .collect();
+    fields.sort();
+    fields.join(", ")
+}
+
+enum Guard {
+    Read(ReadGuard),
+    Write(WriteGuard),
+}
+
+impl Guard {
+    fn lock(&self) -> &LockGuard {
+        match self {
+            Self::Read(guard) => guard,
+            Self::Write(guard) => guard,
+        }
+    }
+}
+
+/// The actors of a recording, played by us.
+struct Stage {
+    version: RedissonVersion,
+    server: RedisServer,
+    clients: HashMap<String, Client>,
+    owners: HashMap<String, Owner>,
+    guards: HashMap<(String, String), Vec<Guard>>,
+    /// Wire ids, and who they are in the recording.
+    holders: BTreeMap<String, String>,
+    waiter: Option<(String, String, tokio::task::JoinHandle<Guard>)>,
+}
+
+impl Stage {
+    async fn new(version: RedissonVersion) -> Self {
+        let server = crate::topology::start();
+        let mut clients = HashMap::new();
+        for name in ["client1", "client2", "client3"] {
+            let client = Client::connect(&server.url()).await.unwrap();
+            clients.insert(name.to_owned(), client);
+        }
+        Self {
+            version,
+            server,
+            clients,
+            owners: HashMap::new(),
+            guards: HashMap::new(),
+            holders: BTreeMap::new(),
+            waiter: None,
+        }
+    }
+
+    /// Makes the call of a step. `false` for what is no call.
+    async fn play(&mut self, step: &Step) -> bool {
+        let Some((who, object, method, arguments)) = parse(&step.call) else {
+            return false;
+        };
+        let (side, name) = object.split_once(':').unwrap();
+        let writes = side == "write";
+        let lock = self.lock(&who, name, &arguments);
+        let id = (who.clone(), side.to_owned());
+        let guards = self.guards.entry(id.clone()).or_default();
+        let answer = step.answer.trim_start_matches("ok ");
+        match method.as_str() {
+            "lock" if step.answer == "(waiting)" => {
+                let task = tokio::spawn(async move { acquire(&lock, writes).await });
+                self.waiter = Some((who.clone(), side.to_owned(), task));
+                let client = &self.clients[who.split('.').next().unwrap()];
+                eventually("it waits", async || client.activity().channels == 1).await;
+            }
+            "lock" => guards.push(acquire(&lock, writes).await),
+            "tryLock" => {
+                let got = lock.try_write().await.unwrap();
+                assert_eq!(got.is_some().to_string(), answer, "{}", step.call);
+            }
+            "unlock" => match guards.pop() {
+                Some(Guard::Read(guard)) => guard.release().await.unwrap(),
+                Some(Guard::Write(guard)) => guard.release().await.unwrap(),
+                // Of a free lock; 3.16.8 says nothing.
+                None => {}
+            },
+            "forceUnlock" => {
+                let forced = match writes {
+                    true => lock.write_lock().force_unlock().await.unwrap(),
+                    false => lock.read_lock().force_unlock().await.unwrap(),
+                };
+                assert_eq!(forced.to_string(), answer);
+                // Left as they are: Redisson's holders are not told.
+                for guard in self.guards.drain().flat_map(|(_, guards)| guards) {
+                    match guard {
+                        Guard::Read(guard) => guard.forget(),
+                        Guard::Write(guard) => guard.forget(),
+                    }
+                }
+            }
+            "isLocked" => {
+                let locked = match writes {
+                    true => lock.write_lock().is_locked().await.unwrap(),
+                    false => lock.read_lock().is_locked().await.unwrap(),
+                };
+                // The older one does not see a reader inside a write hold.
+                if self.version == RedissonVersion::V4_7_0 {
+                    assert_eq!(locked.to_string(), answer, "{}", step.call);
+                }
+            }
+            "getHoldCount" => {
+                let count = guards.last().map_or(0, |guard| guard.lock().hold_count());
+                assert_eq!(count.to_string(), answer);
+            }
+            _ => panic!("a call that is not known here: {}", step.call),
+        }
+        if step.waiter_returned {
+            let (who, side, task) = self.waiter.take().expect("somebody waits");
+            let guard = task.await.unwrap();
+            self.guards.entry((who, side)).or_default().push(guard);
+        }
+        true
+    }
+
+    fn lock(&mut self, who: &str, name: &str, arguments: &str) -> RwLock {
+        let owner = self.owners.entry(who.into()).or_insert_with(Owner::new);
+        let client = &self.clients[who.split('.').next().unwrap()];
+        let lock = client.rw_lock(name).owned_by(owner);
+        let lock = lock.prefer_writers(false).poll_cap(HOUR);
+        match arguments.split(", ").next().unwrap().parse() {
+            Ok(ms) => lock.lease(Duration::from_millis(ms)),
+            Err(_) => lock,
+        }
+    }
+
+    /// What stands in Redis, with the holders by their names in the recording. Keys of our
+    /// own, which Redisson never looks at, are left out.
+    fn state(&mut self) -> State {
+        for ((who, _), guards) in &self.guards {
+            for guard in guards {
+                let id = guard.lock().holder_id().trim_end_matches(":write");
+                self.holders.insert(id.into(), who.replace('.', ":"));
+            }
+        }
+        let keys = self.server.keys().into_iter();
+        keys.filter(|key| !key.starts_with("leasehold:"))
+            .map(|key| {
+                let ttl = self.server.command(&["PTTL", &key]).unwrap();
+                let content = if key == "RW" {
+                    let hash = self.server.command(&["HGETALL", &key]).unwrap();
+                    let text = |at: &leasehold_testkit::Reply| at.as_text().unwrap().to_owned();
+                    let pairs = hash.as_array().unwrap().chunks(2);
+                    shown(pairs.map(|pair| (self.named(&text(&pair[0])), text(&pair[1]))))
+                } else {
+                    let value = self.server.command(&["GET", &key]).unwrap();
+                    value.as_text().unwrap().to_owned()
+                };
+                let seconds = ttl.as_int().unwrap() as f64 / 1000.0;
+                (self.named(&key), (content, seconds))
+            })
+            .collect()
+    }
+
+    /// The text with the names of the recording for our ids.
+    fn named(&self, text: &str) -> String {
+        // The longer ids first: `uuid:1` stands at the beginning of `uuid:12`.
+        let ids = self.holders.iter().rev();
+        ids.fold(text.to_owned(), |text, (id, who)| text.replace(id, who))
+    }
+}
+
+async fn acquire(lock: &RwLock, writes: bool) -> Guard {
+    if writes {
+        Guard::Write(lock.write().await.unwrap())
+    } else {
+        Guard::Read(lock.read().await.unwrap())
+    }
+}

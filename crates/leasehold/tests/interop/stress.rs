@@ -1,0 +1,262 @@
+//! Threads of both Redissons and tasks in processes of ours on one lock, while processes of
+//! all of them are killed and started again at random.
+//!
+//! Each takes the next number of a plain counter in three steps under the lock, and *claims*
+//! it: a field of a hash that nobody has set before, with the times of the hold. So what a
+//! killed process has done is known, too; two that held the lock at once have the same
+//! number, and their times overlap. A number that nobody claims was in the hands of a process
+//! that was killed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use leasehold::Client;
+use leasehold::history::{Interval, check, monotonic_ns};
+use leasehold_testkit::redisson::Pending;
+use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
+
+use crate::child;
+use crate::sides::What;
+use crate::support::child::Child;
+use crate::topology;
+
+const SECONDS: &str = "LEASEHOLD_STRESS_SECONDS";
+const THREADS: usize = 4;
+const TASKS: usize = 4;
+const PROCESSES: usize = 2;
+/// Outlasts a busy machine; a killed holder holds up all others for so long.
+const LEASE: Duration = Duration::from_secs(4);
+/// A waiter of Redisson's that was killed keeps its place in a fair queue for as long as it
+/// wanted to wait, without a limit for five minutes.
+const FAIR_WAIT: Duration = Duration::from_secs(2);
+
+#[test]
+fn claims_under_the_lock_are_unique_while_processes_are_killed() {
+    torment(What::Plain);
+}
+
+#[test]
+fn claims_under_the_fair_lock_are_unique_while_processes_are_killed() {
+    torment(What::Fair);
+}
+
+#[test]
+fn claims_under_the_fenced_lock_are_unique_while_processes_are_killed() {
+    torment(What::Fenced);
+}
+
+#[test]
+fn claims_under_the_write_lock_are_unique_while_processes_are_killed() {
+    torment(What::Write);
+}
+
+/// A process that takes part.
+enum Player {
+    Java {
+        redisson: Redisson,
+        claims: Pending<u64>,
+    },
+    Rust(Child),
+}
+
+/// What a place at the table is for; its players come and go.
+#[derive(Clone, Copy)]
+enum Seat {
+    Java(RedissonVersion),
+    Rust(usize),
+}
+
+impl Seat {
+    fn side(self) -> String {
+        match self {
+            Self::Java(version) => format!("Redisson-{version}"),
+            Self::Rust(number) => format!("Rust-{number}"),
+        }
+    }
+
+    fn start(self, what: What, url: &str, run: Duration) -> Player {
+        match self {
+            Self::Java(version) => {
+                let redisson = Redisson::start(version, url);
+                redisson.client("c", Some(LEASE)).unwrap();
+                let thread = redisson.thread("c", "t").kind(what.java(version));
+                let wait = (what == What::Fair).then_some(FAIR_WAIT);
+                let claims = thread.torment(what.name(), &self.side(), THREADS, run, wait);
+                Player::Java { redisson, claims }
+            }
+            Self::Rust(_) => {
+                let child = child::torment(what, url, &self.side(), TASKS, run, LEASE);
+                child.wait_for("claims");
+                Player::Rust(child)
+            }
+        }
+    }
+}
+
+impl Player {
+    fn kill(&mut self) {
+        match self {
+            Self::Java { redisson, .. } => redisson.kill(),
+            Self::Rust(child) => child.kill(),
+        }
+    }
+
+    /// Waits for its end; it must not have seen anything wrong.
+    fn finished(self, limit: Duration) {
+        match self {
+            Self::Java { claims, .. } => {
+                claims.wait(limit).unwrap();
+            }
+            Self::Rust(child) => {
+                child.finished();
+            }
+        }
+    }
+}
+
+fn torment(what: What) {
+    let run = std::env::var(SECONDS).map_or(8, |seconds| seconds.parse().unwrap());
+    let run = Duration::from_secs(run);
+    let server = topology::start();
+    let seats: Vec<_> = RedissonVersion::ALL
+        .into_iter()
+        .map(Seat::Java)
+        .chain((0..PROCESSES).map(Seat::Rust))
+        .collect();
+    let url = server.url();
+    let mut players: Vec<_> = seats
+        .iter()
+        .map(|seat| seat.start(what, &url, run))
+        .collect();
+    let start = Instant::now();
+    let mut kills = BTreeMap::<String, usize>::new();
+    for at in victims(&seats) {
+        let longest = 4000.min(millis(run) / 4);
+        std::thread::sleep(Duration::from_millis(fastrand::u64(longest / 3..longest)));
+        let Some(left) = run.checked_sub(start.elapsed() + run / 4) else {
+            break;
+        };
+        players[at].kill();
+        *kills.entry(seats[at].side()).or_default() += 1;
+        players[at] = seats[at].start(what, &url, left);
+    }
+    for player in players {
+        player.finished(run * 2 + Duration::from_secs(60));
+    }
+    judge(what, &server, &seats, &kills);
+}
+
+/// Who is killed: ours and a Redisson by turns, each time any of them.
+fn victims(seats: &[Seat]) -> impl Iterator<Item = usize> {
+    let javas = seats.len() - PROCESSES;
+    std::iter::repeat_with(move || {
+        [
+            fastrand::usize(javas..javas + PROCESSES),
+            fastrand::usize(..javas),
+        ]
+    })
+    .flatten()
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap()
+}
+
+fn judge(what: What, server: &RedisServer, seats: &[Seat], kills: &BTreeMap<String, usize>) {
+    let claims = server.command(&["HGETALL", "claims"]).unwrap();
+    let flat: Vec<_> = claims
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item.as_text().unwrap())
+        .collect();
+    let mut intervals = Vec::new();
+    let mut sides: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    let mut last = 0;
+    for pair in flat.chunks(2) {
+        let number: u64 = pair[0].parse().unwrap();
+        let words: Vec<_> = pair[1].split(' ').collect();
+        let times: Vec<u64> = words[1..].iter().map(|ns| ns.parse().unwrap()).collect();
+        let holder = format!("{} number {number}", words[0]);
+        let [asked, from, until] = times[..] else {
+            panic!("{pair:?}")
+        };
+        intervals.push(Interval::new("hot", &holder, asked, from, until));
+        last = last.max(number);
+        let side = words[0].rsplit_once('-').unwrap().0.to_owned();
+        let (holds, waited) = sides.entry(side).or_default();
+        *holds += 1;
+        *waited = (*waited).max(from - asked);
+    }
+    let counter = server.command(&["GET", "counter"]).unwrap();
+    let counter: u64 = counter.as_text().unwrap().parse().unwrap();
+    let begin = intervals.iter().map(Interval::from_ns).min().unwrap();
+    let end = intervals.iter().map(Interval::until_ns).max().unwrap();
+    let seconds = (end - begin) as f64 / 1e9;
+    for (side, (holds, waited)) in &sides {
+        let killed = kills.get(side).copied().unwrap_or(0);
+        println!(
+            "{what:?}: {side}: {holds} holds, {:.0} % of all, {:.0} a second, longest wait {:.1} s, killed {killed} times",
+            100.0 * *holds as f64 / intervals.len() as f64,
+            *holds as f64 / seconds,
+            *waited as f64 / 1e9,
+        );
+    }
+    let killed: usize = kills.values().sum();
+    let unclaimed = usize::try_from(last).unwrap() - intervals.len();
+    println!("{what:?}: {last} numbers in {seconds:.0} s, {killed} kills, {unclaimed} unclaimed");
+    check(&intervals).judge().unwrap();
+    // Whoever is killed has claimed all numbers but one at most.
+    assert!(unclaimed <= killed, "{unclaimed} numbers have no owner");
+    let ahead = counter.checked_sub(last).expect("the counter went back");
+    assert!(usize::try_from(ahead).unwrap() + unclaimed <= killed);
+    let of = |side: &str| kills.keys().any(|killed| killed.starts_with(side));
+    assert!(of("Rust") && of("Redisson"), "vacuous: killed {kills:?}");
+    assert_eq!(sides.len(), seats.len(), "somebody got nothing: {sides:?}");
+}
+
+/// What a process of ours does.
+pub(crate) async fn claim(
+    client: &Client,
+    what: What,
+    url: &str,
+    who: &str,
+    tasks: usize,
+    run: Duration,
+) {
+    let redis = redis::Client::open(url).unwrap();
+    let redis = child::patient(&redis).await;
+    println!("claims");
+    let start = Instant::now();
+    let mut running = tokio::task::JoinSet::new();
+    for task in 0..tasks {
+        let lock = what.ours(client);
+        let (mut redis, who) = (redis.clone(), format!("{who}-{task}"));
+        running.spawn(async move {
+            while start.elapsed() < run {
+                let asked = monotonic_ns();
+                let guard = lock.acquire(None).await.unwrap();
+                let from = monotonic_ns();
+                take_number(&mut redis, &format!("{who} {asked} {from}")).await;
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = running.join_next().await {
+        done.unwrap();
+    }
+}
+
+async fn take_number(redis: &mut redis::aio::MultiplexedConnection, claim: &str) {
+    let get = redis::cmd("GET").arg("counter").to_owned();
+    let last: Option<u64> = get.query_async(redis).await.unwrap();
+    let number = last.unwrap_or(0) + 1;
+    tokio::task::yield_now().await;
+    let set = redis::cmd("SET").arg("counter").arg(number).to_owned();
+    set.query_async::<()>(redis).await.unwrap();
+    let claim = format!("{claim} {}", monotonic_ns());
+    let mut claims = redis::cmd("HSETNX");
+    claims.arg("claims").arg(number).arg(&claim);
+    let is_first: bool = claims.query_async(redis).await.unwrap();
+    assert!(is_first, "{number} was claimed before: {claim}");
+}

@@ -1,0 +1,298 @@
+//! Random histories of the lock of a majority: five servers that lose what they hold, and
+//! between each of them and each process a network that fails at random.
+//!
+//! `LEASEHOLD_MAJORITY_SEED` plays one seed, `LEASEHOLD_MAJORITY_SEEDS` so many.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use leasehold::history::{Recorder, Report};
+use leasehold::testing::{Fate, Network};
+use leasehold::{Activity, Client, Embedded, MultiLock, RedLock};
+use tokio::time::{Instant, sleep};
+
+const MS: Duration = Duration::from_millis(1);
+const LEASE: Duration = Duration::from_millis(2000);
+const MASTERS: usize = 5;
+const PROCESSES: usize = 4;
+const HOLDS: usize = 12;
+
+struct Stage {
+    masters: Vec<Embedded>,
+    /// Per process and master.
+    clients: Vec<Vec<Client>>,
+    networks: Vec<Vec<Network>>,
+}
+
+impl Stage {
+    fn new(rng: &mut Rng) -> Self {
+        let masters: Vec<_> = std::iter::repeat_with(Embedded::new)
+            .take(MASTERS)
+            .collect();
+        let builder = Client::builder().lease(LEASE).reply_limit(300 * MS);
+        let (mut clients, mut networks) = (Vec::new(), Vec::new());
+        for _ in 0..PROCESSES {
+            let sides = masters
+                .iter()
+                .map(|master| master.client_over_network(&builder).unwrap());
+            let (ours, between): (Vec<_>, Vec<_>) = sides.unzip();
+            for network in &between {
+                let mut rng = rng.fork();
+                network.on_request(move |_| fate(&mut rng));
+            }
+            clients.push(ours);
+            networks.push(between);
+        }
+        Self {
+            masters,
+            clients,
+            networks,
+        }
+    }
+
+    fn lock(&self, process: usize) -> RedLock {
+        let members = self.clients[process].iter().map(|client| client.lock("x"));
+        RedLock::new(members)
+            .unwrap()
+            .outage_limit(3600 * 1000 * MS)
+    }
+
+    /// One fault at random. Two of five servers at most are without a vote at a time.
+    async fn trouble(&self, rng: &mut Rng, restarted: &mut Vec<Instant>) -> &'static str {
+        let (process, master) = (rng.usize(..PROCESSES), rng.usize(..MASTERS));
+        let network = &self.networks[process][master];
+        match rng.u8(..6) {
+            0 | 1 => {
+                restarted.retain(|at| at.elapsed() < LEASE);
+                if restarted.len() < 2 {
+                    restarted.push(Instant::now());
+                    self.masters[master].restart();
+                    return "restart without data";
+                }
+            }
+            2 => network.cut(),
+            3 => network.cut_while_requests_travel(rng.u32(1..800) * MS),
+            4 => {
+                network.freeze(true);
+                sleep(rng.u32(1..1500) * MS).await;
+                network.freeze(false);
+                return "freeze";
+            }
+            _ => {
+                network.refuse(true);
+                sleep(rng.u32(1..1500) * MS).await;
+                network.refuse(false);
+                return "refusal";
+            }
+        }
+        "cut"
+    }
+}
+
+fn fate(rng: &mut Rng) -> Fate {
+    let mut time = || {
+        let most = if rng.u8(..20) == 0 { 250 } else { 8 };
+        rng.u32(..most) * MS
+    };
+    let fate = Fate::delivered(time(), time());
+    match rng.u8(..40) {
+        0 => fate.request_lost(),
+        1 => fate.reply_lost(),
+        2 => fate.again_after(rng.u32(..1000) * MS),
+        _ => fate,
+    }
+}
+
+/// Plays one history and says what it shows.
+async fn play(seed: u64, lock: impl Fn(&Stage, usize) -> RedLock) -> Report {
+    let mut rng = Rng::with_seed(seed);
+    let stage = Stage::new(&mut rng);
+    let recorder = Recorder::new();
+    let over = Arc::new(AtomicBool::new(false));
+    let worker = async |process: usize, mut rng: Rng| {
+        let lock = lock(&stage, process);
+        for _ in 0..HOLDS {
+            let asked = recorder.ask("x", &process.to_string());
+            let guard = lock.acquire().await.unwrap();
+            let inside = asked.acquired(&guard);
+            let work = sleep(rng.u32(1..600) * MS);
+            // Whoever loses the lock stops.
+            let _ = guard.protect(work).await;
+            inside.releasing(&guard);
+            let _ = guard.release().await;
+        }
+    };
+    let workers: Vec<_> = (0..PROCESSES)
+        .map(|process| worker(process, rng.fork()))
+        .collect();
+    let work = async {
+        futures_util::future::join_all(workers).await;
+        over.store(true, Ordering::SeqCst);
+    };
+    recorder.expect_fault("restart without data");
+    let troubles = async {
+        let mut restarted = Vec::new();
+        while !over.load(Ordering::SeqCst) {
+            sleep(rng.u32(1..500) * MS).await;
+            let fault = stage.trouble(&mut rng, &mut restarted).await;
+            if fault == "restart without data" {
+                recorder.fault_happened(fault);
+            }
+        }
+    };
+    tokio::join!(work, troubles);
+    nothing_is_left(&stage, seed).await;
+    recorder.report()
+}
+
+/// After a lease and what the last requests take.
+async fn nothing_is_left(stage: &Stage, seed: u64) {
+    for network in stage.networks.iter().flatten() {
+        network.on_request(|_| Fate::default());
+    }
+    sleep(LEASE * 4).await;
+    for master in &stage.masters {
+        assert!(master.keys().is_empty(), "seed {seed}: {:?}", master.keys());
+    }
+    for client in stage.clients.iter().flatten() {
+        assert_eq!(client.activity(), Activity::default(), "seed {seed}");
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    match number("LEASEHOLD_MAJORITY_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("LEASEHOLD_MAJORITY_SEEDS").unwrap_or(25),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_two_holds_of_a_majority_overlap_whatever_fails_of_a_minority() {
+    for seed in seeds() {
+        let report = play(seed, Stage::lock).await;
+        if let Err(what) = report.judge() {
+            panic!("LEASEHOLD_MAJORITY_SEED={seed}: {what}");
+        }
+    }
+}
+
+/// The histories are hard enough to see what the distrust is for.
+#[tokio::test(start_paused = true)]
+async fn without_the_distrust_of_restarted_servers_holds_do_overlap() {
+    for seed in 0..400 {
+        let report = play(seed, |stage, process| {
+            stage.lock(process).distrust_restarted(false)
+        });
+        if !report.await.overlaps.is_empty() {
+            return;
+        }
+    }
+    panic!("no overlap was seen; the histories show nothing");
+}
+
+/// Multi-locks over the same stage: no dead-lock, nothing left, no overlap.
+#[tokio::test(start_paused = true)]
+async fn multi_locks_of_several_servers_neither_overlap_nor_dead_lock_while_networks_fail() {
+    for seed in seeds() {
+        let mut rng = Rng::with_seed(seed);
+        let stage = Stage::new(&mut rng);
+        let recorder = Recorder::new();
+        let worker = async |process: usize, mut rng: Rng| {
+            for _ in 0..HOLDS {
+                let mut names = vec![0, 1, 2, 3, 4];
+                rng.shuffle(&mut names);
+                let members = names[..3]
+                    .iter()
+                    .map(|n| stage.clients[process][*n].lock("x"));
+                let lock = MultiLock::new(members).unwrap();
+                let lock = lock.outage_limit(3600 * 1000 * MS);
+                // Any two of three out of five have one in common.
+                let asked = recorder.ask("x", &process.to_string());
+                let guard = lock.acquire().await.unwrap();
+                let inside = asked.acquired(&guard);
+                let _ = guard.protect(sleep(rng.u32(1..300) * MS)).await;
+                inside.releasing(&guard);
+                let _ = guard.release().await;
+            }
+        };
+        let workers: Vec<_> = (0..PROCESSES)
+            .map(|process| worker(process, rng.fork()))
+            .collect();
+        let over = AtomicBool::new(false);
+        let work = async {
+            let all = futures_util::future::join_all(workers);
+            tokio::time::timeout(3600 * 1000 * MS, all)
+                .await
+                .unwrap_or_else(|_| panic!("LEASEHOLD_MAJORITY_SEED={seed}: dead-lock"));
+            over.store(true, Ordering::SeqCst);
+        };
+        let troubles = async {
+            // No server is restarted: each of them counts.
+            let mut restarted = vec![Instant::now() + 24 * 3600 * 1000 * MS; 2];
+            while !over.load(Ordering::SeqCst) {
+                sleep(rng.u32(1..500) * MS).await;
+                stage.trouble(&mut rng, &mut restarted).await;
+            }
+        };
+        tokio::join!(work, troubles);
+        nothing_is_left(&stage, seed).await;
+        let report = recorder.report();
+        if let Err(what) = report.judge() {
+            panic!("LEASEHOLD_MAJORITY_SEED={seed}: {what}");
+        }
+    }
+}
+
+/// Groups with values in common, with requests that get lost, come late and come twice.
+#[tokio::test(start_paused = true)]
+async fn groups_neither_overlap_nor_leave_anything_while_networks_fail() {
+    for seed in seeds() {
+        let mut rng = Rng::with_seed(seed);
+        let stage = Stage::new(&mut rng);
+        let recorder = Recorder::new();
+        let worker = async |process: usize, mut rng: Rng| {
+            for _ in 0..HOLDS {
+                let mut values = vec!["a", "b", "c", "d"];
+                rng.shuffle(&mut values);
+                let values = &values[..rng.usize(1..4)];
+                let client = &stage.clients[process][0];
+                let lock = client.group_lock("g", values.iter().copied());
+                let lock = lock.outage_limit(3600 * 1000 * MS);
+                let who = process.to_string();
+                let asked: Vec<_> = values
+                    .iter()
+                    .map(|value| recorder.ask(value, &who))
+                    .collect();
+                let guard = lock.acquire().await.unwrap();
+                let inside: Vec<_> = asked.into_iter().map(|one| one.acquired(&guard)).collect();
+                let _ = guard.protect(sleep(rng.u32(1..300) * MS)).await;
+                inside.into_iter().for_each(|one| one.releasing(&guard));
+                let _ = guard.release().await;
+            }
+        };
+        let workers: Vec<_> = (0..PROCESSES)
+            .map(|process| worker(process, rng.fork()))
+            .collect();
+        let over = AtomicBool::new(false);
+        let work = async {
+            futures_util::future::join_all(workers).await;
+            over.store(true, Ordering::SeqCst);
+        };
+        let troubles = async {
+            let mut restarted = vec![Instant::now() + 24 * 3600 * 1000 * MS; 2];
+            while !over.load(Ordering::SeqCst) {
+                sleep(rng.u32(1..100) * MS).await;
+                stage.trouble(&mut rng, &mut restarted).await;
+            }
+        };
+        tokio::join!(work, troubles);
+        nothing_is_left(&stage, seed).await;
+        if let Err(what) = recorder.report().judge() {
+            panic!("LEASEHOLD_MAJORITY_SEED={seed}: {what}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The line before a fair lock, under what servers, networks and other processes do.
+
+use std::time::Duration;
+
+use leasehold::{Client, FairLock, LockGuard};
+use leasehold_testkit::{Proxy, RedisServer, Strike};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::child;
+use super::permissions::client_with;
+use super::scene::{LEASE, NAME, builder, calls, struck, through_proxy};
+use crate::support::{HOUR, eventually, is_clean};
+
+/// Whole arguments, as in `scene.rs`.
+const ACQUIRE: &[u8] = b"\r\nfair.acquire\r\n";
+const RELEASE: &[u8] = b"\r\nfair.release\r\n";
+/// After this a wait is hopeless: a waiter timeout is 5 s, a lease 30 s.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+fn lock_of(client: &Client) -> FairLock {
+    client.fair_lock(NAME)
+}
+
+async fn waiting(client: &Client, waiters: usize) {
+    let lock = lock_of(client);
+    eventually(&format!("{waiters} wait"), async || {
+        lock.waiters().await.is_ok_and(|line| line.len() == waiters)
+    })
+    .await;
+}
+
+/// A task that waits, and stands in line when this returns.
+async fn waiter(lock: FairLock, beside: &Client) -> JoinHandle<LockGuard> {
+    let before = lock_of(beside).waiters().await.unwrap().len();
+    let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    waiting(beside, before + 1).await;
+    task
+}
+
+async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
+    let guard = tokio::time::timeout(PATIENCE, waiter).await;
+    guard.expect("served in time").unwrap()
+}
+
+async fn nothing_is_left(server: &RedisServer, clients: &[&Client]) {
+    is_clean(|| server.keys(), || server.channels(), clients).await;
+}
+
+#[tokio::test]
+async fn a_killed_process_that_waits_is_passed_over_after_its_timeout() {
+    let server = RedisServer::start().unwrap();
+    let ours = builder().connect(&server.url()).await.unwrap();
+    let theirs = builder().connect(&server.url()).await.unwrap();
+    let guard = lock_of(&ours).acquire().await.unwrap();
+    let mut dead = child::stand_in_line(&server.url());
+    waiting(&ours, 1).await;
+    let next = waiter(lock_of(&theirs), &ours).await;
+    dead.kill();
+    guard.release().await.unwrap();
+    served(next).await.release().await.unwrap();
+    nothing_is_left(&server, &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_place_in_line_outlives_the_connection() {
+    let (server, proxy, ours, beside) = through_proxy().await;
+    let guard = lock_of(&beside).acquire().await.unwrap();
+    let first = waiter(lock_of(&ours), &beside).await;
+    let line = lock_of(&beside).waiters().await.unwrap();
+    let second = waiter(lock_of(&beside), &beside).await;
+    assert!(proxy.cut() > 0);
+    guard.release().await.unwrap();
+    let guard = served(first).await;
+    assert_eq!(guard.holder_id(), line[0]);
+    assert!(!second.is_finished());
+    guard.release().await.unwrap();
+    served(second).await.release().await.unwrap();
+    nothing_is_left(&server, &[&ours, &beside]).await;
+}
+
+#[tokio::test]
+async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
+    let (server, proxy, ours, beside) = through_proxy().await;
+    let guard = lock_of(&beside).acquire().await.unwrap();
+    let lease = LEASE * 10;
+    // It asks when it is called and not before.
+    let lock = lock_of(&ours)
+        .lease(lease)
+        .poll_cap(HOUR)
+        .waiter_timeout(HOUR);
+    let first = waiter(lock, &beside).await;
+    let line = lock_of(&beside).waiters().await.unwrap();
+    // Two to join, and one to stay.
+    eventually("it listens, and has asked once more", async || {
+        calls(&server, "zadd") > 2
+    })
+    .await;
+    let second = waiter(lock_of(&beside), &beside).await;
+    let fault = proxy.strike_next(ACQUIRE, Strike::LoseReply);
+    guard.release().await.unwrap();
+    struck(&fault).await;
+    let guard = served(first).await;
+    assert_eq!(guard.holder_id(), line[0]);
+    let info = lock_of(&beside).inspect().await.unwrap();
+    assert_eq!(info.holders[0].id, line[0]);
+    let leasehold::Ttl::Left(left) = info.ttl else {
+        panic!("{info:?}");
+    };
+    let believed = guard.valid_until() - tokio::time::Instant::now();
+    assert!(
+        believed <= left,
+        "it counts on {believed:?}, the server on {left:?}"
+    );
+    assert!(!second.is_finished());
+    guard.release().await.unwrap();
+    served(second).await.release().await.unwrap();
+    nothing_is_left(&server, &[&ours, &beside]).await;
+}
+
+#[tokio::test]
+async fn a_request_held_back_beyond_the_release_of_its_hold_is_undone() {
+    let (server, proxy, _, beside) = through_proxy().await;
+    // The server grants for as long as a reply is waited for.
+    let patient = Client::builder().reply_limit(Duration::from_secs(3));
+    let ours = patient.connect(&proxy.url()).await.unwrap();
+    let guard = lock_of(&beside).acquire().await.unwrap();
+    // It comes as another request, on a connection of its own, when all is over.
+    let fault = proxy.strike_next(ACQUIRE, Strike::CutBefore);
+    let first = tokio::spawn({
+        let lock = lock_of(&ours).lease(HOUR);
+        async move { lock.acquire().await.unwrap() }
+    });
+    struck(&fault).await;
+    waiting(&beside, 1).await;
+    guard.release().await.unwrap();
+    served(first).await.release().await.unwrap();
+    // As the network does that holds a request back: the server sees it only now.
+    let reply = super::scene::replay(&server, &fault.request());
+    assert!(
+        !reply.contains("late"),
+        "it was in time for a grant: {reply}"
+    );
+    nothing_is_left(&server, &[&ours, &beside]).await;
+}
+
+#[tokio::test]
+async fn a_give_up_whose_reply_is_lost_leaves_nothing() {
+    let (server, proxy, ours, beside) = through_proxy().await;
+    for strike in [
+        Strike::LoseReply,
+        Strike::LoseRequest,
+        Strike::CutBefore,
+        Strike::Double,
+    ] {
+        let guard = lock_of(&beside).acquire().await.unwrap();
+        let first = waiter(lock_of(&ours), &beside).await;
+        let fault = proxy.strike_next(RELEASE, strike);
+        first.abort();
+        struck(&fault).await;
+        waiting(&beside, 0).await;
+        guard.release().await.unwrap();
+        nothing_is_left(&server, &[&ours, &beside]).await;
+    }
+}
+
+#[tokio::test]
+async fn waiters_stand_in_line_again_after_a_restart_without_data() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let ours = builder().connect(&proxy.url()).await.unwrap();
+    let guard = lock_of(&ours).lease(HOUR).acquire().await.unwrap();
+    let (sender, mut done) = mpsc::unbounded_channel();
+    for _ in 0..5 {
+        let (lock, sender) = (lock_of(&ours), sender.clone());
+        tokio::spawn(async move {
+            lock.acquire().await.unwrap().release().await.unwrap();
+            sender.send(()).unwrap();
+        });
+    }
+    waiting(&ours, 5).await;
+    server.restart().unwrap();
+    for _ in 0..5 {
+        let served = tokio::time::timeout(PATIENCE, done.recv()).await;
+        served.expect("served in time").unwrap();
+    }
+    assert!(guard.release().await.is_err());
+    nothing_is_left(&server, &[&ours]).await;
+}
+
+#[tokio::test]
+async fn a_line_is_kept_and_served_when_the_server_is_out_of_memory() {
+    let server = RedisServer::start().unwrap();
+    let ours = builder().connect(&server.url()).await.unwrap();
+    let timeout = LEASE;
+    let guard = lock_of(&ours).acquire().await.unwrap();
+    let first = waiter(lock_of(&ours).waiter_timeout(timeout), &ours).await;
+    let line = lock_of(&ours).waiters().await.unwrap();
+    let second = waiter(lock_of(&ours).waiter_timeout(timeout), &ours).await;
+    server
+        .command(&["CONFIG", "SET", "maxmemory", "1"])
+        .unwrap();
+    let asked = calls(&server, "time");
+    eventually(
+        "they have asked for longer than their timeout",
+        async || calls(&server, "time") > asked + 20,
+    )
+    .await;
+    assert_eq!(lock_of(&ours).waiters().await.unwrap().len(), 2);
+    guard.release().await.unwrap();
+    let guard = served(first).await;
+    assert_eq!(guard.holder_id(), line[0]);
+    guard.release().await.unwrap();
+    served(second).await.release().await.unwrap();
+    nothing_is_left(&server, &[&ours]).await;
+}
+
+/// The list without the set makes Redisson fail, or wait for ever.
+#[tokio::test]
+async fn a_denied_command_leaves_no_waiter_in_the_list_alone() {
+    const COMMANDS: [&str; 16] = [
+        "time",
+        "hset",
+        "hdel",
+        "pexpire",
+        "pttl",
+        "hlen",
+        "llen",
+        "zcard",
+        "lindex",
+        "rpush",
+        "lpop",
+        "lrem",
+        "zadd",
+        "zscore",
+        "zrangebyscore",
+        "publish",
+    ];
+    for denied in COMMANDS {
+        let server = RedisServer::start().unwrap();
+        let admin = Client::connect(&server.url()).await.unwrap();
+        let rules = ["+@all", "~*", "&*"];
+        drop(client_with(&server, &rules).await);
+        let rule = format!("-{denied}");
+        let client = client_with(&server, &[&rules[..], &[&rule]].concat()).await;
+        let guard = lock_of(&admin).lease(HOUR).acquire().await.unwrap();
+        let behind = waiter(lock_of(&admin), &admin).await;
+        let wait = Duration::from_millis(50);
+        let _ = lock_of(&client).try_acquire_for(wait).await;
+        client.close().await;
+        let both = [
+            "LRANGE redisson_lock_queue:{x} 0 -1",
+            "ZRANGE redisson_lock_timeout:{x} 0 -1",
+        ];
+        let [listed, timed] = both.map(|command| {
+            let command: Vec<_> = command.split(' ').collect();
+            let reply = server.command(&command).unwrap();
+            let mut ids: Vec<_> = reply
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|id| id.as_text().unwrap().to_owned())
+                .collect();
+            ids.sort();
+            ids
+        });
+        assert_eq!(listed, timed, "without {denied}");
+        guard.release().await.unwrap();
+        served(behind).await.release().await.unwrap();
+    }
+}
+
+/// What a long line costs the server. Run it with `--ignored --nocapture`.
+#[tokio::test]
+#[ignore = "measures, for minutes"]
+async fn a_line_of_thousands_is_served_in_its_order() {
+    for (one_of_redissons, waiters) in [(false, 5000), (true, 1000)] {
+        let server = RedisServer::start().unwrap();
+        let client = Client::connect(&server.url()).await.unwrap();
+        let guard = lock_of(&client).lease(HOUR).acquire().await.unwrap();
+        let (sender, mut served) = mpsc::unbounded_channel();
+        for number in 0..waiters {
+            let (lock, sender) = (lock_of(&client), sender.clone());
+            tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                sender.send(number).unwrap();
+                guard.release().await.unwrap();
+            });
+        }
+        waiting(&client, waiters).await;
+        eventually("all listen", async || server.channels().len() == waiters).await;
+        if one_of_redissons {
+            let far = "9000000000000";
+            server
+                .command(&["RPUSH", "redisson_lock_queue:{x}", "java:1"])
+                .unwrap();
+            server
+                .command(&["ZADD", "redisson_lock_timeout:{x}", far, "java:1"])
+                .unwrap();
+        }
+        server.command(&["CONFIG", "RESETSTAT"]).unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let (idle, asks) = (usec(&server), calls(&server, "evalsha"));
+        println!("waiting: {asks} calls and {idle} us of the server in 5 s");
+        server.command(&["CONFIG", "RESETSTAT"]).unwrap();
+        let started = std::time::Instant::now();
+        guard.release().await.unwrap();
+        for number in 0..waiters {
+            assert_eq!(served.recv().await, Some(number));
+        }
+        let (took, busy) = (started.elapsed(), usec(&server));
+        let each = busy / waiters as u64;
+        println!(
+            "one of Redisson's in line: {one_of_redissons}; {waiters} grants in {took:.1?}, \
+             {each} us of the server for each with the polls of those who wait"
+        );
+    }
+}
+
+/// The server's time in scripts.
+fn usec(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).unwrap();
+    let stats = stats.as_text().unwrap().to_owned();
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+    let usec = line.and_then(|line| line.split("usec=").nth(1));
+    usec.and_then(|rest| rest.split(',').next())
+        .map_or(0, |usec| usec.parse().unwrap())
+}
+
+#[tokio::test]
+async fn something_else_in_place_of_the_line_is_named_and_left_alone() {
+    let server = RedisServer::start().unwrap();
+    let client = builder().connect(&server.url()).await.unwrap();
+    let keys = [
+        ("redisson_lock_queue:{x}", "its queue is a string"),
+        (
+            "redisson_lock_timeout:{x}",
+            "its set of timeouts is a string",
+        ),
+        ("leasehold:{x}:waiters", "its set of waiters is a string"),
+        ("x", "WRONGTYPE"),
+    ];
+    for (key, said) in keys {
+        server.command(&["SET", key, "text"]).unwrap();
+        let lock = lock_of(&client);
+        let errors = [
+            lock.acquire().await.unwrap_err(),
+            lock.try_acquire().await.unwrap_err(),
+            lock.try_acquire_for(LEASE).await.unwrap_err(),
+            lock.force_unlock().await.unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), leasehold::ErrorKind::WrongKind, "{error}");
+            assert!(error.to_string().contains(said), "{error}");
+        }
+        assert_eq!(server.keys(), [key]);
+        server.command(&["DEL", key]).unwrap();
+    }
+}

@@ -1,0 +1,87 @@
+//! Groups of locks on a server that is out of memory, denies a command or kills clients.
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind};
+use leasehold_testkit::{RedisServer, Reply};
+
+use crate::server::permissions::client_with;
+use crate::support::{HOUR, eventually};
+
+const LEASE: Duration = Duration::from_millis(900);
+
+#[tokio::test]
+async fn out_of_memory_refuses_new_groups_and_lets_old_ones_renew_and_go() {
+    let server = RedisServer::start().unwrap();
+    let builder = Client::builder().lease(LEASE);
+    let client = builder.connect(&server.url()).await.unwrap();
+    let guard = client.group_lock("g", ["a", "b"]).acquire().await.unwrap();
+    let fixed = client.group_lock("h", ["a"]).lease(HOUR);
+    let fixed = fixed.acquire().await.unwrap();
+    let limit = |bytes| server.command(&["CONFIG", "SET", "maxmemory", bytes]);
+    limit("1").unwrap();
+    let other = client.group_lock("g", ["c"]);
+    let error = other.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let first = guard.valid_until();
+    eventually("it outlives its lease", async || {
+        assert_eq!(guard.loss(), None, "renewed without memory");
+        guard.valid_until() > first + LEASE * 2
+    })
+    .await;
+    fixed.extend(HOUR * 2).await.unwrap();
+    fixed.release().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(server.keys().is_empty());
+    limit("0").unwrap();
+}
+
+/// What can't be done without a command leaves nothing half done.
+#[tokio::test]
+async fn each_command_denied_by_itself_is_told_or_not_missed() {
+    for denied in [
+        "time", "hlen", "hexists", "hget", "hset", "hdel", "pttl", "pexpire", "hscan", "publish",
+    ] {
+        let server = RedisServer::start().unwrap();
+        let admin = Client::connect(&server.url()).await.unwrap();
+        let rule = format!("-{denied}");
+        let client = client_with(&server, &["+@all", "~*", "&*", &rule]).await;
+        // Somebody dead is to be cleaned up after.
+        let dead = admin
+            .group_lock("g", ["a"])
+            .lease(Duration::from_millis(10));
+        let alive = admin.group_lock("g", ["z"]).acquire().await.unwrap();
+        dead.acquire().await.unwrap().forget();
+        let lock = admin.group_lock("g", ["a", "b"]);
+        eventually("it is over", async || !lock.is_locked().await.unwrap()).await;
+        let needed = ["time", "hlen", "hexists", "hget", "hset", "pttl"];
+        match client.group_lock("g", ["a", "b"]).acquire().await {
+            Ok(guard) => {
+                assert!(!needed.contains(&denied), "{denied}");
+                assert!(lock.is_locked().await.unwrap(), "{denied}");
+                guard.extend(HOUR).await.unwrap();
+                assert_eq!(guard.release().await.is_ok(), denied != "hdel", "{denied}");
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Denied, "{denied}: {error}");
+                assert!(!lock.is_locked().await.unwrap(), "{denied}");
+            }
+        }
+        let ttl = server.command(&["PTTL", "g"]).unwrap();
+        assert_ne!(ttl, Reply::Int(-1), "{denied}");
+        alive.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_new_group_whose_expiry_is_denied_is_not_made() {
+    let server = RedisServer::start().unwrap();
+    let client = client_with(&server, &["+@all", "~*", "&*", "-pexpire"]).await;
+    let error = client
+        .group_lock("g", ["a", "b"])
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(server.keys().is_empty());
+}

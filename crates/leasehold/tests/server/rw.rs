@@ -1,0 +1,107 @@
+//! The read-write lock on a server that has no memory left or denies a command, and what
+//! thousands of readers cost it.
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind};
+use leasehold_testkit::RedisServer;
+
+use crate::server::permissions::client_with;
+use crate::support::eventually;
+
+/// Long enough for a renewal on a machine that does other things as well.
+const LEASE: Duration = Duration::from_secs(3);
+
+fn memory(server: &RedisServer, limit: &str) {
+    server
+        .command(&["CONFIG", "SET", "maxmemory", limit])
+        .unwrap();
+}
+
+#[tokio::test]
+async fn without_memory_holds_are_renewed_turned_and_released() {
+    let server = RedisServer::start().unwrap();
+    let builder = Client::builder().lease(LEASE);
+    let client = builder.connect(&server.url()).await.unwrap();
+    let reading = client.rw_lock("read").read().await.unwrap();
+    let beside = client.rw_lock("read").read().await.unwrap();
+    let writing = client.rw_lock("written").write().await.unwrap();
+    let turning = client.rw_lock("turned").write().await.unwrap();
+    let owner = client.owner();
+    let inside = client.rw_lock("inside").owned_by(&owner);
+    let (outer, inner) = (inside.write().await.unwrap(), inside.read().await.unwrap());
+    memory(&server, "1");
+    let error = client.rw_lock("x").try_read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = client.rw_lock("x").try_write().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let first = (reading.valid_until(), writing.valid_until());
+    eventually("they outlive their lease", async || {
+        assert!(reading.is_held() && writing.is_held() && inner.is_held());
+        reading.valid_until() > first.0 + LEASE * 2 && writing.valid_until() > first.1 + LEASE * 2
+    })
+    .await;
+    turning.downgrade().await.unwrap().release().await.unwrap();
+    outer.release().await.unwrap();
+    inner.release().await.unwrap();
+    beside.release().await.unwrap();
+    reading.release().await.unwrap();
+    writing.release().await.unwrap();
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn nothing_without_an_end_is_left_when_a_command_is_denied() {
+    for denied in ["hset", "set", "pexpire", "zadd", "zrem", "time", "hget"] {
+        let server = RedisServer::start().unwrap();
+        let admin = Client::connect(&server.url()).await.unwrap();
+        let rule = format!("-{denied}");
+        let client = client_with(&server, &["+@all", "~*", "&*", &rule]).await;
+        let lock = client.rw_lock("x");
+        for held in [false, true] {
+            let guard = match held {
+                true => Some(admin.rw_lock("x").read().await.unwrap()),
+                false => None,
+            };
+            let read = lock.try_read().await;
+            let write = lock.try_write_for(Duration::from_secs(1)).await;
+            let errors = [read.as_ref().err(), write.as_ref().err()];
+            for error in errors.into_iter().flatten() {
+                assert_eq!(error.kind(), ErrorKind::Denied, "{denied}: {error}");
+            }
+            for key in server.keys() {
+                let ttl = server.command(&["PTTL", &key]).unwrap();
+                assert_ne!(ttl.as_int().unwrap(), -1, "{key} without {denied}");
+            }
+            drop((read, write, guard));
+            server.command(&["FLUSHALL"]).unwrap();
+        }
+    }
+}
+
+/// Redisson's release goes through all read holds each time. When thousands leave at the
+/// same time that keeps the server busy for seconds.
+#[tokio::test]
+async fn two_thousand_readers_that_leave_together_do_not_keep_the_server_busy() {
+    const READERS: u64 = 2000;
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let lock = client.rw_lock("x");
+    let reads = (0..READERS).map(|_| lock.read());
+    let readers = futures_util::future::try_join_all(reads).await.unwrap();
+    let looks = || {
+        let stats = server.command(&["INFO", "commandstats"]).unwrap();
+        let stats = stats.as_text().unwrap().to_owned();
+        let line = stats.lines().find(|line| line.contains("cmdstat_pttl"));
+        let calls = line.unwrap().split("calls=").nth(1).unwrap();
+        calls.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = looks();
+    let releases = readers.into_iter().map(leasehold::ReadGuard::release);
+    futures_util::future::try_join_all(releases).await.unwrap();
+    let each = (looks() - before) / READERS;
+    println!("{each} looks at a read hold for each release");
+    // Through all that remain it would be a thousand.
+    assert!(each < 300, "{each}");
+    assert_eq!(server.keys(), Vec::<String>::new());
+}

@@ -1,0 +1,372 @@
+//! One request or reply goes wrong, on the embedded keyspace behind a network, on a paused
+//! clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::testing::{Fate, Network};
+use leasehold::{Client, Embedded, ErrorKind};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What can happen to a request, and what it is called.
+fn fates() -> Vec<(&'static str, Fate)> {
+    let soon = Fate::delivered(MS, MS);
+    vec![
+        ("lost", soon.request_lost()),
+        ("reply lost", soon.reply_lost()),
+        ("twice", soon.again_after(5 * MS)),
+        ("twice, late", soon.again_after(SECOND)),
+        ("twice, reply lost", soon.reply_lost().again_after(SECOND)),
+        ("late", soon.request_lost().again_after(SECOND)),
+        ("later", soon.request_lost().again_after(9 * SECOND)),
+        ("slow", Fate::delivered(1500 * MS, MS)),
+        ("slow reply", Fate::delivered(MS, 1900 * MS)),
+        ("too slow", Fate::delivered(3 * SECOND, MS)),
+    ]
+}
+
+/// Lets `fate` happen to the nth request of a step; says how often it did.
+fn strike(network: &Network, step: &'static str, nth: usize, fate: Fate) -> Arc<AtomicUsize> {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&seen);
+    network.on_request(move |request| {
+        if request.step == step && count.fetch_add(1, Ordering::SeqCst) == nth {
+            fate
+        } else {
+            Fate::delivered(MS, MS)
+        }
+    });
+    seen
+}
+
+struct Place {
+    server: Embedded,
+    client: Client,
+    network: Network,
+    /// One whose network works.
+    witness: Client,
+}
+
+fn place() -> Place {
+    let server = Embedded::new();
+    let (client, network) = server.client_over_network(&Client::builder()).unwrap();
+    let witness = server.client();
+    Place {
+        server,
+        client,
+        network,
+        witness,
+    }
+}
+
+impl Place {
+    /// Whatever is still under way has come, and what may have been granted is undone.
+    async fn settles(&self) {
+        self.client.close().await;
+        tokio::time::sleep(30 * SECOND).await;
+    }
+
+    async fn free(&self) -> i64 {
+        let semaphore = self.witness.semaphore("x");
+        semaphore.available_permits().await.unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_to_an_acquire_no_permit_is_lost_or_doubled() {
+    for (what, fate) in fates() {
+        for held in [true, false] {
+            let place = place();
+            place
+                .witness
+                .semaphore("x")
+                .try_set_permits(5)
+                .await
+                .unwrap();
+            let seen = strike(&place.network, "semaphore.acquire", 0, fate);
+            let semaphore = place.client.semaphore("x");
+            let limit = 20 * SECOND;
+            let got = semaphore.try_acquire_for(3, limit).await.unwrap();
+            assert!(seen.load(Ordering::SeqCst) > 0);
+            let permit = got.unwrap_or_else(|| panic!("{what}: five are free"));
+            if held {
+                tokio::time::sleep(30 * SECOND).await;
+                assert_eq!(place.free().await, 2, "{what}: three are in use");
+            }
+            permit.release().await.unwrap();
+            place.settles().await;
+            assert_eq!(place.free().await, 5, "{what}, held: {held}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_dropped_at_any_time_takes_nothing_whenever_it_comes() {
+    for (what, fate) in fates() {
+        for ms in [0, 1, 2, 3, 100, 999, 1001, 1600, 2001] {
+            let place = place();
+            place
+                .witness
+                .semaphore("x")
+                .try_set_permits(5)
+                .await
+                .unwrap();
+            strike(&place.network, "semaphore.acquire", 0, fate);
+            let semaphore = place.client.semaphore("x");
+            let acquire = async { semaphore.acquire(3).await.unwrap() };
+            let permit = tokio::time::timeout(ms * MS, acquire).await;
+            drop(permit);
+            place.settles().await;
+            assert_eq!(place.free().await, 5, "{what}, dropped after {ms} ms");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undo_that_goes_wrong_itself_still_gives_all_back() {
+    for (what, fate) in fates() {
+        let place = place();
+        place
+            .witness
+            .semaphore("x")
+            .try_set_permits(5)
+            .await
+            .unwrap();
+        let count = AtomicUsize::new(0);
+        place.network.on_request(move |request| match request.step {
+            "semaphore.acquire" => Fate::delivered(MS, 50 * MS),
+            "semaphore.undo" if count.fetch_add(1, Ordering::SeqCst) == 0 => fate,
+            _ => Fate::delivered(MS, MS),
+        });
+        let semaphore = place.client.semaphore("x");
+        let acquire = tokio::time::timeout(10 * MS, semaphore.acquire(3)).await;
+        assert!(acquire.is_err(), "its answer takes longer");
+        place.settles().await;
+        assert_eq!(place.free().await, 5, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_to_a_release_it_counts_once() {
+    for (what, fate) in fates() {
+        for dropped in [true, false] {
+            let place = place();
+            place
+                .witness
+                .semaphore("x")
+                .try_set_permits(5)
+                .await
+                .unwrap();
+            let seen = strike(&place.network, "semaphore.add", 0, fate);
+            let semaphore = place.client.semaphore("x");
+            let permit = semaphore.acquire(3).await.unwrap();
+            if dropped {
+                drop(permit);
+            } else {
+                permit.release().await.unwrap();
+            }
+            place.settles().await;
+            assert!(seen.load(Ordering::SeqCst) > 0);
+            assert_eq!(place.free().await, 5, "{what}, dropped: {dropped}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_to_adding_and_draining_it_counts_once() {
+    for (what, fate) in fates() {
+        let place = place();
+        let semaphore = place.client.semaphore("x");
+        strike(&place.network, "semaphore.set", 0, fate);
+        assert!(semaphore.try_set_permits(5).await.unwrap(), "{what}");
+        strike(&place.network, "semaphore.add", 0, fate);
+        semaphore.add_permits(-2).await.unwrap();
+        assert_eq!(place.free().await, 3, "{what}");
+        strike(&place.network, "semaphore.add", 0, fate);
+        assert!(semaphore.release_if_exists(4).await.unwrap());
+        tokio::time::sleep(30 * SECOND).await;
+        assert_eq!(place.free().await, 7, "{what}");
+        strike(&place.network, "semaphore.drain", 0, fate);
+        assert_eq!(semaphore.drain().await.unwrap(), 7, "{what}");
+        strike(&place.network, "semaphore.delete", 0, fate);
+        assert!(semaphore.delete().await.unwrap(), "{what}");
+        place
+            .witness
+            .semaphore("x")
+            .try_set_permits(2)
+            .await
+            .unwrap();
+        place.settles().await;
+        assert_eq!(place.free().await, 2, "{what}: the next one stays");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_with_leases_all_come_back_whatever_happens_to_one_request() {
+    for step in ["expirable.acquire", "expirable.release", "expirable.renew"] {
+        for (what, fate) in fates() {
+            let place = place();
+            let semaphore = place.client.expirable_semaphore("x");
+            semaphore.try_set_permits(5).await.unwrap();
+            strike(&place.network, step, 0, fate);
+            let permits = semaphore.acquire_many(3).await.unwrap();
+            tokio::time::sleep(60 * SECOND).await;
+            assert!(permits.is_held(), "{step} {what}: {:?}", permits.loss());
+            permits.release().await.unwrap();
+            place.settles().await;
+            // What a second copy took ends with its lease.
+            tokio::time::sleep(31 * SECOND).await;
+            let witness = place.witness.expirable_semaphore("x");
+            let free = witness.available_permits().await.unwrap();
+            assert_eq!(free, 5, "{step} {what}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_to_a_count_down_it_counts_once() {
+    for (what, fate) in fates() {
+        let place = place();
+        let latch = place.client.count_down_latch("x");
+        strike(&place.network, "latch.set", 0, fate);
+        assert!(latch.try_set_count(3).await.unwrap(), "{what}");
+        for left in [2, 1, 0] {
+            strike(&place.network, "latch.count_down", 0, fate);
+            assert_eq!(latch.count_down().await.unwrap(), left, "{what}");
+        }
+        // The next round is not counted down by what comes late.
+        place
+            .witness
+            .count_down_latch("x")
+            .try_set_count(2)
+            .await
+            .unwrap();
+        place.settles().await;
+        let count = place.witness.count_down_latch("x").count().await.unwrap();
+        assert_eq!(count, 2, "{what}");
+        let keys = place.server.keys();
+        assert!(keys.len() < 20, "{what}: {keys:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_any_message_everybody_is_served_by_polls_and_nobody_misses_zero() {
+    let place = place();
+    place.network.on_message(|_| None);
+    let semaphore = place.client.semaphore("s");
+    let waiter = tokio::spawn(async move { semaphore.acquire(2).await.unwrap().forget() });
+    let latch = place.client.count_down_latch("l");
+    let opens = place.witness.count_down_latch("l");
+    opens.try_set_count(1).await.unwrap();
+    let waits = tokio::spawn(async move { latch.wait().await.unwrap() });
+    tokio::time::sleep(10 * SECOND).await;
+    place.witness.semaphore("s").release(2).await.unwrap();
+    opens.count_down().await.unwrap();
+    opens.try_set_count(1).await.unwrap();
+    let both = async { (waiter.await.unwrap(), waits.await.unwrap()) };
+    let served = tokio::time::timeout(3 * SECOND, both).await;
+    served.expect("the poll cap is a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_about_an_earlier_zero_opens_nothing() {
+    let place = place();
+    // Messages take longer than everything else.
+    place.network.on_message(|_| Some(SECOND));
+    let opens = place.witness.count_down_latch("x");
+    let latch = place.client.count_down_latch("x").poll_cap(600 * SECOND);
+    opens.try_set_count(1).await.unwrap();
+    // Keeps the subscription, so that the next one finds it standing.
+    let early = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait().await.unwrap() }
+    });
+    tokio::time::sleep(10 * SECOND).await;
+    opens.count_down().await.unwrap();
+    opens.try_set_count(1).await.unwrap();
+    let late = latch.wait_for(5 * SECOND).await.unwrap();
+    assert!(!late, "it was not open since this wait began");
+    early.await.unwrap();
+    let late = tokio::spawn(async move { latch.wait().await.unwrap() });
+    tokio::time::sleep(10 * SECOND).await;
+    opens.count_down().await.unwrap();
+    opens.try_set_count(1).await.unwrap();
+    let opened = tokio::time::timeout(5 * SECOND, late).await;
+    opened.expect("and now it was").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_comes_behind_all_its_undos_takes_nothing() {
+    let place = place();
+    place
+        .witness
+        .semaphore("x")
+        .try_set_permits(5)
+        .await
+        .unwrap();
+    let late = Fate::default().request_lost().again_after(20 * SECOND);
+    strike(&place.network, "semaphore.acquire", 0, late);
+    let semaphore = place.client.semaphore("x");
+    let acquire = tokio::time::timeout(100 * MS, semaphore.acquire(3)).await;
+    assert!(acquire.is_err(), "it is on its way");
+    // The server's clock no longer says that it comes too late.
+    place.server.step_clock_back(3600 * SECOND);
+    place.settles().await;
+    assert_eq!(place.free().await, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_ran_does_not_count_again_when_its_marker_is_gone() {
+    for dropped in [true, false] {
+        let place = place();
+        let admin = place.witness.semaphore("x");
+        admin.try_set_permits(5).await.unwrap();
+        let permit = place.client.semaphore("x").acquire(3).await.unwrap();
+        strike(
+            &place.network,
+            "semaphore.add",
+            0,
+            Fate::delivered(MS, SECOND),
+        );
+        let releasing = tokio::spawn(permit.release());
+        tokio::time::sleep(20 * MS).await;
+        place.network.refuse(true);
+        if dropped {
+            tokio::time::sleep(50 * MS).await;
+            releasing.abort();
+            let _ = releasing.await;
+        } else {
+            let error = releasing.await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+        }
+        assert_eq!(place.free().await, 5, "it has run");
+        // Longer than a marker stays.
+        tokio::time::sleep(65 * SECOND).await;
+        place.network.refuse(false);
+        place.settles().await;
+        assert_eq!(place.free().await, 5, "dropped: {dropped}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_ran_is_not_repeated_beyond_its_marker_however_slow_the_server_may_be() {
+    let server = Embedded::new();
+    let builder = Client::builder().reply_limit(30 * SECOND);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    let semaphore = client.semaphore("x");
+    let mut asked = 0;
+    network.on_request(move |_| {
+        asked += 1;
+        match asked {
+            1 => Fate::delivered(MS, MS).reply_lost(),
+            2 => Fate::delivered(MS, MS).request_lost(),
+            _ => Fate::delivered(MS, MS),
+        }
+    });
+    let result = semaphore.release(3).await;
+    let witness = server.client().semaphore("x");
+    assert_eq!(witness.available_permits().await.unwrap(), 3, "{result:?}");
+}

@@ -1,0 +1,159 @@
+//! Real servers behind a proxy that strikes at one request, out of memory, and with a
+//! process that is killed.
+
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold_testkit::proxy::{Proxy, Strike};
+use leasehold_testkit::{RedisServer, Reply};
+
+use crate::support::eventually;
+
+const STRIKES: [Strike; 9] = [
+    Strike::CutBefore,
+    Strike::CutInRequest,
+    Strike::CutAfter,
+    Strike::CutInReply,
+    Strike::CutBehindReply,
+    Strike::LoseRequest,
+    Strike::LoseReply,
+    Strike::Double,
+    Strike::HoldRequest,
+];
+
+async fn free(server: &RedisServer) -> i64 {
+    let client = Client::connect(&server.url()).await.unwrap();
+    client.semaphore("x").available_permits().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_cut_at_any_point_neither_loses_nor_doubles_a_permit() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let direct = Client::connect(&server.url()).await.unwrap();
+    direct.semaphore("x").try_set_permits(5).await.unwrap();
+    for strike in STRIKES {
+        for step in ["semaphore.acquire", "semaphore.add", "semaphore.undo"] {
+            // Shorter than the default: lost replies are waited for.
+            let builder = Client::builder().reply_limit(Duration::from_millis(400));
+            let client = builder.connect(&proxy.url()).await.unwrap();
+            let semaphore = client.semaphore("x");
+            let fault = proxy.strike_next(step.as_bytes(), strike);
+            let permit = semaphore.try_acquire_for(3, Duration::from_secs(20));
+            let permit = permit.await.unwrap().expect("five are free");
+            if step == "semaphore.undo" {
+                // One that is given up while it is on its way.
+                let second = proxy.strike_next(b"semaphore.acquire", Strike::HoldReply);
+                let acquire = semaphore.acquire(2);
+                tokio::select! {
+                    _ = acquire => panic!("its answer is held"),
+                    () = eventually("it has run", async || second.fired()) => {}
+                }
+                proxy.let_go(&second);
+            }
+            let release = permit.release();
+            let let_go = async {
+                if strike == Strike::HoldRequest {
+                    eventually("it is held", async || fault.fired()).await;
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    proxy.let_go(&fault);
+                }
+            };
+            let (released, ()) = tokio::join!(release, let_go);
+            // An error leaves it to the background.
+            drop(released);
+            client.close().await;
+            eventually("all are back", async || free(&server).await == 5).await;
+            eventually(&format!("{strike:?} {step} struck"), async || fault.fired()).await;
+            proxy.disarm();
+        }
+    }
+    // Whatever was still under way has come by now.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(free(&server).await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_count_down_that_is_cut_at_any_point_counts_once() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let direct = Client::connect(&server.url()).await.unwrap();
+    let latch = direct.count_down_latch("x");
+    for strike in STRIKES
+        .into_iter()
+        .filter(|strike| *strike != Strike::HoldRequest)
+    {
+        assert!(latch.try_set_count(3).await.unwrap());
+        let builder = Client::builder().reply_limit(Duration::from_millis(400));
+        let client = builder.connect(&proxy.url()).await.unwrap();
+        let counts = client.count_down_latch("x");
+        let fault = proxy.strike_next(b"latch.count_down", strike);
+        assert_eq!(counts.count_down().await.unwrap(), 2, "{strike:?}");
+        eventually("it struck", async || fault.fired()).await;
+        assert_eq!(latch.count().await.unwrap(), 2, "{strike:?}");
+        assert_eq!(counts.count_down_by(2).await.unwrap(), 0);
+        client.close().await;
+    }
+}
+
+#[tokio::test]
+async fn out_of_memory_permits_are_released_and_renewed_and_a_latch_is_opened() {
+    let server = RedisServer::start().unwrap();
+    let lease = Duration::from_millis(900);
+    let client = Client::builder()
+        .lease(lease)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let (semaphore, expirable) = (client.semaphore("s"), client.expirable_semaphore("e"));
+    let latch = client.count_down_latch("l");
+    semaphore.try_set_permits(3).await.unwrap();
+    expirable.try_set_permits(3).await.unwrap();
+    latch.try_set_count(2).await.unwrap();
+    let (permit, dropped) = (
+        semaphore.acquire(1).await.unwrap(),
+        semaphore.acquire(1).await.unwrap(),
+    );
+    let (leased, renewed) = (
+        expirable.acquire().await.unwrap(),
+        expirable.acquire().await.unwrap(),
+    );
+    let memory = |limit: &str| {
+        let reply = server
+            .command(&["CONFIG", "SET", "maxmemory", limit])
+            .unwrap();
+        assert_eq!(reply, Reply::Text("OK".into()));
+    };
+    memory("1");
+    assert!(semaphore.try_acquire(1).await.is_err(), "no new ones");
+    let before = renewed.valid_until();
+    permit.release().await.unwrap();
+    leased.release().await.unwrap();
+    drop(dropped);
+    assert_eq!(latch.count_down().await.unwrap(), 1);
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    eventually("both are back", async || {
+        semaphore.available_permits().await.unwrap() == 3
+    })
+    .await;
+    eventually("it is renewed", async || {
+        renewed.valid_until() > before + lease
+    })
+    .await;
+    memory("0");
+    renewed.release().await.unwrap();
+    assert_eq!(expirable.available_permits().await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn markers_stay_few_while_a_semaphore_is_used_without_end() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let semaphore = client.semaphore("x");
+    semaphore.try_set_permits(1).await.unwrap();
+    for _ in 0..2000 {
+        semaphore.acquire(1).await.unwrap().release().await.unwrap();
+    }
+    let keys = server.keys().len();
+    assert!((2..=600).contains(&keys), "{keys} keys");
+}

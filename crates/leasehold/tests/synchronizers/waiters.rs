@@ -1,0 +1,110 @@
+//! Many who wait: no herd, nobody left out.
+
+use std::time::Duration;
+
+use leasehold::testing::Fate;
+use leasehold::{Client, Embedded};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A client that sends over a network, so that requests are counted and take their time.
+fn client(server: &Embedded) -> (Client, leasehold::testing::Network) {
+    let (client, network) = server.client_over_network(&Client::builder()).unwrap();
+    network.on_request(|_| Fate::delivered(Duration::from_millis(1), Duration::from_millis(1)));
+    (client, network)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_for_a_latch_share_the_asks() {
+    let server = Embedded::new();
+    let opens = server.client().count_down_latch("x");
+    opens.try_set_count(3).await.unwrap();
+    let (client, network) = client(&server);
+    let mut waiters = tokio::task::JoinSet::new();
+    for _ in 0..1000 {
+        let latch = client.count_down_latch("x");
+        waiters.spawn(async move { latch.wait().await.unwrap() });
+    }
+    tokio::time::sleep(SECOND / 2).await;
+    let to_begin = network.requests();
+    assert!(to_begin <= 4, "{to_begin} asks to begin with");
+    // Each second they poll.
+    tokio::time::sleep(10 * SECOND).await;
+    let polls = network.requests() - to_begin;
+    assert!((9..=20).contains(&polls), "{polls} asks in ten seconds");
+    let before = network.requests();
+    assert_eq!(opens.count_down_by(3).await.unwrap(), 0);
+    while let Some(done) = waiters.join_next().await {
+        done.unwrap();
+    }
+    let asks = network.requests() - before;
+    assert!(asks <= 2, "{asks} asks when it opened");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_costs_each_process_two_asks_at_most_however_many_wait() {
+    let server = Embedded::new();
+    let semaphore = server.client().semaphore("x");
+    semaphore.try_set_permits(1).await.unwrap();
+    semaphore.drain().await.unwrap();
+    let clients: Vec<_> = (0..3).map(|_| client(&server)).collect();
+    let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
+    for (client, _) in &clients {
+        for _ in 0..100 {
+            let (semaphore, sender) = (client.semaphore("x").poll_cap(HOUR), sender.clone());
+            tokio::spawn(async move {
+                semaphore.acquire(1).await.unwrap().forget();
+                sender.send(()).unwrap();
+            });
+        }
+    }
+    tokio::time::sleep(SECOND).await;
+    let requests = || {
+        clients
+            .iter()
+            .map(|(_, network)| network.requests())
+            .sum::<u64>()
+    };
+    for permits in [1, 1, 5, 20] {
+        let before = requests();
+        semaphore.release(permits).await.unwrap();
+        for _ in 0..permits {
+            let got = tokio::time::timeout(SECOND, served.recv()).await;
+            got.expect("as many as it is enough for").unwrap();
+        }
+        tokio::time::sleep(SECOND).await;
+        assert!(served.try_recv().is_err(), "and no more");
+        let asks = requests() - before;
+        // One for the message, and one by who is first in line then.
+        assert!(asks <= 6, "{asks} asks of three processes for {permits}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_all_sizes_are_served_in_their_order_without_a_lost_wake_up() {
+    let server = Embedded::new();
+    let semaphore = server.client().semaphore("x");
+    semaphore.try_set_permits(10).await.unwrap();
+    semaphore.drain().await.unwrap();
+    let (client, _network) = client(&server);
+    let sizes: Vec<u32> = (0..60).map(|n| [7, 1, 3, 1, 10, 2][n % 6]).collect();
+    let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
+    for permits in sizes.clone() {
+        let (semaphore, sender) = (client.semaphore("x").poll_cap(HOUR), sender.clone());
+        tokio::spawn(async move {
+            let permit = semaphore.acquire(permits).await.unwrap();
+            sender.send(permits).unwrap();
+            permit.release().await.unwrap();
+        });
+        tokio::task::yield_now().await;
+    }
+    semaphore.release(10).await.unwrap();
+    for permits in sizes {
+        let next = tokio::time::timeout(10 * SECOND, served.recv()).await;
+        assert_eq!(next.expect("nobody waits for the poll"), Some(permits));
+    }
+    // The last ones are still to be released.
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(semaphore.available_permits().await.unwrap(), 10);
+}
