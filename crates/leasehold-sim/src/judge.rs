@@ -3,13 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold::Activity;
-use leasehold::testing::Fate;
+use leasehold::testing::{Fate, Network};
+use leasehold::{Activity, Client, Embedded};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::Kind;
 use crate::play::Played;
-use crate::stage::{NAME, REPLY_LIMIT, Stage};
+use crate::scenario::Turn;
+use crate::stage::{REPLY_LIMIT, Stage};
+use crate::subject::Wish;
 
 /// Waits until no key and no activity is left, and no longer than that may take.
 pub(crate) async fn nothing_left(stage: &Stage) {
@@ -17,6 +19,10 @@ pub(crate) async fn nothing_left(stage: &Stage) {
     let start = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
+        if stage.any(Kind::needs_leases_to_end) {
+            let subject = stage.scenario.subject;
+            subject.come_by(&stage.operators).await;
+        }
         let left = what_is_left(stage);
         if left.is_empty() {
             return;
@@ -38,12 +44,21 @@ pub(crate) async fn everybody_can(stage: &Stage) {
             continue;
         }
         // What has not gone wrong so far does not go wrong any more.
-        machine.network.on_request(|_| Fate::default());
-        machine.network.on_message(|_| Some(Duration::ZERO));
-        let lock = machine.client.lock(NAME);
+        for network in &machine.networks {
+            network.on_request(|_| Fate::default());
+            network.on_message(|_| Some(Duration::ZERO));
+        }
+        let turn = Turn::at_the_end(number);
+        let wish = Wish {
+            turn: &turn,
+            poll_cap: Duration::from_secs(1),
+            owner: None,
+        };
+        let lock = stage.scenario.subject.lock(&machine.clients, &wish);
         let turn = async {
-            match lock.acquire().await {
-                Ok(guard) => guard.release().await,
+            match lock.ask(turn.ask).await {
+                Ok(Some(guard)) => guard.release().await,
+                Ok(None) => Ok(()),
                 Err(error) => Err(error),
             }
         };
@@ -68,6 +83,7 @@ fn time_to_clean(stage: &Stage) -> Duration {
     }
     if stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
         limit += Duration::from_millis(scenario.longest_lease_ms());
+        limit += scenario.subject.dead_waiters_last();
     }
     let back = scenario
         .faults
@@ -77,7 +93,9 @@ fn time_to_clean(stage: &Stage) -> Duration {
 }
 
 fn what_is_left(stage: &Stage) -> String {
-    let keys = stage.server.keys();
+    let servers = stage.servers.iter();
+    let mut keys: Vec<_> = servers.flat_map(Embedded::keys).collect();
+    keys.retain(|key| !stage.scenario.subject.leaves(key));
     if !keys.is_empty() {
         return format!("keys {keys:?}");
     }
@@ -85,7 +103,8 @@ fn what_is_left(stage: &Stage) -> String {
         .machines
         .iter()
         .filter(|machine| !machine.life.is_dead())
-        .map(|machine| machine.client.activity())
+        .flat_map(|machine| &machine.clients)
+        .map(Client::activity)
         .find(|activity| *activity != Activity::default())
         .map(|activity| format!("{activity:?}"))
         .unwrap_or_default()
@@ -120,7 +139,8 @@ pub(crate) fn judge(stage: &Stage) -> Played {
         requests: stage
             .machines
             .iter()
-            .map(|machine| machine.network.requests())
+            .flat_map(|machine| &machine.networks)
+            .map(Network::requests)
             .sum(),
     }
 }

@@ -8,7 +8,11 @@ pub mod play;
 pub mod scenario;
 pub mod shrink;
 mod stage;
+pub mod subject;
+pub mod synchronizers;
 mod worker;
 
 pub use play::{Played, play};
 pub use scenario::Scenario;
+pub use subject::Subject;
+pub use synchronizers::Synchronizer;

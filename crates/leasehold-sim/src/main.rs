@@ -3,18 +3,67 @@
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
-use leasehold_sim::{Played, Scenario, play, shrink::shrink};
+use clap::builder::PossibleValue;
+use clap::{Parser, ValueEnum};
+use leasehold_sim::{Played, Scenario, Subject, Synchronizer, play, shrink::shrink};
 
-/// Play simulated histories of the lock under seeded faults.
+/// What histories are of.
+#[derive(Clone, Copy)]
+enum Primitive {
+    Lock(Subject),
+    Synchronizer(Synchronizer),
+}
+
+impl Primitive {
+    fn play(self, seed: u64) -> Played {
+        match self {
+            Self::Lock(subject) => play(&Scenario::draw(subject, seed)),
+            Self::Synchronizer(synchronizer) => synchronizer.play(seed),
+        }
+    }
+}
+
+impl ValueEnum for Primitive {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<Primitive>> = LazyLock::new(|| {
+            let locks = Subject::value_variants().iter().copied();
+            let others = Synchronizer::value_variants().iter().copied();
+            let locks = locks.map(Primitive::Lock);
+            locks.chain(others.map(Primitive::Synchronizer)).collect()
+        });
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Lock(subject) => subject.to_possible_value(),
+            Self::Synchronizer(synchronizer) => synchronizer.to_possible_value(),
+        }
+    }
+}
+
+impl fmt::Display for Primitive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(subject) => subject.fmt(f),
+            Self::Synchronizer(synchronizer) => synchronizer.fmt(f),
+        }
+    }
+}
+
+/// Play simulated histories of a primitive under seeded faults.
 #[derive(Parser)]
 struct Arguments {
-    /// How many histories to play; those in which nothing happened come on top.
+    /// Which primitives, one after the other; all by default.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    subject: Vec<Primitive>,
+    /// How many histories of each to play; those in which nothing happened come on top.
     #[arg(long, default_value_t = 30_000)]
     seeds: u64,
     /// The first seed.
@@ -23,7 +72,7 @@ struct Arguments {
     /// Play this one, and show it.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// With --seed, only these of its parts.
+    /// With --seed, only these of its parts; for locks.
     #[arg(long, value_delimiter = ',', requires = "seed")]
     keep: Option<Vec<usize>>,
     /// How many threads to use; all cores by default.
@@ -35,19 +84,39 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // A panic is a violation with a text of its own.
     std::panic::set_hook(Box::new(|_| {}));
-    match arguments.seed {
-        Some(seed) => show(seed, arguments.keep.as_deref()),
-        None => play_many(&arguments),
+    let mut subjects = arguments.subject.clone();
+    if subjects.is_empty() {
+        subjects = Primitive::value_variants().to_vec();
+    }
+    let play = |subject| match arguments.seed {
+        Some(seed) => show(subject, seed, arguments.keep.as_deref()),
+        None => play_many(subject, &arguments),
+    };
+    let all_well = subjects.into_iter().all(play);
+    if all_well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
-fn show(seed: u64, keep: Option<&[usize]>) -> ExitCode {
-    let mut scenario = Scenario::draw(seed);
-    if let Some(parts) = keep {
-        scenario = scenario.keeping(parts);
-    }
-    println!("{scenario}");
-    let played = play(&scenario);
+/// Says whether all was well, as those that follow.
+fn show(subject: Primitive, seed: u64, keep: Option<&[usize]>) -> bool {
+    let played = match subject {
+        Primitive::Lock(subject) => {
+            let mut scenario = Scenario::draw(subject, seed);
+            if let Some(parts) = keep {
+                scenario = scenario.keeping(parts);
+            }
+            println!("{scenario}");
+            play(&scenario)
+        }
+        Primitive::Synchronizer(synchronizer) => {
+            let played = synchronizer.play(seed);
+            println!("{synchronizer}: {:?}", played.report);
+            played
+        }
+    };
     for line in &played.trace {
         println!("  {line}");
     }
@@ -58,13 +127,13 @@ fn show(seed: u64, keep: Option<&[usize]>) -> ExitCode {
                 "no violation; {}",
                 judged.err().unwrap_or("it counts".into())
             );
-            ExitCode::SUCCESS
+            true
         }
         Some(_) => {
             for violation in &played.violations {
                 println!("VIOLATION {violation}");
             }
-            ExitCode::FAILURE
+            false
         }
     }
 }
@@ -108,7 +177,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn play_many(arguments: &Arguments) -> ExitCode {
+fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
     let threads = arguments
         .threads
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
@@ -125,13 +194,15 @@ fn play_many(arguments: &Arguments) -> ExitCode {
                 {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     *lock(watched) = Some((seed, Instant::now()));
-                    total.add(seed, &play(&Scenario::draw(seed)));
+                    total.add(seed, &subject.play(seed));
                     *lock(watched) = None;
                 }
                 total.done.fetch_add(1, Ordering::Relaxed);
             });
         }
-        watch_for_spinning(&watched, || total.done.load(Ordering::Relaxed) == threads);
+        watch_for_spinning(subject, &watched, || {
+            total.done.load(Ordering::Relaxed) == threads
+        });
     });
     let (counted, played) = (
         total.counted.load(Ordering::Relaxed),
@@ -139,8 +210,9 @@ fn play_many(arguments: &Arguments) -> ExitCode {
     );
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{counted} histories counted of {played} played in {seconds:.1} s ({:.0} a second), \
+        "{}: {counted} histories counted of {played} played in {seconds:.1} s ({:.0} a second), \
          {} holds, {} requests",
+        subject,
         played as f64 / seconds,
         total.holds.load(Ordering::Relaxed),
         total.requests.load(Ordering::Relaxed),
@@ -151,14 +223,18 @@ fn play_many(arguments: &Arguments) -> ExitCode {
     match *lock(&total.failed) {
         None => {
             println!("no violation");
-            ExitCode::SUCCESS
+            true
         }
-        Some(seed) => report_failure(seed),
+        Some(seed) => report_failure(subject, seed),
     }
 }
 
 /// A history in which something spins keeps its clock from moving, and never ends.
-fn watch_for_spinning(watched: &[Mutex<Option<(u64, Instant)>>], done: impl Fn() -> bool) {
+fn watch_for_spinning(
+    subject: Primitive,
+    watched: &[Mutex<Option<(u64, Instant)>>],
+    done: impl Fn() -> bool,
+) {
     const LONGEST: Duration = Duration::from_secs(20);
     while !done() {
         std::thread::sleep(Duration::from_millis(20));
@@ -167,19 +243,26 @@ fn watch_for_spinning(watched: &[Mutex<Option<(u64, Instant)>>], done: impl Fn()
                 && since.elapsed() > LONGEST
             {
                 println!("VIOLATION in seed {seed}: something spins, and time stands still");
-                println!("repeat it: cargo run --release -p leasehold-sim -- --seed {seed}");
+                println!(
+                    "repeat it: cargo run --release -p leasehold-sim -- --subject {subject} --seed {seed}"
+                );
                 std::process::exit(1);
             }
         }
     }
 }
 
-fn report_failure(seed: u64) -> ExitCode {
-    let scenario = Scenario::draw(seed);
-    let whole = play(&scenario);
-    for violation in &whole.violations {
+fn report_failure(subject: Primitive, seed: u64) -> bool {
+    for violation in &subject.play(seed).violations {
         println!("VIOLATION in seed {seed} {violation}");
     }
+    let Primitive::Lock(lock) = subject else {
+        println!(
+            "\nrepeat it: cargo run --release -p leasehold-sim -- --subject {subject} --seed {seed}"
+        );
+        return false;
+    };
+    let scenario = Scenario::draw(lock, seed);
     let parts = shrink(&scenario);
     let small = scenario.keeping(&parts);
     println!("\nshrunk:\n{small}");
@@ -188,8 +271,8 @@ fn report_failure(seed: u64) -> ExitCode {
     }
     let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
     println!(
-        "\nrepeat it: cargo run --release -p leasehold-sim -- --seed {seed} --keep {}",
+        "\nrepeat it: cargo run --release -p leasehold-sim -- --subject {subject} --seed {seed} --keep {}",
         parts.join(",")
     );
-    ExitCode::FAILURE
+    false
 }

@@ -6,18 +6,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold::history::Report;
-use leasehold::testing::Fate;
+use leasehold::testing::{Fate, Network};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::faults::Kind;
 use crate::judge;
 use crate::scenario::{Fault, Scenario};
-use crate::stage::{Living, Machine, NAME, Stage};
+use crate::stage::{Living, Machine, Stage};
+use crate::subject::Subject;
 use crate::worker::work;
 
 /// What came of a history.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Played {
     /// What must not be and was.
@@ -41,19 +42,22 @@ impl Played {
 /// Plays a scenario from its start to the point where nothing is left.
 #[must_use]
 pub fn play(scenario: &Scenario) -> Played {
+    on_its_own_clock(scenario.seed, run(scenario))
+}
+
+/// Plays a history on a paused clock.
+pub(crate) fn on_its_own_clock(seed: u64, history: impl Future<Output = Played>) -> Played {
     // What the library draws at random must be the same again, too.
-    fastrand::seed(scenario.seed);
+    fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime without I/O");
-    let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(scenario))));
+    let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(history)));
     played.unwrap_or_else(|panic| Played {
         violations: vec![format!("panicked: {}", text_of(&*panic))],
-        report: Report::default(),
-        trace: Vec::new(),
-        requests: 0,
+        ..Played::default()
     })
 }
 
@@ -115,77 +119,94 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
     sleep(Duration::from_millis(fault.at)).await;
     let machine = &stage.machines[fault.machine];
     let span = Duration::from_millis(fault.span_ms);
+    let (network, server) = (
+        &machine.networks[fault.server],
+        &stage.servers[fault.server],
+    );
     match fault.kind {
-        Cut => machine.network.cut(),
-        CutReordered => machine.network.cut_while_requests_travel(span),
-        MessagesCut => machine.network.cut_messages(),
-        Frozen => freeze(machine, span).await,
-        Refused => refuse(std::slice::from_ref(machine), span).await,
-        RestartWithData => refuse(&stage.machines, span).await,
+        Cut => network.cut(),
+        CutReordered => network.cut_while_requests_travel(span),
+        MessagesCut => network.cut_messages(),
+        Frozen => freeze(std::slice::from_ref(network), span).await,
+        Refused => refuse([network], span).await,
+        RestartWithData => refuse(stage.networks_to(fault.server), span).await,
         RestartEmpty => {
-            stage.promise_ends(fault.kind);
-            stage.server.clear();
-            refuse(&stage.machines, span).await;
+            // A majority does without those that have forgotten.
+            if stage.scenario.subject == Subject::Red {
+                server.restart();
+            } else {
+                stage.promise_ends(fault.kind);
+                server.clear();
+            }
+            refuse(stage.networks_to(fault.server), span).await;
         }
         RolledBack => {
-            let checkpoint = stage.server.checkpoint();
+            let checkpoint = server.checkpoint();
             sleep(span).await;
             stage.promise_ends(fault.kind);
-            stage.server.roll_back(&checkpoint);
+            server.roll_back(&checkpoint);
         }
         ClockAhead => {
             stage.promise_ends(fault.kind);
-            stage.server.step_clock_ahead(span);
+            server.step_clock_ahead(span);
         }
-        ClockBack => stage.server.step_clock_back(span),
+        ClockBack => server.step_clock_back(span),
         Paused => {
             machine.life.pause();
-            freeze(machine, span).await;
+            freeze(&machine.networks, span).await;
             machine.life.resume();
         }
         Killed => kill(machine),
-        Closed => {
-            machine.client.close().await;
-            machine.closed.store(true, Ordering::SeqCst);
-            if machine.client.activity().releases > 0 {
-                stage.violation("closed, and something was left to give back");
-            }
-        }
+        Closed => close(&stage, machine).await,
         Forced => {
             stage.promise_ends(fault.kind);
-            let _ = stage.operator.lock(NAME).force_unlock().await;
+            stage.scenario.subject.force_unlock(&stage.operators).await;
         }
         Removed => {
             stage.promise_ends(fault.kind);
-            stage.server.remove(NAME);
+            for key in stage.scenario.subject.keys() {
+                stage.servers.iter().for_each(|server| {
+                    server.remove(key);
+                });
+            }
         }
         _ => return,
     }
     stage.fired(fault.kind);
 }
 
-async fn freeze(machine: &Machine, span: Duration) {
-    machine.network.freeze(true);
+async fn freeze(networks: &[Network], span: Duration) {
+    networks.iter().for_each(|network| network.freeze(true));
     sleep(span).await;
-    machine.network.freeze(false);
+    networks.iter().for_each(|network| network.freeze(false));
 }
 
-async fn refuse(machines: &[Machine], span: Duration) {
-    machines
-        .iter()
-        .for_each(|machine| machine.network.refuse(true));
+async fn refuse(networks: impl IntoIterator<Item = &Network> + Clone, span: Duration) {
+    for network in networks.clone() {
+        network.refuse(true);
+    }
     sleep(span).await;
-    machines
-        .iter()
-        .for_each(|machine| machine.network.refuse(false));
+    for network in networks {
+        network.refuse(false);
+    }
+}
+
+async fn close(stage: &Stage, machine: &Machine) {
+    for client in &machine.clients {
+        client.close().await;
+        if client.activity().releases > 0 {
+            stage.violation("closed, and something was left to give back");
+        }
+    }
+    machine.closed.store(true, Ordering::SeqCst);
 }
 
 /// Nothing of a dead process gets out any more.
 fn kill(machine: &Machine) {
-    machine
-        .network
-        .on_request(|_| Fate::default().request_lost());
-    machine.network.on_message(|_| None);
-    machine.network.cut_while_requests_travel(Duration::ZERO);
+    for network in &machine.networks {
+        network.on_request(|_| Fate::default().request_lost());
+        network.on_message(|_| None);
+        network.cut_while_requests_travel(Duration::ZERO);
+    }
     machine.life.kill();
 }

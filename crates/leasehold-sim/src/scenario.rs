@@ -6,15 +6,20 @@ use clap::ValueEnum;
 use fastrand::Rng;
 
 use crate::faults::Kind;
+use crate::subject::Subject;
 
 /// A whole history before it is played.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Scenario {
+    /// What is tried.
+    pub subject: Subject,
     /// What it was drawn from.
     pub seed: u64,
     /// How many clients there are, each behind a network of its own.
     pub machines: usize,
+    /// How many servers there are; more than one where a majority of them is asked.
+    pub servers: usize,
     /// Longest time a message takes in one direction, in ms.
     pub latency_ms: u64,
     /// The lease of renewed holds.
@@ -43,6 +48,8 @@ pub struct Worker {
 pub struct Turn {
     /// What it does before.
     pub think_ms: u64,
+    /// Which of the ways to lock that its subject has; any number.
+    pub way: u8,
     /// How it asks.
     pub ask: Ask,
     /// A fixed lease; `None` for a renewed hold.
@@ -95,6 +102,8 @@ pub struct Fault {
     pub kind: Kind,
     /// Whom it hits, where it hits one.
     pub machine: usize,
+    /// Which server, or the way to which.
+    pub server: usize,
     /// When: for faults of time, ms from the start; for faults of requests and
     /// messages, which one.
     pub at: u64,
@@ -110,7 +119,7 @@ const LONG_LEASE_MS: u64 = 3_600_000;
 impl Scenario {
     /// Draws a scenario.
     #[must_use]
-    pub fn draw(seed: u64) -> Self {
+    pub fn draw(subject: Subject, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851);
         let kinds = draw_kinds(&mut rng);
         let machines = rng.usize(2..=4);
@@ -120,10 +129,14 @@ impl Scenario {
         } else {
             LONG_LEASE_MS
         };
-        let polls = kinds.iter().any(|kind| kind.needs_polling());
+        // The servers of a majority don't say when a hold ends.
+        let polls =
+            kinds.iter().any(|kind| kind.needs_polling()) || (subject == Subject::Red && needs_end);
         let mut scenario = Self {
+            subject,
             seed,
             machines,
+            servers: subject.servers(seed),
             latency_ms: *rng.choice([0, 1, 3, 10].iter()).unwrap_or(&1),
             lease_ms,
             poll_cap_ms: if polls { 1000 } else { LONG_LEASE_MS },
@@ -141,12 +154,25 @@ impl Scenario {
         for kind in kinds.into_iter().filter(|kind| !kind.is_conduct()) {
             // More than one of a kind, so that faults meet.
             for _ in 0..rng.usize(1..=2) {
-                scenario
-                    .faults
-                    .push(draw_fault(&mut rng, kind, machines, lease_ms));
+                let fault = draw_fault(&mut rng, kind, &scenario);
+                scenario.faults.push(fault);
             }
         }
+        if subject == Subject::Red && scenario.kinds().contains(&Kind::RestartEmpty) {
+            scenario.agree_on_the_lease();
+        }
         scenario
+    }
+
+    /// How long a server that was restarted does not count goes by the lease, so that all
+    /// must have the same.
+    fn agree_on_the_lease(&mut self) {
+        self.lease_ms = self.lease_ms.min(3000);
+        let lease_ms = self.lease_ms;
+        for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
+            turn.fixed_lease_ms = turn.fixed_lease_ms.map(|_| lease_ms);
+            turn.extends_to_ms = turn.extends_to_ms.map(|longer_ms| longer_ms.min(lease_ms));
+        }
     }
 
     /// The kinds of fault it has.
@@ -205,6 +231,22 @@ impl Scenario {
 }
 
 impl Turn {
+    /// Waits for the lock and gives it back.
+    pub(crate) fn at_the_end(machine: usize) -> Self {
+        Self {
+            think_ms: 0,
+            way: u8::try_from(machine).unwrap_or(0),
+            ask: Ask::Acquire,
+            fixed_lease_ms: None,
+            max_hold_ms: None,
+            reenters: false,
+            extends_to_ms: None,
+            dropped_at_poll: None,
+            stay_ms: 0,
+            end: End::Release,
+        }
+    }
+
     /// Whether it stays for longer than its lease allows.
     #[must_use]
     pub fn overstays(&self) -> bool {
@@ -251,6 +293,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     let fixed = overstays || rng.u32(0..4) == 0;
     Turn {
         think_ms: rng.u64(0..30),
+        way: rng.u8(..),
         ask: match rng.u32(0..6) {
             0 => Ask::Try,
             1 | 2 => Ask::For(rng.u64(1..400)),
@@ -272,8 +315,9 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     }
 }
 
-fn draw_fault(rng: &mut Rng, kind: Kind, machines: usize, lease_ms: u64) -> Fault {
+fn draw_fault(rng: &mut Rng, kind: Kind, scenario: &Scenario) -> Fault {
     use Kind::*;
+    let (machines, lease_ms) = (scenario.machines, scenario.lease_ms);
     let at = match kind {
         RequestLost | ReplyLost | ReplyLate | RequestDoubled | RequestLate => rng.u64(0..6),
         MessageLost => rng.u64(0..4),
@@ -292,10 +336,21 @@ fn draw_fault(rng: &mut Rng, kind: Kind, machines: usize, lease_ms: u64) -> Faul
         RestartWithData | RestartEmpty => rng.u64(0..300),
         _ => 0,
     };
-    let steps = ["lock.acquire", "lock.release", "lock.renew", "lock"];
+    let steps = scenario.subject.steps();
+    // What it takes no majority of may forget.
+    let servers = match kind {
+        RestartEmpty => scenario.servers.div_ceil(2).max(2) - 1,
+        _ => scenario.servers,
+    };
+    let machine = rng.usize(0..machines);
     Fault {
         kind,
-        machine: rng.usize(0..machines),
+        machine,
+        server: if servers > 1 {
+            rng.usize(0..servers)
+        } else {
+            0
+        },
         at,
         span_ms,
         step: steps[rng.usize(0..steps.len())],
@@ -306,8 +361,8 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} machines, latency up to {} ms, lease {} ms, poll cap {} ms",
-            self.machines, self.latency_ms, self.lease_ms, self.poll_cap_ms
+            "{} on {} machines, latency up to {} ms, lease {} ms, poll cap {} ms",
+            self.subject, self.machines, self.latency_ms, self.lease_ms, self.poll_cap_ms
         )?;
         for (number, worker) in self.workers.iter().enumerate() {
             for turn in &worker.turns {

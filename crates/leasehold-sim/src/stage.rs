@@ -16,9 +16,6 @@ use tokio::time::Instant;
 use crate::faults::Kind;
 use crate::scenario::{Fault, Scenario};
 
-/// The name all lock.
-pub(crate) const NAME: &str = "x";
-
 /// How long a reply is waited for.
 pub(crate) const REPLY_LIMIT: Duration = Duration::from_millis(400);
 
@@ -26,9 +23,9 @@ pub(crate) struct Stage {
     pub(crate) scenario: Scenario,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) start: Instant,
-    pub(crate) server: Embedded,
-    /// A client beside all networks.
-    pub(crate) operator: Client,
+    pub(crate) servers: Vec<Embedded>,
+    /// For each server a client beside all networks.
+    pub(crate) operators: Vec<Client>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) recorder: Recorder,
     state: Mutex<State>,
@@ -37,6 +34,8 @@ pub(crate) struct Stage {
 #[derive(Default)]
 struct State {
     violations: Vec<String>,
+    /// The greatest fencing token that anybody was given.
+    last_token: u64,
     /// When the promise was broken last, and how.
     broken: Option<(Instant, Kind)>,
     /// How many workers want or have the lock; and how many have wanted it so far.
@@ -47,18 +46,22 @@ struct State {
 }
 
 pub(crate) struct Machine {
-    pub(crate) client: Client,
+    /// One for each server.
+    pub(crate) clients: Vec<Client>,
     pub(crate) closed: AtomicBool,
-    pub(crate) network: Network,
+    /// Between it and each server.
+    pub(crate) networks: Vec<Network>,
     pub(crate) life: Life,
 }
 
 impl Stage {
     pub(crate) fn new(scenario: &Scenario) -> Arc<Self> {
-        let server = Embedded::new();
+        let servers: Vec<_> = std::iter::repeat_with(Embedded::new)
+            .take(scenario.servers)
+            .collect();
         let recorder = Recorder::new();
         let machines = (0..scenario.machines)
-            .map(|number| Machine::new(scenario, number, &server, &recorder))
+            .map(|number| Machine::new(scenario, number, &servers, &recorder))
             .collect();
         let kinds = scenario.kinds();
         for kind in &kinds {
@@ -68,8 +71,8 @@ impl Stage {
             scenario: scenario.clone(),
             kinds,
             start: Instant::now(),
-            operator: server.client(),
-            server,
+            operators: servers.iter().map(Embedded::client).collect(),
+            servers,
             machines,
             recorder,
             state: Mutex::default(),
@@ -104,8 +107,22 @@ impl Stage {
         self.state().broken = Some((Instant::now(), kind));
     }
 
+    /// Notes a fencing token; whether it is greater than all before.
+    pub(crate) fn token_rises(&self, token: u64) -> bool {
+        let mut state = self.state();
+        let rises = token > state.last_token;
+        state.last_token = state.last_token.max(token);
+        rises
+    }
+
     pub(crate) fn broken(&self) -> Option<(Instant, Kind)> {
         self.state().broken
+    }
+
+    /// All ways to a server.
+    pub(crate) fn networks_to(&self, server: usize) -> impl Iterator<Item = &Network> + Clone {
+        let machines = self.machines.iter();
+        machines.map(move |machine| &machine.networks[server])
     }
 
     pub(crate) fn any(&self, has: impl Fn(Kind) -> bool) -> bool {
@@ -162,25 +179,26 @@ impl Drop for Wanting {
 }
 
 impl Machine {
-    fn new(scenario: &Scenario, number: usize, server: &Embedded, recorder: &Recorder) -> Self {
+    fn new(scenario: &Scenario, number: usize, servers: &[Embedded], recorder: &Recorder) -> Self {
         let builder = Client::builder()
             .lease(Duration::from_millis(scenario.lease_ms))
             .reply_limit(REPLY_LIMIT);
-        let (client, network) = server
-            .client_over_network(&builder)
-            .expect("settings in range");
-        let faults: Vec<Fault> = scenario
-            .faults
-            .iter()
-            .filter(|fault| fault.machine == number)
-            .cloned()
-            .collect();
-        let seed = scenario.seed.wrapping_add(number as u64 + 1);
-        weather(&network, scenario.latency_ms, seed, faults, recorder);
+        let sides = servers.iter().enumerate().map(|(server, embedded)| {
+            let (client, network) = embedded
+                .client_over_network(&builder)
+                .expect("settings in range");
+            let hit = |fault: &&Fault| fault.machine == number && fault.server == server;
+            let faults = scenario.faults.iter().filter(hit).cloned().collect();
+            let which = (number + server * scenario.machines) as u64;
+            let seed = scenario.seed.wrapping_add(which + 1);
+            weather(&network, scenario.latency_ms, seed, faults, recorder);
+            (client, network)
+        });
+        let (clients, networks) = sides.unzip();
         Self {
-            client,
+            clients,
             closed: AtomicBool::new(false),
-            network,
+            networks,
             life: Life::default(),
         }
     }

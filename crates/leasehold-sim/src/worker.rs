@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold::history::Inside;
-use leasehold::{Error, ErrorKind, Lock, LockGuard, LossReason, Ttl};
+use leasehold::history::{Asked, Inside};
+use leasehold::{Error, ErrorKind, LockGuard, LossReason, Owner};
 use tokio::time::{Instant, sleep};
 
 use crate::faults::Kind;
 use crate::scenario::{Ask, End, Turn, Worker};
-use crate::stage::{Life, Living, Machine, NAME, REPLY_LIMIT, Stage};
+use crate::stage::{Life, Living, Machine, REPLY_LIMIT, Stage};
+use crate::subject::{AnyLock, Belief, Subject, Wish};
 
 /// What a timer and a whole millisecond on the server may be off by.
 const ROUNDING: Duration = Duration::from_millis(2);
@@ -41,35 +42,37 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    fn lock(&self) -> Lock {
-        let scenario = &self.stage.scenario;
-        let lock = self
-            .machine
-            .client
-            .lock(NAME)
-            .poll_cap(Duration::from_millis(scenario.poll_cap_ms));
-        let lock = match self.turn.max_hold_ms {
-            Some(limit_ms) => lock.max_hold(Duration::from_millis(limit_ms)),
-            None => lock,
+    fn subject(&self) -> Subject {
+        self.stage.scenario.subject
+    }
+
+    fn lock(&self, owner: &Owner) -> Box<dyn AnyLock> {
+        let wish = Wish {
+            turn: self.turn,
+            poll_cap: Duration::from_millis(self.stage.scenario.poll_cap_ms),
+            owner: self.turn.reenters.then_some(owner),
         };
-        match self.turn.fixed_lease_ms {
-            Some(lease_ms) => lock.lease(Duration::from_millis(lease_ms)),
-            None => lock,
-        }
+        self.subject().lock(&self.machine.clients, &wish)
+    }
+
+    /// Asks in the history for every name that the turn's hold excludes others from.
+    fn record(&self) -> Vec<Asked> {
+        let names = self.subject().names(self.turn).into_iter();
+        let asked = names.map(|(name, shares)| {
+            let asked = self.stage.recorder.ask(name, self.who);
+            if shares { asked.sharing() } else { asked }
+        });
+        asked.collect()
     }
 
     async fn take(&self) {
-        let owner = self.machine.client.owner();
-        let lock = if self.turn.reenters {
-            self.lock().owned_by(&owner)
-        } else {
-            self.lock()
-        };
+        let owner = self.machine.clients[0].owner();
+        let lock = self.lock(&owner);
         let wanting = self.stage.enter();
         let closed = self.machine.closed.load(Ordering::SeqCst);
-        let asked = self.stage.recorder.ask(NAME, self.who);
+        let asked = self.record();
         let started = Instant::now();
-        let acquire = self.ask(&lock);
+        let acquire = lock.ask(self.turn.ask);
         let result = match self.turn.dropped_at_poll {
             None => acquire.await,
             Some(polls) => match drop_at_poll(polls, acquire).await {
@@ -83,9 +86,10 @@ impl Taking<'_> {
         }
         match result {
             Ok(Some(guard)) => {
-                let inside = asked.acquired(&guard);
+                let inside = asked.into_iter().map(|asked| asked.acquired(&guard));
+                let inside = inside.collect();
                 self.check_new(&guard);
-                self.hold(&lock, guard, inside).await;
+                self.hold(&*lock, guard, inside).await;
             }
             Ok(None) => {
                 let undisturbed = self.stage.kinds.is_empty() && wanting.was_alone();
@@ -97,15 +101,7 @@ impl Taking<'_> {
         }
     }
 
-    async fn ask(&self, lock: &Lock) -> leasehold::Result<Option<LockGuard>> {
-        match self.turn.ask {
-            Ask::Acquire => lock.acquire().await.map(Some),
-            Ask::Try => lock.try_acquire().await,
-            Ask::For(ms) => lock.try_acquire_for(Duration::from_millis(ms)).await,
-        }
-    }
-
-    async fn hold(&self, lock: &Lock, guard: LockGuard, inside: Inside) {
+    async fn hold(&self, lock: &dyn AnyLock, guard: LockGuard, inside: Vec<Inside>) {
         let granted = Instant::now();
         let told = Told::listen(&guard, &self.machine.life);
         let half = Duration::from_millis(self.turn.stay_ms / 2);
@@ -119,7 +115,9 @@ impl Taking<'_> {
             self.reenter(lock, &guard).await;
         }
         self.stay(&guard, half).await;
-        inside.releasing(&guard);
+        inside
+            .into_iter()
+            .for_each(|inside| inside.releasing(&guard));
         let lost = self.check_told(&guard, &told, granted);
         if lost {
             self.check_stays_lost(&guard).await;
@@ -146,21 +144,15 @@ impl Taking<'_> {
             return;
         }
         // Beside the network: it takes no time.
-        let Ok(info) = self.stage.operator.lock(NAME).inspect().await else {
-            return;
-        };
-        let ours = info
-            .holders
-            .iter()
-            .any(|holder| holder.id == guard.holder_id());
-        let left = match info.ttl {
-            Ttl::Left(left) => left,
-            _ => Duration::ZERO,
-        };
-        if !ours {
-            self.violation("believes in a lock that the server has not");
-        } else if guard.valid_until() > Instant::now() + left {
-            self.violation("believes in its lock for longer than the server keeps it");
+        let (subject, operators) = (self.subject(), &self.stage.operators);
+        match subject.belief(operators, self.turn, guard).await {
+            Belief::Unknown => {}
+            Belief::NotHeld => self.violation("believes in a lock that the server has not"),
+            Belief::Held(left) => {
+                if guard.valid_until() > Instant::now() + left {
+                    self.violation("believes in its lock for longer than the server keeps it");
+                }
+            }
         }
     }
 
@@ -177,10 +169,11 @@ impl Taking<'_> {
         }
     }
 
-    async fn reenter(&self, lock: &Lock, outer: &LockGuard) {
-        match lock.acquire().await {
-            Ok(inner) => {
-                if inner.number() == outer.number() {
+    async fn reenter(&self, lock: &dyn AnyLock, outer: &LockGuard) {
+        match lock.ask(Ask::Acquire).await {
+            Ok(None) => self.violation("a re-entry without a limit was refused"),
+            Ok(Some(inner)) => {
+                if shares_a_hold(&inner, outer) {
                     if let Err(error) = inner.release().await {
                         self.check_error("inner release", &error);
                     }
@@ -238,6 +231,15 @@ impl Taking<'_> {
         if !guard.is_held() {
             self.violation("was given a guard that was lost already");
         }
+        let rises = !self
+            .stage
+            .any(|kind| kind.ends_the_promise() || kind == Kind::ClockBack);
+        if let Some(token) = guard.token()
+            && !self.stage.token_rises(token)
+            && rises
+        {
+            self.violation("was given a fencing token that is not greater than the last one");
+        }
     }
 
     fn check_error(&self, what: &str, error: &Error) {
@@ -268,7 +270,14 @@ impl Taking<'_> {
 
     /// Less than an answer may take.
     fn waits_too_short(&self) -> bool {
-        matches!(self.turn.ask, Ask::For(ms) if ms <= self.stage.scenario.latency_ms * 2)
+        // To an ask of a majority belongs that it steps back when it has got a part.
+        let steps_back_ms = if self.subject() == Subject::Red {
+            250
+        } else {
+            0
+        };
+        let least_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
+        matches!(self.turn.ask, Ask::For(ms) if ms <= least_ms)
     }
 
     /// The holder is told at its deadline at the latest, and not for nothing. Says
@@ -324,6 +333,7 @@ impl Taking<'_> {
         let [kind] = self.stage.kinds[..] else {
             return;
         };
+        let reason = of_the_member(reason);
         let by_limit = matches!(reason, LossReason::MaxHold { .. });
         let right = match kind {
             _ if by_limit => self.turn.max_hold_ms.is_some(),
@@ -381,6 +391,23 @@ impl Told {
 
     fn get(&self) -> Option<(Instant, LossReason)> {
         self.slot().clone()
+    }
+}
+
+/// Whether two guards are of one hold; those of several locks, whether any of theirs are.
+fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
+    let of_other = |member: &LockGuard| {
+        let mut members = other.members().iter();
+        members.any(|other| other.number() == member.number())
+    };
+    one.number() == other.number() || one.members().iter().any(of_other)
+}
+
+/// Why the member was lost, of several locks that are one.
+fn of_the_member(reason: &LossReason) -> &LossReason {
+    match reason {
+        LossReason::Member { reason, .. } => of_the_member(reason),
+        reason => reason,
     }
 }
 

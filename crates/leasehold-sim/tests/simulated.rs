@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use clap::ValueEnum;
 use leasehold_sim::faults::Kind;
 use leasehold_sim::shrink::shrink;
-use leasehold_sim::{Scenario, play};
+use leasehold_sim::{Scenario, Subject, play};
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
     for seed in 1..200 {
-        let scenario = Scenario::draw(seed);
+        let scenario = Scenario::draw(Subject::Lock, seed);
         let (one, other) = (play(&scenario), play(&scenario));
         assert_eq!(one.trace, other.trace, "seed {seed}");
         assert_eq!(one.requests, other.requests, "seed {seed}");
@@ -21,7 +21,7 @@ fn the_same_seed_gives_the_same_history() {
 fn histories_keep_the_promise_and_every_kind_of_fault_is_among_those_that_count() {
     let mut seen = BTreeSet::new();
     for seed in 1..1500 {
-        let scenario = Scenario::draw(seed);
+        let scenario = Scenario::draw(Subject::Lock, seed);
         let played = play(&scenario);
         assert_eq!(played.violations, [""; 0], "seed {seed}");
         if played.counts() {
@@ -37,7 +37,7 @@ fn histories_keep_the_promise_and_every_kind_of_fault_is_among_those_that_count(
 #[test]
 fn a_history_without_its_fault_does_not_count() {
     let quiet = (1..)
-        .map(Scenario::draw)
+        .map(|seed| Scenario::draw(Subject::Lock, seed))
         .find(|scenario| scenario.kinds() == [Kind::RequestLost] && scenario.faults.len() == 1);
     let mut scenario = quiet.expect("one of them");
     assert!(play(&scenario).counts() || play(&scenario).violations.is_empty());
@@ -49,6 +49,22 @@ fn a_history_without_its_fault_does_not_count() {
 #[test]
 fn what_needs_no_part_shrinks_to_nothing() {
     // No scenario fails, so none of its parts is enough for a failure.
-    let scenario = Scenario::draw(7);
+    let scenario = Scenario::draw(Subject::Lock, 7);
     assert_eq!(shrink(&scenario).len(), scenario.parts());
+}
+
+#[test]
+fn every_kind_of_lock_keeps_the_promise() {
+    for subject in Subject::value_variants() {
+        let mut counted = 0;
+        for seed in 1..300 {
+            let played = play(&Scenario::draw(*subject, seed));
+            assert_eq!(played.violations, [""; 0], "{subject}, seed {seed}");
+            counted += usize::from(played.counts());
+        }
+        assert!(
+            counted > 100,
+            "{subject}: {counted} histories show anything"
+        );
+    }
 }

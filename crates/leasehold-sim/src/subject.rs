@@ -1,0 +1,199 @@
+//! What is tried in a history: one kind of lock. Everything else is the same for all.
+
+mod belief;
+mod multi;
+mod rw;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use leasehold::{Client, Kind, Lock, LockGuard, Owner, RedLock, Result};
+
+pub(crate) use self::belief::Belief;
+use crate::scenario::{Ask, Turn};
+
+/// A kind of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum Subject {
+    /// `Lock`.
+    Lock,
+    /// `FencedLock`.
+    Fenced,
+    /// `FairLock`.
+    Fair,
+    /// `RwLock`.
+    Rw,
+    /// `GroupLock`, of some of three values.
+    Group,
+    /// `MultiLock`, of some of three locks.
+    Multi,
+    /// `RedLock`, of three servers or five.
+    Red,
+}
+
+/// The name all lock.
+const NAME: &str = "x";
+
+/// The values of the group of that name.
+const VALUES: [&str; 3] = ["a", "b", "c"];
+
+/// How a turn sets the lock that it asks for.
+pub(crate) struct Wish<'a> {
+    pub(crate) turn: &'a Turn,
+    pub(crate) poll_cap: Duration,
+    pub(crate) owner: Option<&'a Owner>,
+}
+
+impl Wish<'_> {
+    fn of<K: Kind>(&self, lock: Lock<K>) -> Box<dyn AnyLock> {
+        let mut lock = lock.poll_cap(self.poll_cap);
+        if let Some(owner) = self.owner {
+            lock = lock.owned_by(owner);
+        }
+        if let Some(limit_ms) = self.turn.max_hold_ms {
+            lock = lock.max_hold(Duration::from_millis(limit_ms));
+        }
+        if let Some(lease_ms) = self.turn.fixed_lease_ms {
+            lock = lock.lease(Duration::from_millis(lease_ms));
+        }
+        Box::new(lock)
+    }
+}
+
+impl Subject {
+    /// How many servers a history has.
+    pub(crate) fn servers(self, seed: u64) -> usize {
+        match self {
+            Self::Red if seed.is_multiple_of(3) => 5,
+            Self::Red => 3,
+            _ => 1,
+        }
+    }
+
+    /// The lock for a turn, of one client for each server.
+    pub(crate) fn lock(self, clients: &[Client], wish: &Wish<'_>) -> Box<dyn AnyLock> {
+        let client = &clients[0];
+        match self {
+            Self::Lock => wish.of(client.lock(NAME)),
+            Self::Fenced => wish.of(client.fenced_lock(NAME)),
+            Self::Fair => wish.of(client.fair_lock(NAME)),
+            Self::Rw => rw::lock(client, wish, NAME),
+            Self::Group => wish.of(client.group_lock(NAME, values(wish.turn))),
+            Self::Multi => multi::lock(client, wish),
+            Self::Red => {
+                let members = clients.iter().map(|client| client.lock(NAME));
+                let lock = RedLock::new(members).expect("three members or five");
+                // By default it is less than an answer takes, for the shortest leases.
+                wish.of(lock.master_limit(Duration::from_millis(100)))
+            }
+        }
+    }
+
+    /// The names whose other holds a turn's hold excludes, each with whether it is shared
+    /// with others of its kind.
+    pub(crate) fn names(self, turn: &Turn) -> Vec<(&'static str, bool)> {
+        match self {
+            Self::Rw => vec![(NAME, rw::way(turn).ends_as_reader())],
+            Self::Group => values(turn).map(|value| (value, false)).collect(),
+            Self::Multi => multi::names(turn),
+            _ => vec![(NAME, false)],
+        }
+    }
+
+    /// Whether a key stays when all holds are over, by right.
+    pub(crate) fn leaves(self, key: &str) -> bool {
+        matches!(self, Self::Fenced | Self::Multi) && key.starts_with("redisson_lock_token:")
+    }
+
+    /// The beginnings of its steps' names, for faults that hit some of them.
+    pub(crate) fn steps(self) -> [&'static str; 4] {
+        match self {
+            Self::Lock => ["lock.acquire", "lock.release", "lock.renew", "lock"],
+            Self::Fenced => ["fenced.acquire", "lock.release", "lock.renew", ""],
+            Self::Fair => ["fair.acquire", "fair.release", "lock.renew", ""],
+            Self::Rw => ["rw.acquire", "rw.release", "rw.renew", "rw"],
+            Self::Group => ["group.acquire", "group.release", "group.renew", "group"],
+            Self::Multi => ["lock", "fair", "rw", ""],
+            Self::Red => ["lock.acquire", "lock.release", "lock.renew", ""],
+        }
+    }
+
+    /// An operator breaks it.
+    pub(crate) async fn force_unlock(self, operators: &[Client]) {
+        for operator in operators {
+            let _ = match self {
+                Self::Lock | Self::Fenced | Self::Red => operator.lock(NAME).force_unlock().await,
+                Self::Fair => operator.fair_lock(NAME).force_unlock().await,
+                Self::Group => operator.group_lock(NAME, VALUES).force_unlock().await,
+                Self::Rw => return rw::force_unlock(operator, NAME).await,
+                Self::Multi => return multi::force_unlock(operator).await,
+            };
+        }
+    }
+
+    /// How long what a dead process was about to do stands in the way, beyond its leases.
+    pub(crate) fn dead_waiters_last(self) -> Duration {
+        match self {
+            Self::Lock | Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
+            Self::Fair | Self::Rw | Self::Multi => Duration::from_secs(6),
+        }
+    }
+
+    /// Somebody comes by: what the dead have left in line goes then.
+    pub(crate) async fn come_by(self, operators: &[Client]) {
+        let name = match self {
+            Self::Fair => NAME,
+            Self::Multi => multi::NAMES[1],
+            _ => return,
+        };
+        let _ = operators[0].fair_lock(name).try_acquire().await;
+    }
+
+    /// The keys that somebody removes by hand.
+    pub(crate) fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Multi => &multi::NAMES,
+            _ => &[NAME],
+        }
+    }
+}
+
+/// Some of them, in any order.
+fn values(turn: &Turn) -> impl Iterator<Item = &'static str> {
+    let (subset, first) = (turn.way % 7 + 1, usize::from(turn.way / 7));
+    let numbers = (0..VALUES.len()).map(move |number| (first + number) % VALUES.len());
+    let chosen = numbers.filter(move |number| subset >> number & 1 == 1);
+    chosen.map(|number| VALUES[number])
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+pub(crate) type Acquiring<'a> =
+    Pin<Box<dyn Future<Output = Result<Option<LockGuard>>> + Send + 'a>>;
+
+/// A lock whose kind does not matter any more.
+pub(crate) trait AnyLock: Send + Sync {
+    fn ask(&self, ask: Ask) -> Acquiring<'_>;
+}
+
+impl<K: Kind> AnyLock for Lock<K> {
+    fn ask(&self, ask: Ask) -> Acquiring<'_> {
+        Box::pin(async move {
+            let guard = match ask {
+                Ask::Acquire => self.acquire().await.map(Some)?,
+                Ask::Try => self.try_acquire().await?,
+                Ask::For(ms) => self.try_acquire_for(Duration::from_millis(ms)).await?,
+            };
+            Ok(guard.map(Into::into))
+        })
+    }
+}

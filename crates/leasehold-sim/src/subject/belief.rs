@@ -1,0 +1,89 @@
+//! What the servers have of a hold, beside the network.
+
+use std::time::Duration;
+
+use leasehold::{Client, LockGuard, LockInfo, Result, Ttl};
+
+use super::{NAME, Subject, multi, rw, values};
+use crate::scenario::Turn;
+
+/// What the servers have of a hold.
+pub(crate) enum Belief {
+    /// It is there for so long.
+    Held(Duration),
+    NotHeld,
+    /// A server can't be asked now.
+    Unknown,
+}
+
+impl Subject {
+    pub(crate) async fn belief(
+        self,
+        operators: &[Client],
+        turn: &Turn,
+        guard: &LockGuard,
+    ) -> Belief {
+        let mut left = Vec::new();
+        for (operator, hold) in self.holds(operators, guard) {
+            let parts = match self {
+                Self::Group => values(turn).map(Some).collect(),
+                _ => vec![None],
+            };
+            for value in parts {
+                match self.inspect(operator, hold, value).await {
+                    Ok(info) => left.extend(left_of(&info, hold)),
+                    Err(_) => return Belief::Unknown,
+                }
+            }
+        }
+        left.sort_by(|one, other| other.cmp(one));
+        let last = self.parts_needed(operators.len(), turn) - 1;
+        left.get(last)
+            .map_or(Belief::NotHeld, |left| Belief::Held(*left))
+    }
+
+    /// Each hold that a guard consists of, and who can tell about it. An id is that of one
+    /// client and so of one server: on the others it is not there.
+    fn holds<'a>(
+        self,
+        operators: &'a [Client],
+        guard: &'a LockGuard,
+    ) -> Vec<(&'a Client, &'a LockGuard)> {
+        let holds = match guard.members() {
+            [] => std::slice::from_ref(guard),
+            members => members,
+        };
+        let of_all = |hold| operators.iter().map(move |operator| (operator, hold));
+        holds.iter().flat_map(of_all).collect()
+    }
+
+    async fn inspect(
+        self,
+        operator: &Client,
+        hold: &LockGuard,
+        value: Option<&str>,
+    ) -> Result<LockInfo> {
+        match (self, value) {
+            (Self::Rw, _) => rw::inspect(operator, hold.holder_id(), NAME).await,
+            (Self::Multi, _) => multi::inspect(operator, hold.name(), hold.holder_id()).await,
+            (_, Some(value)) => operator.group_lock(NAME, [value]).inspect().await,
+            _ => operator.lock(NAME).inspect().await,
+        }
+    }
+
+    /// How many of its parts a hold has to have.
+    fn parts_needed(self, servers: usize, turn: &Turn) -> usize {
+        match self {
+            Self::Red => servers / 2 + 1,
+            _ => self.names(turn).len(),
+        }
+    }
+}
+
+fn left_of(info: &LockInfo, hold: &LockGuard) -> Option<Duration> {
+    let ours = |id: &str| id == hold.holder_id();
+    match info.ttl {
+        Ttl::Left(left) if info.holders.iter().any(|holder| ours(&holder.id)) => Some(left),
+        _ => None,
+    }
+}

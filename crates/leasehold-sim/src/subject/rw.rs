@@ -1,0 +1,128 @@
+//! The read-write lock in a history: readers, writers, and those who go from one side
+//! to the other.
+
+use std::time::Duration;
+
+use leasehold::{Client, LockGuard, LockInfo, Result, RwLock};
+
+use super::{Acquiring, AnyLock, Wish};
+use crate::scenario::{Ask, Turn};
+
+/// What a turn comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Read,
+    Write,
+    /// Writes, and stays to read.
+    Downgrade,
+    /// Reads, and stays to write.
+    Upgrade,
+}
+
+impl Way {
+    pub(super) fn ends_as_reader(self) -> bool {
+        matches!(self, Self::Read | Self::Downgrade)
+    }
+}
+
+pub(super) fn way(turn: &Turn) -> Way {
+    // Two steps are more than one wish to wait for so long, and what an owner has been
+    // downgraded to it enters as a reader.
+    let simple = turn.reenters || !matches!(turn.ask, Ask::Acquire);
+    match turn.way % 8 {
+        6 if !simple => Way::Downgrade,
+        7 if !simple => Way::Upgrade,
+        0..4 | 6 => Way::Read,
+        _ => Way::Write,
+    }
+}
+
+struct OneWay {
+    lock: RwLock,
+    way: Way,
+}
+
+pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Box<dyn AnyLock> {
+    let mut lock = client.rw_lock(name).poll_cap(wish.poll_cap);
+    if let Some(owner) = wish.owner {
+        lock = lock.owned_by(owner);
+    }
+    if let Some(limit_ms) = wish.turn.max_hold_ms {
+        lock = lock.max_hold(Duration::from_millis(limit_ms));
+    }
+    if let Some(lease_ms) = wish.turn.fixed_lease_ms {
+        lock = lock.lease(Duration::from_millis(lease_ms));
+    }
+    if wish.turn.way >= 192 {
+        lock = lock.prefer_writers(false);
+    }
+    let way = way(wish.turn);
+    Box::new(OneWay { lock, way })
+}
+
+impl OneWay {
+    async fn read(&self, ask: Ask) -> Result<Option<LockGuard>> {
+        let guard = match ask {
+            Ask::Acquire => self.lock.read().await.map(Some)?,
+            Ask::Try => self.lock.try_read().await?,
+            Ask::For(ms) => self.lock.try_read_for(Duration::from_millis(ms)).await?,
+        };
+        Ok(guard.map(Into::into))
+    }
+
+    async fn write(&self, ask: Ask) -> Result<Option<LockGuard>> {
+        let guard = match ask {
+            Ask::Acquire => self.lock.write().await.map(Some)?,
+            Ask::Try => self.lock.try_write().await?,
+            Ask::For(ms) => self.lock.try_write_for(Duration::from_millis(ms)).await?,
+        };
+        Ok(guard.map(Into::into))
+    }
+
+    /// What a fault breaks on the way is begun again: the lock as such is to be had.
+    async fn downgrade(&self) -> Result<Option<LockGuard>> {
+        match self.lock.write().await?.downgrade().await {
+            Ok(guard) => Ok(Some(guard.into())),
+            Err(_) => self.read(Ask::Acquire).await,
+        }
+    }
+
+    async fn upgrade(&self) -> Result<Option<LockGuard>> {
+        match self.lock.read().await?.try_upgrade().await {
+            Ok(guard) => Ok(Some(guard.into())),
+            Err(refused) => {
+                drop(refused.into_guard());
+                self.write(Ask::Acquire).await
+            }
+        }
+    }
+}
+
+impl AnyLock for OneWay {
+    fn ask(&self, ask: Ask) -> Acquiring<'_> {
+        Box::pin(async move {
+            match self.way {
+                Way::Read => self.read(ask).await,
+                Way::Write => self.write(ask).await,
+                Way::Downgrade => self.downgrade().await,
+                Way::Upgrade => self.upgrade().await,
+            }
+        })
+    }
+}
+
+/// The side that the hold is of.
+pub(super) async fn inspect(operator: &Client, holder_id: &str, name: &str) -> Result<LockInfo> {
+    let lock = operator.rw_lock(name);
+    if holder_id.ends_with(":write") {
+        lock.write_lock().inspect().await
+    } else {
+        lock.read_lock().inspect().await
+    }
+}
+
+pub(super) async fn force_unlock(operator: &Client, name: &str) {
+    let lock = operator.rw_lock(name);
+    let _ = lock.read_lock().force_unlock().await;
+    let _ = lock.write_lock().force_unlock().await;
+}

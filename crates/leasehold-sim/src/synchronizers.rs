@@ -1,0 +1,378 @@
+//! Semaphores and latches in histories drawn at random: clients whose networks lose,
+//! double, delay and cut, tasks that acquire, hold, release, drop and give up. Never more
+//! inside than there are permits, at the end each of them is free, and nobody passes a
+//! latch before its last count, or misses it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use fastrand::Rng;
+use leasehold::history::limits::{Recorder, Report};
+use leasehold::testing::{Fate, Network};
+use leasehold::{Client, ClientBuilder, Embedded, ExpirableSemaphore, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::play::{Played, on_its_own_clock};
+
+/// What counts permits, or steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum Synchronizer {
+    /// `Semaphore`.
+    Semaphore,
+    /// `ExpirableSemaphore`.
+    Expirable,
+    /// `CountDownLatch`.
+    Latch,
+}
+
+const CAPACITY: u32 = 4;
+const CLIENTS: usize = 3;
+const NAME: &str = "x";
+const MINUTE: Duration = Duration::from_secs(60);
+/// By then whoever waits has been served, in virtual time.
+const LONGEST: Duration = Duration::from_secs(20 * 60);
+
+/// What a history shows; or what must not be.
+type Shown = Result<Counts, String>;
+
+struct Counts {
+    uses: usize,
+    contended: usize,
+}
+
+impl Synchronizer {
+    /// Plays the history of a seed.
+    #[must_use]
+    pub fn play(self, seed: u64) -> Played {
+        on_its_own_clock(seed, self.run(seed))
+    }
+
+    async fn run(self, seed: u64) -> Played {
+        let rng = Rng::with_seed(seed.wrapping_mul(0x5851_F42D_4C95_7F2D));
+        let notes = Notes::default();
+        let shown = match self {
+            Self::Semaphore => semaphore(rng, &notes).await,
+            Self::Expirable => expirable(rng, &notes).await,
+            Self::Latch => latch(rng, &notes).await,
+        };
+        let mut played = Played::default();
+        let notes = std::mem::take(&mut *notes.state());
+        played.violations = notes.violations;
+        let faults = notes.faults.into_iter();
+        played.report.faults = faults.map(|(name, times)| (name.into(), times)).collect();
+        played.requests = notes.networks.iter().map(Network::requests).sum();
+        match shown {
+            Ok(counts) => {
+                played.report.holds = counts.uses;
+                played.report.contended = counts.contended;
+            }
+            Err(violation) => played.violations.push(violation),
+        }
+        played
+    }
+}
+
+impl fmt::Display for Synchronizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+/// What the tasks of a history come across.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    violations: Vec<String>,
+    faults: BTreeMap<&'static str, u64>,
+    networks: Vec<Network>,
+}
+
+impl Notes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn violation(&self, what: String) {
+        self.state().violations.push(what);
+    }
+
+    fn fault(&self, name: &'static str) {
+        *self.state().faults.entry(name).or_default() += 1;
+    }
+}
+
+fn ms(rng: &mut Rng, limit: u64) -> Duration {
+    Duration::from_millis(rng.u64(..limit))
+}
+
+fn fate(rng: &mut Rng, notes: &Notes) -> Fate {
+    let fate = Fate::delivered(ms(rng, 20), ms(rng, 20));
+    let (fault, fate) = match rng.u8(..40) {
+        0 | 1 => ("RequestLost", fate.request_lost()),
+        2..=4 => ("ReplyLost", fate.reply_lost()),
+        5..=7 => ("RequestDoubled", fate.again_after(ms(rng, 1500))),
+        8 => {
+            let again = ms(rng, 1500);
+            ("ReplyLostAndDoubled", fate.reply_lost().again_after(again))
+        }
+        9 => {
+            let again = ms(rng, 1900);
+            ("RequestLate", fate.request_lost().again_after(again))
+        }
+        10 => ("Slow", Fate::delivered(ms(rng, 2500), ms(rng, 2500))),
+        _ => return fate,
+    };
+    notes.fault(fault);
+    fate
+}
+
+/// Clients, each behind a network as bad as the numbers say, that is cut now and then.
+fn connect(
+    server: &Embedded,
+    builder: &ClientBuilder,
+    rng: &mut Rng,
+    notes: &Notes,
+) -> Vec<(Client, Network)> {
+    let connect_one = |rng: &mut Rng| {
+        let (client, network) = server
+            .client_over_network(builder)
+            .expect("settings in range");
+        disturb(&network, rng, notes);
+        notes.state().networks.push(network.clone());
+        (client, network)
+    };
+    (0..CLIENTS).map(|_| connect_one(rng)).collect()
+}
+
+fn disturb(network: &Network, rng: &mut Rng, notes: &Notes) {
+    let (mut own, noting) = (rng.fork(), notes.clone());
+    network.on_request(move |_| fate(&mut own, &noting));
+    let (mut own, noting) = (rng.fork(), notes.clone());
+    network.on_message(move |_| {
+        if own.u8(..4) == 0 {
+            noting.fault("MessageLost");
+            return None;
+        }
+        Some(ms(&mut own, 50))
+    });
+    let (mut own, notes, network) = (rng.fork(), notes.clone(), network.clone());
+    tokio::spawn(async move {
+        for _ in 0..6 {
+            sleep(ms(&mut own, 4000)).await;
+            match own.u8(..3) {
+                0 => network.cut(),
+                1 => network.cut_while_requests_travel(ms(&mut own, 1500)),
+                _ => network.cut_messages(),
+            }
+            notes.fault("Cut");
+        }
+    });
+}
+
+fn heal(network: &Network) {
+    network.on_request(|_| Fate::default());
+    network.on_message(|_| Some(Duration::ZERO));
+}
+
+/// All of them come to an end, and none of them badly.
+async fn all_end(tasks: &mut JoinSet<()>, notes: &Notes) -> Result<(), String> {
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            if let Err(error) = done {
+                notes.violation(format!("a task ended badly: {error}"));
+            }
+        }
+    };
+    let ended = timeout(LONGEST, all).await;
+    ended.map_err(|_| "somebody waits for ever".into())
+}
+
+fn at_most(report: Report) -> Shown {
+    if report.most > report.capacity {
+        let (most, capacity) = (report.most, report.capacity);
+        return Err(format!("{most} permits of {capacity} were in use at once"));
+    }
+    Ok(Counts {
+        uses: report.uses,
+        contended: report.contended,
+    })
+}
+
+fn all_free(available: leasehold::Result<i64>) -> Result<(), String> {
+    match available {
+        Ok(free) if free == i64::from(CAPACITY) => Ok(()),
+        Ok(free) => Err(format!("{free} permits of {CAPACITY} are free at the end")),
+        Err(error) => Err(format!("at the end: {error}")),
+    }
+}
+
+fn made(result: leasehold::Result<bool>) -> Result<(), String> {
+    match result {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("could not be made, although it is not there".into()),
+        Err(error) => Err(format!("could not be made: {error}")),
+    }
+}
+
+/// Permits stay within their number, and none is lost.
+async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
+    let server = Embedded::new();
+    let witness = server.client().semaphore(NAME);
+    made(witness.try_set_permits(CAPACITY).await)?;
+    let recorder = Recorder::new();
+    let clients = connect(&server, &Client::builder(), &mut rng, notes);
+    let mut tasks = JoinSet::new();
+    for (client, _) in &clients {
+        for _ in 0..3 {
+            let (semaphore, recorder) = (client.semaphore(NAME), recorder.clone());
+            tasks.spawn(use_permits(semaphore, recorder, rng.fork()));
+        }
+    }
+    all_end(&mut tasks, notes).await?;
+    for (client, network) in &clients {
+        heal(network);
+        client.close().await;
+    }
+    sleep(MINUTE).await;
+    all_free(witness.available_permits().await)?;
+    at_most(recorder.report(CAPACITY.into()))
+}
+
+async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng) {
+    for _ in 0..8 {
+        let permits = rng.u32(1..=CAPACITY);
+        let asked = recorder.ask(permits);
+        let patience = Duration::from_millis(1) + ms(&mut rng, 4000);
+        let acquired = match rng.u8(..3) {
+            0 => semaphore.try_acquire(permits).await,
+            1 => semaphore.try_acquire_for(permits, patience).await,
+            // Given up in the middle, wherever that is.
+            _ => match timeout(patience, semaphore.acquire(permits)).await {
+                Ok(permit) => permit.map(Some),
+                Err(_) => Ok(None),
+            },
+        };
+        // An error is an outcome that is not known: what it took is undone.
+        let Ok(Some(mut permit)) = acquired else {
+            continue;
+        };
+        let inside = asked.inside(None);
+        sleep(ms(&mut rng, 300)).await;
+        inside.leaving(None);
+        let part = permit.split(1);
+        match rng.u8(..3) {
+            0 => drop(permit),
+            1 => drop(permit.release().await),
+            _ => drop(timeout(ms(&mut rng, 30), permit.release()).await),
+        }
+        drop(part);
+    }
+}
+
+/// Permits with leases stay within their number, and come back from the dead.
+async fn expirable(mut rng: Rng, notes: &Notes) -> Shown {
+    let server = Embedded::new();
+    let witness = server.client().expirable_semaphore(NAME);
+    made(witness.try_set_permits(CAPACITY).await)?;
+    let recorder = Recorder::new();
+    let builder = Client::builder().lease(Duration::from_secs(3));
+    let clients = connect(&server, &builder, &mut rng, notes);
+    let mut tasks = JoinSet::new();
+    for (client, network) in &clients {
+        for _ in 0..3 {
+            let (semaphore, recorder) = (client.expirable_semaphore(NAME), recorder.clone());
+            tasks.spawn(use_leases(semaphore, recorder, rng.fork()));
+        }
+        // Killed: from now on nothing of it reaches the server any more.
+        let (dies, network, notes) = (ms(&mut rng, 20_000), network.clone(), notes.clone());
+        tasks.spawn(async move {
+            sleep(dies).await;
+            network.refuse(true);
+            notes.fault("Killed");
+        });
+    }
+    all_end(&mut tasks, notes).await?;
+    // One lease later all are back.
+    sleep(Duration::from_secs(10)).await;
+    all_free(witness.available_permits().await)?;
+    at_most(recorder.report(CAPACITY.into()))
+}
+
+async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: Rng) {
+    for _ in 0..8 {
+        let permits = rng.u32(1..=CAPACITY);
+        let asked = recorder.ask(permits);
+        let patience = Duration::from_millis(1) + ms(&mut rng, 4000);
+        let acquired = semaphore.try_acquire_many_for(permits, patience).await;
+        let Ok(Some(permit)) = acquired else {
+            continue;
+        };
+        let inside = asked.inside(Some(permit.valid_until()));
+        // A holder stops when it is told, and knows no later deadline than that.
+        let _ = permit.protect(sleep(ms(&mut rng, 5000))).await;
+        inside.leaving(Some(permit.valid_until()));
+        match rng.u8(..3) {
+            0 => drop(permit),
+            1 => drop(permit.release().await),
+            _ => permit.forget(),
+        }
+    }
+}
+
+/// A latch opens for everybody after the last count, and never before.
+async fn latch(mut rng: Rng, notes: &Notes) -> Shown {
+    let server = Embedded::new();
+    let witness = server.client().count_down_latch(NAME);
+    let failed = |error: leasehold::Error| format!("beside all networks: {error}");
+    let mut uses = 0;
+    for _round in 0..4 {
+        let count = rng.u64(1..=4);
+        made(witness.try_set_count(count).await)?;
+        let counted = Arc::new(AtomicU64::new(0));
+        let clients = connect(&server, &Client::builder(), &mut rng, notes);
+        let mut tasks = JoinSet::new();
+        for client in clients.iter().flat_map(|(client, _)| [client, client]) {
+            let (latch, counted, notes) = (
+                client.count_down_latch(NAME),
+                counted.clone(),
+                notes.clone(),
+            );
+            tasks.spawn(async move {
+                while latch.wait().await.is_err() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                let counted = counted.load(Ordering::SeqCst);
+                if counted < count {
+                    notes.violation(format!("open after {counted} of {count}"));
+                }
+            });
+            uses += 1;
+        }
+        // All of them wait by then; and who counts has a network that works.
+        sleep(MINUTE / 2).await;
+        for _ in 0..count {
+            sleep(ms(&mut rng, 500)).await;
+            counted.fetch_add(1, Ordering::SeqCst);
+            witness.count_down().await.map_err(failed)?;
+        }
+        // Set again at once: nobody misses it all the same.
+        made(witness.try_set_count(1).await)?;
+        all_end(&mut tasks, notes).await?;
+        let left = witness.count().await.map_err(failed)?;
+        if left != 1 {
+            return Err(format!("{left} are left of 1, counted by nobody"));
+        }
+        witness.delete().await.map_err(failed)?;
+    }
+    let contended = uses;
+    Ok(Counts { uses, contended })
+}
