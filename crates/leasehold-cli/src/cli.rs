@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Run(Run),
     /// Shows who holds a lock, and for how long
     Show(Show),
+    /// Waits for a latch, counts it down, or sets it: a start that several wait for
+    Latch(Latch),
     /// Lets workers sell a stock under one lock, and shows that none got in another's way
     Demo(Demo),
     #[command(hide = true)]
@@ -58,7 +60,11 @@ Exit codes:
   77   the server refused the credentials or lacks a permission
   126  the command can't be executed; 127: it was not found
 
-The command finds the lock's name in $LEASEHOLD_NAME. INT, TERM, HUP, QUIT, USR1 and USR2 are
+--limit keeps its permits under the lock's name, which is then no lock for the other kinds. All
+must ask for the same number: another one changes the limit for all.
+
+The command finds the lock's name in $LEASEHOLD_NAME, and with --fenced the hold's fencing token in
+$LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks it. INT, TERM, HUP, QUIT, USR1 and USR2 are
 passed on to it and its process group.
 
 The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while
@@ -75,7 +81,11 @@ what it has started. What a command leaves running when it ends by itself goes o
 Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run --no-wait nightly -- ./backup.sh     # exits with 75 if it runs already
-  leasehold run --wait 5s migrate -- psql -f up.sql";
+  leasehold run --wait 5s migrate -- psql -f up.sql
+  leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time over all machines
+  leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
+  leasehold run --redlock redis://a --redlock redis://b --redlock redis://c nightly -- ./job.sh
+  leasehold run --read prices -- ./report.sh         # many read, one writes (--write)";
 
 #[derive(Args)]
 #[command(
@@ -93,6 +103,18 @@ pub(crate) struct Run {
     /// Command to run, and its arguments
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) kind: KindOfLock,
+
+    /// Holds this lock as well; all of them, or none (can be repeated)
+    #[arg(long, value_name = "NAME", conflicts_with = "limit")]
+    pub(crate) also: Vec<String>,
+
+    /// Server of a majority: the lock is held while more than half of those named say so
+    /// (repeat it for each; instead of --redis)
+    #[arg(long, value_name = "URL", conflicts_with_all = ["limit", "also"])]
+    pub(crate) redlock: Vec<OsString>,
 
     /// Does not wait: the lock is free now, or the command is not run
     #[arg(long, conflicts_with = "wait")]
@@ -124,6 +146,32 @@ pub(crate) struct Run {
     pub(crate) poll_cap: Option<Duration>,
 }
 
+/// Which kind of lock; a plain one by default.
+#[derive(Args)]
+#[group(multiple = false)]
+pub(crate) struct KindOfLock {
+    /// Serves those who wait in the order in which they came
+    #[arg(long)]
+    pub(crate) fair: bool,
+
+    /// Takes the read side of a read-write lock: commands that read run side by side
+    #[arg(long)]
+    pub(crate) read: bool,
+
+    /// Takes the write side of a read-write lock: the command runs alone
+    #[arg(long)]
+    pub(crate) write: bool,
+
+    /// Takes a fencing token with the lock; the command finds it in $LEASEHOLD_TOKEN
+    // Several locks have several tokens, and no one number that rises.
+    #[arg(long, conflicts_with_all = ["also", "redlock"])]
+    pub(crate) fenced: bool,
+
+    /// Lets up to N commands run at a time, over all machines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) limit: Option<u32>,
+}
+
 /// Becomes the command, as a process that dies with leasehold.
 #[derive(Args)]
 pub(crate) struct RunLaunch {
@@ -143,6 +191,60 @@ pub(crate) struct Show {
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const LATCH_HELP: &str = "\
+A latch that has not been set, or has been counted down to zero, is open. It opens for everybody
+who waits, on all machines, also if it is set anew at once.
+
+Exit codes: 0; 69 when no server answered; 75 when the latch was not open in time, or is set
+already; 77 when the server refused.
+
+Examples:
+  leasehold latch set import-done 3                 # three parts are to be done
+  ./part.sh && leasehold latch down import-done     # by each of them, prints what is left
+  leasehold latch wait import-done && ./report.sh   # when all are done";
+
+#[derive(Args)]
+#[command(after_help = LATCH_HELP)]
+pub(crate) struct Latch {
+    #[command(subcommand)]
+    pub(crate) action: LatchAction,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum LatchAction {
+    /// Waits until the latch is open
+    Wait {
+        /// Latch to wait for
+        name: OsString,
+
+        /// Waits this long at most [default: without a limit]
+        #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+        wait: Option<Duration>,
+
+        /// Waits this long for a server that does not answer any more
+        #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+        outage_limit: Duration,
+    },
+    /// Counts the latch down, and prints what is left
+    Down {
+        /// Latch to count down
+        name: OsString,
+
+        /// By how much at once
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        by: u64,
+    },
+    /// Sets what is to be counted down, if the latch is open
+    Set {
+        /// Latch to set
+        name: OsString,
+
+        /// How often it has to be counted down
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        count: u64,
+    },
 }
 
 const DEMO_HELP: &str = "\

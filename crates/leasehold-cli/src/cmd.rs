@@ -1,6 +1,7 @@
 //! The sub-commands.
 
 mod demo;
+mod latch;
 mod run;
 mod show;
 
@@ -23,6 +24,10 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Show(args) => {
             let server = Server::find(cli.redis)?;
             finish(show::show(&args, &server))
+        }
+        Command::Latch(args) => {
+            let server = Server::find(cli.redis)?;
+            finish(latch::latch(args, &server))
         }
         Command::Demo(args) => {
             // Only a server that was named: the demo is for the first minute, and

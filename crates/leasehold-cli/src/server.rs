@@ -50,6 +50,12 @@ impl Server {
         &self.url
     }
 
+    /// A client that goes on trying to connect.
+    pub(crate) fn connect_in_background(&self, lease: Duration) -> Result<Client, Failure> {
+        let builder = Client::builder().lease(lease);
+        Ok(builder.connect_in_background(&self.url)?)
+    }
+
     /// Connects, with `lease` for renewed holds where one is given.
     pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Failure> {
         let builder = lease

@@ -2,15 +2,18 @@
 
 mod child;
 pub(super) mod deadman;
+mod holding;
 pub(super) mod launch;
 mod terminal;
 mod wait;
+mod wanted;
 mod watch;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, LockGuard};
+use futures_util::future::join_all;
+use leasehold::{Client, ErrorKind};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
@@ -25,6 +28,7 @@ use crate::signals::Signals;
 use crate::usage::command_line;
 use child::Group;
 use deadman::Deadman;
+use holding::Holding;
 use terminal::{StopRequests, Terminal};
 use wait::{Waited, Waiting};
 use watch::{Schedule, Watch};
@@ -91,20 +95,20 @@ fn under_lock(runtime: &Runtime, job: &Job<'_>, server: &Server) -> Result<Exit,
         Signals::listen()?
     };
     let waiting = Waiting::new(job.args, &job.name, server);
-    let (client, guard) = match runtime.block_on(waiting.until_held(&mut signals))? {
-        Waited::Held(client, guard) => (client, guard),
+    let (clients, guard) = match runtime.block_on(waiting.until_held(&mut signals))? {
+        Waited::Held(clients, guard) => (clients, guard),
         Waited::Busy => return Ok(Exit::Busy(job.args.conflict_exit_code)),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
     terminal::hold_back_stops(true);
     let end = runtime.block_on(supervise(job, &guard, signals));
     terminal::hold_back_stops(false);
-    runtime.block_on(give_back(client, guard, end))
+    runtime.block_on(give_back(clients, guard, end))
 }
 
 /// Runs the command until it has ended, or until the lock is lost and it has been
 /// ended.
-async fn supervise(job: &Job<'_>, guard: &LockGuard, signals: Signals) -> Result<Exit, Failure> {
+async fn supervise(job: &Job<'_>, guard: &Holding, signals: Signals) -> Result<Exit, Failure> {
     let stops = StopRequests::listen()?;
     // Before the command starts: where our parent has its children's ends ignored,
     // a command that is quick would otherwise leave no exit code.
@@ -122,7 +126,7 @@ async fn supervise(job: &Job<'_>, guard: &LockGuard, signals: Signals) -> Result
     }
     // The command inherits what is held back, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
-    let group = Group::spawn(&job.name, &job.args.command);
+    let group = Group::spawn(&job.name, guard.token(), &job.args.command);
     terminal::hold_back_stops(true);
     let group = group?;
     deadman.guard(group.id());
@@ -142,8 +146,8 @@ async fn supervise(job: &Job<'_>, guard: &LockGuard, signals: Signals) -> Result
 
 /// Releases the lock, however the command ended.
 async fn give_back(
-    client: Client,
-    guard: LockGuard,
+    clients: Vec<Client>,
+    guard: Holding,
     end: Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
     if matches!(end, Ok(Exit::Lost)) {
@@ -162,14 +166,15 @@ async fn give_back(
         Err(error) => {
             // The command was protected to its end; its exit code stands.
             tell(Failure::from(error));
-            tidy(&client).await;
+            tidy(&clients).await;
             end
         }
     }
 }
 
 /// Waits until nothing is left to release, within reason.
-async fn tidy(client: &Client) {
+async fn tidy(clients: &[Client]) {
+    let close = join_all(clients.iter().map(Client::close));
     // Over time: the lease does what is left.
-    let _ = tokio::time::timeout(TIDY_LIMIT, client.close()).await;
+    let _ = tokio::time::timeout(TIDY_LIMIT, close).await;
 }

@@ -20,6 +20,87 @@ fn command_runs_under_the_lock_and_gives_its_exit_code_back() {
 }
 
 #[test]
+fn command_of_a_fenced_lock_finds_a_token_that_rises() {
+    let server = server();
+    let token = |options: &[&str]| {
+        let script = "echo \"token=$LEASEHOLD_TOKEN\"";
+        let mut run = run_script(&server, options, script);
+        let done = done(run.env("LEASEHOLD_TOKEN", "7")).expect_code(0);
+        let token = done.stdout.trim().strip_prefix("token=").map(str::to_owned);
+        token.unwrap_or_else(|| panic!("{done}"))
+    };
+    let first: u64 = token(&["--fenced"]).parse().expect("a number");
+    let second: u64 = token(&["--fenced"]).parse().expect("a number");
+    assert!(second > first, "{second} after {first}");
+    assert_eq!(token(&[]), "", "a lock without a token inherits none");
+}
+
+#[test]
+fn readers_run_side_by_side_and_keep_a_writer_out() {
+    let server = server();
+    let script = "echo reading; read end";
+    let mut readers = [(); 2].map(|()| start(&mut run_script(&server, &["--read"], script)));
+    for reader in &mut readers {
+        reader.until("reading");
+    }
+    let mut writer = run_script(&server, &["--write", "--no-wait"], "echo written");
+    done(&mut writer)
+        .expect_code(75)
+        .expect_on_stderr("`job` is not free: held by ");
+    for mut reader in readers {
+        reader.close_stdin();
+        // The input of `read` ends, which it calls a failure.
+        reader.done().expect_code(1);
+    }
+    let mut writer = run_script(&server, &["--write"], "echo written");
+    assert_eq!(done(&mut writer).expect_code(0).stdout, "written\n");
+    assert!(is_free(&server));
+}
+
+#[test]
+fn a_fair_lock_serves_in_the_order_of_coming() {
+    let server = server();
+    let mut holder = start(&mut run_script(&server, &["--fair"], "echo held; read end"));
+    holder.until("held");
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let waiting = |number: usize| {
+        let script = format!("echo {number} >> {}", file.path().display());
+        let waiter = start(&mut run_script(&server, &["--fair"], &script));
+        eventually("it stands in line", LIMIT, || {
+            let queue = server.command(&["LLEN", "redisson_lock_queue:{job}"]);
+            queue.ok().and_then(|reply| reply.as_int()) == Some(number as i64)
+        });
+        waiter
+    };
+    let waiters: Vec<_> = (1..=4).map(waiting).collect();
+    holder.close_stdin();
+    holder.done().expect_code(1);
+    for waiter in waiters {
+        waiter.done().expect_code(0);
+    }
+    let order = std::fs::read_to_string(file.path()).expect("it is there");
+    assert_eq!(order, "1\n2\n3\n4\n");
+}
+
+#[test]
+fn kinds_of_locks_exclude_each_other_on_the_command_line() {
+    let server = server();
+    for options in [
+        &["--fair", "--read"][..],
+        &["--read", "--write"],
+        &["--fenced", "--fair"],
+        // Several locks have no one token.
+        &["--fenced", "--also", "other"],
+        &["--fenced", "--redlock", "redis://127.0.0.1"],
+    ] {
+        let mut run = run_script(&server, options, "true");
+        done(&mut run)
+            .expect_code(2)
+            .expect_on_stderr("cannot be used with");
+    }
+}
+
+#[test]
 fn command_that_a_signal_ends_gives_128_and_the_signal() {
     let server = server();
     // The last one is a real-time signal, which has no name.

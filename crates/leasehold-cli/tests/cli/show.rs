@@ -1,6 +1,8 @@
 //! `leasehold show`.
 
-use crate::support::{done, leasehold_at, run_script, server, start};
+use leasehold_testkit::eventually;
+
+use crate::support::{LIMIT, done, leasehold_at, run_script, server, start};
 
 #[test]
 fn free_lock_is_said_to_be_free() {
@@ -9,7 +11,9 @@ fn free_lock_is_said_to_be_free() {
     assert_eq!(shown.stdout, "`job` is free\n");
     let shown = done(leasehold_at(&server).args(["show", "job", "--json"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
-    let free = serde_json::json!({"name": "job", "held": false, "holders": [], "ttl_ms": null});
+    let free = serde_json::json!({
+        "name": "job", "held": false, "holders": [], "ttl_ms": null, "mode": null, "waiting": []
+    });
     assert_eq!(json, free);
 }
 
@@ -36,6 +40,51 @@ fn held_lock_is_shown_with_holder_count_and_ttl() {
     let ttl_ms = json["ttl_ms"].as_u64().expect("a number");
     assert!((1..=30_000).contains(&ttl_ms), "{ttl_ms}");
     holder.done();
+}
+
+#[test]
+fn sides_of_a_read_write_lock_are_shown() {
+    let server = server();
+    for (option, mode, holders) in [("--read", "read", 2), ("--write", "write", 1)] {
+        let run = |_| start(&mut run_script(&server, &[option], "echo held; read end"));
+        let mut held: Vec<_> = (0..holders).map(run).collect();
+        held.iter_mut().for_each(|run| run.until("held"));
+        let shown = done(leasehold_at(&server).args(["show", "job"])).expect_code(0);
+        assert!(
+            shown
+                .stdout
+                .starts_with(&format!("`job` is held to {mode}\n")),
+            "{shown}"
+        );
+        assert_eq!(shown.stdout.matches("holder").count(), holders, "{shown}");
+        for mut run in held {
+            run.close_stdin();
+            run.done();
+        }
+    }
+    let shown = done(leasehold_at(&server).args(["show", "job"])).expect_code(0);
+    assert_eq!(shown.stdout, "`job` is free\n");
+}
+
+#[test]
+fn those_who_wait_for_a_fair_lock_are_shown_in_their_order() {
+    let server = server();
+    let mut holder = start(&mut run_script(&server, &["--fair"], "echo held; read end"));
+    holder.until("held");
+    let waiter = start(&mut run_script(&server, &["--fair"], "true"));
+    let mut shown = String::new();
+    eventually("it waits", LIMIT, || {
+        let show = done(leasehold_at(&server).args(["show", "--json", "job"])).expect_code(0);
+        shown = show.stdout;
+        !shown.contains(r#""waiting":[]"#)
+    });
+    let json: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    let queue = server.command(&["LINDEX", "redisson_lock_queue:{job}", "0"]);
+    let first = queue.expect("the server runs");
+    assert_eq!(json["waiting"][0].as_str(), first.as_text());
+    holder.close_stdin();
+    holder.done();
+    waiter.done().expect_code(0);
 }
 
 #[test]

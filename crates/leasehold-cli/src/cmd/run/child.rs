@@ -30,9 +30,19 @@ pub(super) struct Group {
 
 impl Group {
     /// Starts the command. On a thread that stays: the command dies with it.
-    pub(super) fn spawn(name: &str, command: &[OsString]) -> Result<Self, Failure> {
-        let child = launcher(command)
-            .env("LEASEHOLD_NAME", name)
+    pub(super) fn spawn(
+        name: &str,
+        token: Option<u64>,
+        command: &[OsString],
+    ) -> Result<Self, Failure> {
+        let mut launcher = launcher(command);
+        launcher.env("LEASEHOLD_NAME", name);
+        match token {
+            Some(token) => launcher.env("LEASEHOLD_TOKEN", token.to_string()),
+            // A token of a leasehold around this one is none of this lock.
+            None => launcher.env_remove("LEASEHOLD_TOKEN"),
+        };
+        let child = launcher
             .process_group(0)
             .spawn()
             .map_err(|error| Failure::io("can't start leasehold a second time", error))?;

@@ -3,14 +3,15 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use leasehold::{Client, Lock, LockGuard};
+use leasehold::Client;
 use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::holding::Holding;
 use super::tidy;
+use super::wanted::{Limit, Wanted, wanted};
 use crate::cli::Run;
-use crate::cmd::show::holder_of;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -20,19 +21,11 @@ use crate::signals::Signals;
 
 /// How a wait ended.
 pub(super) enum Waited {
-    Held(Client, LockGuard),
+    Held(Vec<Client>, Holding),
     /// Not free in time; this has been told.
     Busy,
     /// A signal has ended it, and nothing is left behind.
     Ended(Signal),
-}
-
-/// How long somebody waits.
-#[derive(Clone, Copy)]
-enum Limit {
-    Now,
-    Until(Instant),
-    Never,
 }
 
 /// Somebody at a terminal is told whom they wait for after this long.
@@ -64,51 +57,45 @@ impl<'a> Waiting<'a> {
 
     /// Waits until the lock is held, the time is over, or a signal comes.
     pub(super) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
-        let client = tokio::select! {
-            client = self.server.connect(Some(self.args.lease)) => client?,
+        let clients = tokio::select! {
+            clients = self.connect() => clients?,
             signal = signals.next() => return Ok(Waited::Ended(signal)),
         };
-        let lock = self.lock(&client);
+        let lock = wanted(&clients, self.args, self.name)?;
         let guard = tokio::select! {
-            guard = self.acquire(&lock) => guard?,
+            guard = self.acquire(&*lock) => guard?,
             signal = signals.next() => {
                 // The wait was dropped: if it had just been granted, the lock goes
                 // back in the background. A second signal ends that too.
                 tokio::select! {
-                    () = tidy(&client) => {}
+                    () = tidy(&clients) => {}
                     _ = signals.next() => {}
                 }
                 return Ok(Waited::Ended(signal));
             }
         };
         match guard {
-            Some(guard) => Ok(Waited::Held(client, guard)),
+            Some(guard) => Ok(Waited::Held(clients, guard)),
             None => {
-                self.tell_busy(&lock).await;
+                self.tell_busy(&*lock).await;
                 Ok(Waited::Busy)
             }
         }
     }
 
-    fn lock(&self, client: &Client) -> Lock {
-        let lock = client.lock(self.name).outage_limit(self.args.outage_limit);
-        match self.args.poll_cap {
-            Some(cap) => lock.poll_cap(cap),
-            None => lock,
+    /// A majority of servers is enough, so those may be down now.
+    async fn connect(&self) -> Result<Vec<Client>, Failure> {
+        if self.args.redlock.is_empty() {
+            return Ok(vec![self.server.connect(Some(self.args.lease)).await?]);
         }
+        let servers = self.args.redlock.iter();
+        servers
+            .map(|url| Server::find(Some(url.clone()))?.connect_in_background(self.args.lease))
+            .collect()
     }
 
-    async fn acquire(&self, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
-        let mut acquire = Aborted::on_drop({
-            let (lock, limit) = (lock.clone(), self.limit);
-            async move {
-                match limit {
-                    Limit::Now => lock.try_acquire().await,
-                    Limit::Until(deadline) => lock.try_acquire_until(deadline).await,
-                    Limit::Never => lock.acquire().await.map(Some),
-                }
-            }
-        });
+    async fn acquire(&self, lock: &dyn Wanted) -> Result<Option<Holding>, Failure> {
+        let mut acquire = Aborted::on_drop(lock.acquire(self.limit));
         if std::io::stderr().is_terminal() {
             tokio::select! {
                 biased;
@@ -125,15 +112,15 @@ impl<'a> Waiting<'a> {
         acquire.result().await
     }
 
-    async fn tell_waiting(&self, lock: &Lock) {
+    async fn tell_waiting(&self, lock: &dyn Wanted) {
         let name = Shown(self.name);
-        if let Some(holder) = lock.inspect().await.ok().as_ref().and_then(holder_of) {
+        if let Ok(Some(holder)) = lock.in_the_way().await {
             tell(format_args!("waiting for `{name}`, {holder}"));
         }
     }
 
-    async fn tell_busy(&self, lock: &Lock) {
-        let holder = lock.inspect().await.ok().as_ref().and_then(holder_of);
+    async fn tell_busy(&self, lock: &dyn Wanted) {
+        let holder = lock.in_the_way().await.ok().flatten();
         let holder = holder.unwrap_or_else(|| "held by another".to_owned());
         let name = Shown(self.name);
         match self.args.wait {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::LockGuard;
+use super::holding::Holding;
 use nix::sys::signal::Signal;
 use tokio::signal::unix;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -26,7 +26,7 @@ pub(super) struct Watch<'a> {
     pub(super) schedule: Schedule,
     pub(super) group: Group,
     pub(super) deadman: Deadman,
-    pub(super) guard: &'a LockGuard,
+    pub(super) guard: &'a Holding,
     pub(super) terminal: Terminal,
     pub(super) signals: Signals,
     pub(super) stops: StopRequests,
@@ -217,13 +217,13 @@ impl Schedule {
     }
 
     /// When the command is told to end.
-    fn end_at(&self, guard: &LockGuard) -> Instant {
+    fn end_at(&self, guard: &Holding) -> Instant {
         earlier(self.kill_at(guard), self.grace)
     }
 
     /// When it is killed: before others can have the lock, by as much as a loaded
     /// machine needs to do it.
-    pub(super) fn kill_at(&self, guard: &LockGuard) -> Instant {
+    pub(super) fn kill_at(&self, guard: &Holding) -> Instant {
         earlier(guard.valid_until(), self.lease / 20)
     }
 

@@ -1,0 +1,193 @@
+//! What is to be held: a lock of the kind that the flags ask for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Client, ExpirableSemaphore, Kind, Lock, MultiLock, OneKey, RedLock, Result};
+use tokio::time::Instant;
+
+use super::holding::Holding;
+use crate::cli::Run;
+use crate::cmd::show::holder_of;
+use crate::output::Shown;
+
+/// How long somebody waits.
+#[derive(Clone, Copy)]
+pub(super) enum Limit {
+    Now,
+    Until(Instant),
+    Never,
+}
+
+pub(super) type Doing<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// A lock whose kind does not matter any more.
+pub(super) trait Wanted: Send + Sync {
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>>;
+    /// Who or what is in the way, in a few words.
+    fn in_the_way(&self) -> Doing<Option<String>>;
+}
+
+/// What the flags ask for: a lock, several, a permit, or the lock of a majority of the
+/// clients' servers.
+pub(super) fn wanted(clients: &[Client], args: &Run, name: &str) -> Result<Arc<dyn Wanted>> {
+    let settings = Settings {
+        outage_limit: args.outage_limit,
+        poll_cap: args.poll_cap,
+    };
+    let kind = &args.kind;
+    let parts = parts(clients, args, name);
+    if let Some(most) = kind.limit {
+        return Ok(settings.permits(clients[0].expirable_semaphore(name), most));
+    }
+    if kind.fair {
+        settings.locks(args, parts, Client::fair_lock)
+    } else if kind.read {
+        settings.locks(args, parts, |client, name| client.rw_lock(name).read_lock())
+    } else if kind.write {
+        settings.locks(args, parts, |client, name| {
+            client.rw_lock(name).write_lock()
+        })
+    } else if kind.fenced {
+        settings.locks(args, parts, Client::fenced_lock)
+    } else {
+        settings.locks(args, parts, Client::lock)
+    }
+}
+
+/// A server's client, and the name of a lock there.
+type Part<'a> = (&'a Client, &'a str);
+
+fn parts<'a>(clients: &'a [Client], args: &'a Run, name: &'a str) -> Vec<Part<'a>> {
+    let also = args.also.iter().map(String::as_str);
+    let names: Vec<_> = std::iter::once(name).chain(also).collect();
+    let on_each = |client| names.iter().map(move |name| (client, *name));
+    clients.iter().flat_map(on_each).collect()
+}
+
+struct Settings {
+    outage_limit: Duration,
+    poll_cap: Option<Duration>,
+}
+
+impl Settings {
+    fn on<K: Kind>(&self, lock: Lock<K>) -> Lock<K> {
+        let lock = lock.outage_limit(self.outage_limit);
+        match self.poll_cap {
+            Some(cap) => lock.poll_cap(cap),
+            None => lock,
+        }
+    }
+
+    fn locks<K: OneKey>(
+        &self,
+        args: &Run,
+        parts: Vec<Part<'_>>,
+        make: impl Fn(&Client, &str) -> Lock<K>,
+    ) -> Result<Arc<dyn Wanted>> {
+        let locks = parts
+            .iter()
+            .map(|(client, name)| self.on(make(client, name)));
+        let locks: Vec<_> = locks.collect();
+        if !args.redlock.is_empty() {
+            let lock = self.on(RedLock::new(&locks)?);
+            return Ok(Arc::new(Whole { lock, locks }));
+        }
+        if let [lock] = &locks[..] {
+            return Ok(Arc::new(lock.clone()));
+        }
+        let lock = self.on(MultiLock::new(&locks)?);
+        Ok(Arc::new(Whole { lock, locks }))
+    }
+
+    fn permits(&self, permits: ExpirableSemaphore, most: u32) -> Arc<dyn Wanted> {
+        let permits = permits.outage_limit(self.outage_limit);
+        let permits = match self.poll_cap {
+            Some(cap) => permits.poll_cap(cap),
+            None => permits,
+        };
+        Arc::new(Limited { permits, most })
+    }
+}
+
+impl<K: OneKey> Wanted for Lock<K> {
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>> {
+        let lock = self.clone();
+        Box::pin(async move { acquire(&lock, limit).await })
+    }
+
+    fn in_the_way(&self) -> Doing<Option<String>> {
+        let lock = self.clone();
+        Box::pin(async move { Ok(holder_of(&lock.inspect().await?)) })
+    }
+}
+
+async fn acquire<K: Kind>(lock: &Lock<K>, limit: Limit) -> Result<Option<Holding>> {
+    let guard = match limit {
+        Limit::Now => lock.try_acquire().await?,
+        Limit::Until(deadline) => lock.try_acquire_until(deadline).await?,
+        Limit::Never => Some(lock.acquire().await?),
+    };
+    Ok(guard.map(|guard| Holding::Lock(guard.into())))
+}
+
+/// A lock that is made of several.
+struct Whole<W, K> {
+    lock: Lock<W>,
+    locks: Vec<Lock<K>>,
+}
+
+impl<W: Kind, K: OneKey> Wanted for Whole<W, K> {
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>> {
+        let lock = self.lock.clone();
+        Box::pin(async move { acquire(&lock, limit).await })
+    }
+
+    fn in_the_way(&self) -> Doing<Option<String>> {
+        let locks = self.locks.clone();
+        Box::pin(async move {
+            for lock in locks {
+                // One that can't be asked is no answer for the others.
+                let Ok(info) = lock.inspect().await else {
+                    continue;
+                };
+                if let Some(holder) = holder_of(&info) {
+                    return Ok(Some(format!("`{}` is {holder}", Shown(lock.name()))));
+                }
+            }
+            Ok(None)
+        })
+    }
+}
+
+/// So many commands at a time, each with a permit that comes back when it dies.
+struct Limited {
+    permits: ExpirableSemaphore,
+    most: u32,
+}
+
+impl Wanted for Limited {
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>> {
+        let (permits, most) = (self.permits.clone(), self.most);
+        Box::pin(async move {
+            // The same number from all changes nothing; another one is the new limit.
+            permits.set_permits(most).await?;
+            let permit = match limit {
+                Limit::Now => permits.try_acquire().await?,
+                Limit::Until(deadline) => permits.try_acquire_until(deadline).await?,
+                Limit::Never => Some(permits.acquire().await?),
+            };
+            Ok(permit.map(Holding::Permit))
+        })
+    }
+
+    fn in_the_way(&self) -> Doing<Option<String>> {
+        let (permits, most) = (self.permits.clone(), self.most);
+        Box::pin(async move {
+            let acquired = permits.acquired_permits().await?;
+            Ok(Some(format!("{acquired} of {most} run already")))
+        })
+    }
+}
