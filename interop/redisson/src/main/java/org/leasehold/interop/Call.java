@@ -7,11 +7,13 @@ import java.util.Optional;
 /** One request, and when its call into Redisson began and ended. */
 final class Call {
     private final JsonObject request;
+    private final Clients clients;
     private long fromNanos;
     private long untilNanos;
 
-    Call(JsonObject request) {
+    Call(JsonObject request, Clients clients) {
         this.request = request;
+        this.clients = clients;
         // A request that is refused before it runs has an answer with times, too.
         begin();
         end();
@@ -31,6 +33,11 @@ final class Call {
 
     long untilNanos() {
         return untilNanos;
+    }
+
+    /** The clients of this process, for what several of them do together. */
+    Clients clients() {
+        return clients;
     }
 
     JsonElement id() {
@@ -55,6 +62,10 @@ final class Call {
 
     String text(String field) {
         return field(field).getAsString();
+    }
+
+    int count(String field) {
+        return field(field).getAsInt();
     }
 
     long number(String field) {

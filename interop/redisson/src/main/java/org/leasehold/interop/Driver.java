@@ -70,7 +70,7 @@ public final class Driver {
     }
 
     private void accept(JsonObject request) {
-        Call call = new Call(request);
+        Call call = new Call(request, clients);
         switch (call.op()) {
             case "exit_hard" -> Runtime.getRuntime().halt(9);
             case "client" ->

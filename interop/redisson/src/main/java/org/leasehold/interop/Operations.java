@@ -15,6 +15,8 @@ final class Operations {
         operations.put("thread_id", (redisson, call) -> Thread.currentThread().getId());
         Locks.register(operations);
         Hammer.register(operations);
+        Synchronizers.register(operations);
+        Torment.register(operations);
     }
 
     Operation named(String name) {
