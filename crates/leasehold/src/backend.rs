@@ -66,6 +66,19 @@ impl Backend {
         Failure::new(outcome, cause, self.address())
     }
 
+    /// An answer that no version of the script gives.
+    pub(crate) fn senseless(&self) -> Failure {
+        let what = "the reply makes no sense";
+        self.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
+    }
+
+    /// Granted, but the answer took longer than the lease: it is given back.
+    pub(crate) fn granted_too_late(&self) -> Failure {
+        let what = "it was granted, but the answer came after its lease was over; \
+                    set a longer lease";
+        self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
+    }
+
     /// What tells this server from others: the same for all its clients in this process,
     /// and for a server in all processes that call it by the same name.
     pub(crate) fn server(&self) -> String {

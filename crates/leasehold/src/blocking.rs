@@ -32,6 +32,7 @@ mod members;
 mod runtime;
 mod rw;
 mod semaphore;
+mod setters;
 
 pub use client::Client;
 pub use expirable::{ExpirablePermit, ExpirableSemaphore};

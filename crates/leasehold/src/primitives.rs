@@ -9,6 +9,8 @@ pub(crate) mod lock;
 mod once;
 pub(crate) mod rw;
 pub(crate) mod semaphore;
+mod setters;
+mod twin;
 
 use crate::backend::step::Step;
 

@@ -161,7 +161,7 @@ impl Wait<'_> {
             let sent = clock.now();
             let answer = tokio::select! {
                 biased;
-                answer = asker.ask() => answer,
+                answer = in_time(asker) => answer,
                 // What it may have been granted is undone.
                 () = self.deadline.passed(clock) => return trouble.at_the_end(&self),
             };
@@ -232,7 +232,7 @@ impl Wait<'_> {
             opened.as_mut().enable();
             let answer = tokio::select! {
                 biased;
-                answer = asker.ask() => answer,
+                answer = in_time(asker) => answer,
                 () = self.deadline.passed(clock) => {
                     return seen.at_the_end::<()>(self).map(|_| Entered::TooLate);
                 }
@@ -274,7 +274,7 @@ impl Wait<'_> {
         if self.context.turns.anyone_waits(self.wanted, self.line) {
             return Ok(None);
         }
-        match asker.ask().await {
+        match in_time(asker).await {
             Ok(Answer::Granted(granted)) => Ok(Some(granted)),
             Ok(Answer::Busy { ttl: Some(_) } | Answer::Later { .. }) => Ok(None),
             Ok(Answer::Busy { ttl: None }) => Err(self.never_expires()),
@@ -285,6 +285,18 @@ impl Wait<'_> {
     fn never_expires(&self) -> Error {
         never_expires(self.key, self.context.backend.address())
     }
+}
+
+/// Asks once. A request that came to the server too late to be granted teaches us the
+/// server's time, and the next one is in time.
+async fn in_time<A: Ask>(asker: &A) -> Result<Answer<A::Grant>, Failure> {
+    for _ in 0..2 {
+        match asker.ask().await {
+            Err(failure) if failure.cause == Cause::Late => {}
+            result => return result,
+        }
+    }
+    asker.ask().await
 }
 
 /// What has become of a waiter at the head of its line.

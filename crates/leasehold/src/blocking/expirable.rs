@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::runtime::Runtime;
-use crate::config::WaitStrategy;
+use super::setters::{lease_setters, wait_setters};
 use crate::error::Result;
 use crate::loss::LossReason;
 use crate::primitives::expirable::{LeaseLeft, PermitId};
@@ -31,47 +31,8 @@ impl ExpirableSemaphore {
         self
     }
 
-    /// Sets a fixed lease; see [`ExpirableSemaphore::lease`](crate::ExpirableSemaphore::lease).
-    #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
-        self.with(|inner| inner.lease(lease))
-    }
-
-    /// Sets whether permits are renewed; see [`ExpirableSemaphore::renewed`](crate::ExpirableSemaphore::renewed).
-    #[must_use]
-    pub fn renewed(self, renewed: bool) -> Self {
-        self.with(|inner| inner.renewed(renewed))
-    }
-
-    /// Sets how often; see [`ExpirableSemaphore::renew_every`](crate::ExpirableSemaphore::renew_every).
-    #[must_use]
-    pub fn renew_every(self, period: Duration) -> Self {
-        self.with(|inner| inner.renew_every(period))
-    }
-
-    /// Sets how long permits may be held; see [`ExpirableSemaphore::max_hold`](crate::ExpirableSemaphore::max_hold).
-    #[must_use]
-    pub fn max_hold(self, limit: Duration) -> Self {
-        self.with(|inner| inner.max_hold(limit))
-    }
-
-    /// Sets how to wait; see [`ExpirableSemaphore::wait_strategy`](crate::ExpirableSemaphore::wait_strategy).
-    #[must_use]
-    pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
-        self.with(|inner| inner.wait_strategy(strategy))
-    }
-
-    /// Sets what a lost message costs; see [`ExpirableSemaphore::poll_cap`](crate::ExpirableSemaphore::poll_cap).
-    #[must_use]
-    pub fn poll_cap(self, cap: Duration) -> Self {
-        self.with(|inner| inner.poll_cap(cap))
-    }
-
-    /// Sets how long an outage is waited out; see [`ExpirableSemaphore::outage_limit`](crate::ExpirableSemaphore::outage_limit).
-    #[must_use]
-    pub fn outage_limit(self, limit: Duration) -> Self {
-        self.with(|inner| inner.outage_limit(limit))
-    }
+    lease_setters! { ExpirableSemaphore }
+    wait_setters! { ExpirableSemaphore }
 }
 
 /// Acquiring, permits by id, and their number; errors are those of the async twins.

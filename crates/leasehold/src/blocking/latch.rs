@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::runtime::Runtime;
-use crate::config::WaitStrategy;
+use super::setters::wait_setters;
 use crate::error::Result;
 
 /// A latch for threads; see [`leasehold::CountDownLatch`](crate::CountDownLatch).
@@ -25,23 +25,7 @@ impl CountDownLatch {
         self
     }
 
-    /// Sets how to wait; see [`CountDownLatch::wait_strategy`](crate::CountDownLatch::wait_strategy).
-    #[must_use]
-    pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
-        self.with(|inner| inner.wait_strategy(strategy))
-    }
-
-    /// Sets what a lost message costs; see [`CountDownLatch::poll_cap`](crate::CountDownLatch::poll_cap).
-    #[must_use]
-    pub fn poll_cap(self, cap: Duration) -> Self {
-        self.with(|inner| inner.poll_cap(cap))
-    }
-
-    /// Sets how long an outage is waited out; see [`CountDownLatch::outage_limit`](crate::CountDownLatch::outage_limit).
-    #[must_use]
-    pub fn outage_limit(self, limit: Duration) -> Self {
-        self.with(|inner| inner.outage_limit(limit))
-    }
+    wait_setters! { CountDownLatch }
 }
 
 /// Waiting and counting; errors are those of the async twins.

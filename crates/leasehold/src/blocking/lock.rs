@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use super::runtime::Runtime;
-use crate::config::WaitStrategy;
+use super::setters::{lease_setters, wait_setters};
 use crate::error::Result;
 use crate::loss::LossReason;
 use crate::owner::Owner;
@@ -121,48 +121,8 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
         self
     }
 
-    /// Sets a fixed lease; see [`Lock::lease`](crate::Lock::lease).
-    #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
-        self.with(|lock| lock.lease(lease))
-    }
-
-    /// Sets whether holds are renewed; see [`Lock::renewed`](crate::Lock::renewed).
-    #[must_use]
-    pub fn renewed(self, renewed: bool) -> Self {
-        self.with(|lock| lock.renewed(renewed))
-    }
-
-    /// Sets how often; see [`Lock::renew_every`](crate::Lock::renew_every).
-    #[must_use]
-    pub fn renew_every(self, period: Duration) -> Self {
-        self.with(|lock| lock.renew_every(period))
-    }
-
-    /// Sets how long a hold may last; see [`Lock::max_hold`](crate::Lock::max_hold).
-    #[must_use]
-    pub fn max_hold(self, limit: Duration) -> Self {
-        self.with(|lock| lock.max_hold(limit))
-    }
-
-    /// Sets how to wait; see [`Lock::wait_strategy`](crate::Lock::wait_strategy).
-    #[must_use]
-    pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
-        self.with(|lock| lock.wait_strategy(strategy))
-    }
-
-    /// Sets what a lost message costs; see [`Lock::poll_cap`](crate::Lock::poll_cap).
-    #[must_use]
-    pub fn poll_cap(self, cap: Duration) -> Self {
-        self.with(|lock| lock.poll_cap(cap))
-    }
-
-    /// Sets how long an outage is waited out; see
-    /// [`Lock::outage_limit`](crate::Lock::outage_limit).
-    #[must_use]
-    pub fn outage_limit(self, limit: Duration) -> Self {
-        self.with(|lock| lock.outage_limit(limit))
-    }
+    lease_setters! { Lock }
+    wait_setters! { Lock }
 }
 
 /// Acquiring; errors are those of the async twins.

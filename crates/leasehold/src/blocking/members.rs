@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::lock::{Lock, Ownership, PerThread, this_thread};
 use super::runtime::Runtime;
+use super::setters::setters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner::Owner;
 use crate::primitives::lock::{FieldNames, Group, Multi, OneKey, Red};
@@ -124,18 +125,9 @@ impl Lock<PerThread, Red> {
 }
 
 impl<O: Ownership> Lock<O, Red> {
-    /// Sets how long a server is waited for; see
-    /// [`RedLock::master_limit`](crate::RedLock::master_limit).
-    #[must_use]
-    pub fn master_limit(self, limit: Duration) -> Self {
-        self.with(|lock| lock.master_limit(limit))
-    }
-
-    /// Sets whether a server that was just started is left out; see
-    /// [`RedLock::distrust_restarted`](crate::RedLock::distrust_restarted).
-    #[must_use]
-    pub fn distrust_restarted(self, distrust: bool) -> Self {
-        self.with(|lock| lock.distrust_restarted(distrust))
+    setters! { RedLock:
+        "Sets how long a server is waited for" master_limit(limit: Duration);
+        "Sets whether a server that was just started is left out" distrust_restarted(distrust: bool);
     }
 
     /// The members; see [`RedLock::members`](crate::RedLock::members).
@@ -153,10 +145,7 @@ impl<O: Ownership> Lock<O, Red> {
 }
 
 impl<O: Ownership> Lock<O, Group> {
-    /// Sets how values are encoded; see
-    /// [`GroupLock::field_names`](crate::GroupLock::field_names).
-    #[must_use]
-    pub fn field_names(self, names: FieldNames) -> Self {
-        self.with(|lock| lock.field_names(names))
+    setters! { GroupLock:
+        "Sets how values are encoded" field_names(names: FieldNames);
     }
 }

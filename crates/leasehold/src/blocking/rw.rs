@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
 use super::runtime::Runtime;
-use crate::config::WaitStrategy;
+use super::setters::{lease_setters, setters, wait_setters};
 use crate::error::{Error, Result};
 use crate::owner::Owner;
 use crate::primitives::rw::{self, Read, Write};
@@ -58,61 +58,11 @@ impl RwLock<PerThread> {
         Self::per_thread(change(self.inner), self.runtime)
     }
 
-    /// Sets a fixed lease; see [`RwLock::lease`](crate::RwLock::lease).
-    #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
-        self.with(|lock| lock.lease(lease))
-    }
-
-    /// Sets whether holds are renewed; see [`RwLock::renewed`](crate::RwLock::renewed).
-    #[must_use]
-    pub fn renewed(self, renewed: bool) -> Self {
-        self.with(|lock| lock.renewed(renewed))
-    }
-
-    /// Sets how often; see [`RwLock::renew_every`](crate::RwLock::renew_every).
-    #[must_use]
-    pub fn renew_every(self, period: Duration) -> Self {
-        self.with(|lock| lock.renew_every(period))
-    }
-
-    /// Sets how long a hold may last; see [`RwLock::max_hold`](crate::RwLock::max_hold).
-    #[must_use]
-    pub fn max_hold(self, limit: Duration) -> Self {
-        self.with(|lock| lock.max_hold(limit))
-    }
-
-    /// Sets how to wait; see [`RwLock::wait_strategy`](crate::RwLock::wait_strategy).
-    #[must_use]
-    pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
-        self.with(|lock| lock.wait_strategy(strategy))
-    }
-
-    /// Sets what a lost message costs; see [`RwLock::poll_cap`](crate::RwLock::poll_cap).
-    #[must_use]
-    pub fn poll_cap(self, cap: Duration) -> Self {
-        self.with(|lock| lock.poll_cap(cap))
-    }
-
-    /// Sets how long an outage is waited out; see
-    /// [`RwLock::outage_limit`](crate::RwLock::outage_limit).
-    #[must_use]
-    pub fn outage_limit(self, limit: Duration) -> Self {
-        self.with(|lock| lock.outage_limit(limit))
-    }
-
-    /// Sets whether writers go first; see
-    /// [`RwLock::prefer_writers`](crate::RwLock::prefer_writers).
-    #[must_use]
-    pub fn prefer_writers(self, preferred: bool) -> Self {
-        self.with(|lock| lock.prefer_writers(preferred))
-    }
-
-    /// Tells Redisson's watchdog timeout; see
-    /// [`RwLock::redisson_watchdog`](crate::RwLock::redisson_watchdog).
-    #[must_use]
-    pub fn redisson_watchdog(self, timeout: Duration) -> Self {
-        self.with(|lock| lock.redisson_watchdog(timeout))
+    lease_setters! { RwLock }
+    wait_setters! { RwLock }
+    setters! { RwLock:
+        "Sets whether writers go first" prefer_writers(preferred: bool);
+        "Tells Redisson's watchdog timeout" redisson_watchdog(timeout: Duration);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::runtime::Runtime;
-use crate::config::WaitStrategy;
+use super::setters::wait_setters;
 use crate::error::Result;
 
 /// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which says what
@@ -26,23 +26,7 @@ impl Semaphore {
         self
     }
 
-    /// Sets how to wait; see [`Semaphore::wait_strategy`](crate::Semaphore::wait_strategy).
-    #[must_use]
-    pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
-        self.with(|inner| inner.wait_strategy(strategy))
-    }
-
-    /// Sets what a lost message costs; see [`Semaphore::poll_cap`](crate::Semaphore::poll_cap).
-    #[must_use]
-    pub fn poll_cap(self, cap: Duration) -> Self {
-        self.with(|inner| inner.poll_cap(cap))
-    }
-
-    /// Sets how long an outage is waited out; see [`Semaphore::outage_limit`](crate::Semaphore::outage_limit).
-    #[must_use]
-    pub fn outage_limit(self, limit: Duration) -> Self {
-        self.with(|inner| inner.outage_limit(limit))
-    }
+    wait_setters! { Semaphore }
 }
 
 /// Acquiring and the number of permits; errors are those of the async twins.

@@ -18,6 +18,7 @@ use crate::key::Key;
 use crate::primitives::once;
 use crate::primitives::semaphore::MOST_PERMITS;
 use crate::primitives::semaphore::steps as plain;
+use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
 use steps::Names;
@@ -88,68 +89,9 @@ impl ExpirableSemaphore {
         }
     }
 
-    /// Sets a fixed lease: how long a permit lasts. It is not renewed, and comes back by
-    /// itself if it is not released.
-    ///
-    /// At least 10 ms (100 ms when renewed), at most 2^53 ms. Without this call the lease is
-    /// the client's (30 s) and is renewed.
-    #[doc(alias = "leaseTime")]
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
-        self.settings.renewed = false;
-        self
-    }
-
-    /// Sets whether permits are renewed in the background until they are released. On by
-    /// default; [`lease`](Self::lease) turns it off.
-    #[must_use]
-    pub fn renewed(mut self, renewed: bool) -> Self {
-        self.settings.renewed = renewed;
-        self
-    }
-
-    /// Sets how often permits are renewed, and turns renewal on. A third of the lease by
-    /// default, at least 1 ms, at most half the lease.
-    #[must_use]
-    pub fn renew_every(mut self, period: Duration) -> Self {
-        self.settings.renew_every = Some(period);
-        self.settings.renewed = true;
-        self
-    }
-
-    /// Sets how long permits may be held in all, renewed or not. When that time is over
-    /// the holder is told ([`LossReason::MaxHold`](crate::LossReason::MaxHold)) and they are
-    /// released. No limit by default; at least 1 ms.
-    #[must_use]
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.settings.max_hold = Some(limit);
-        self
-    }
-
-    /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
-    /// default.
-    #[must_use]
-    pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
-        self.settings.strategy = strategy;
-        self
-    }
-
-    /// Sets how often a waiter asks although nothing has woken it: what a lost message
-    /// costs at most. 1 s by default, at least 1 ms. The end of the next lease wakes it,
-    /// too.
-    #[must_use]
-    pub fn poll_cap(mut self, cap: Duration) -> Self {
-        self.settings.poll_cap = cap;
-        self
-    }
-
-    /// Sets how long a wait goes on while no server answers, before it ends with
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
-    #[must_use]
-    pub fn outage_limit(mut self, limit: Duration) -> Self {
-        self.settings.outage_limit = limit;
-        self
+    lease_setters! {}
+    wait_setters! {
+        /// The end of the next lease wakes it, too.
     }
 }
 

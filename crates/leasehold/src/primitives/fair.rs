@@ -157,7 +157,7 @@ impl FairLock {
             Value::List(items) => items.into_iter().map(id).collect(),
             _ => None,
         };
-        ids.ok_or_else(|| ask::makes_no_sense(&self.context().backend).into_error(key))
+        ids.ok_or_else(|| self.context().backend.senseless().into_error(key))
     }
 }
 

@@ -126,7 +126,7 @@ impl FencedLock {
         let key = self.key()?;
         match self.command(key, steps::last_token_of(key)).await? {
             Value::Int(last) => Ok(u64::try_from(last).ok().filter(|token| *token > 0)),
-            _ => Err(ask::makes_no_sense(&self.context().backend).into_error(key)),
+            _ => Err(self.context().backend.senseless().into_error(key)),
         }
     }
 }

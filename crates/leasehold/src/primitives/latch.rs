@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::once;
+use crate::primitives::setters::wait_setters;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -84,29 +85,9 @@ impl CountDownLatch {
         }
     }
 
-    /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
-    /// default.
-    #[must_use]
-    pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
-        self.settings.strategy = strategy;
-        self
-    }
-
-    /// Sets how often a waiter asks although nothing has woken it: what a lost message
-    /// costs at most. 1 s by default, at least 1 ms. Beyond an hour a lost message about a
-    /// latch that was set again at once can be missed.
-    #[must_use]
-    pub fn poll_cap(mut self, cap: Duration) -> Self {
-        self.settings.poll_cap = cap;
-        self
-    }
-
-    /// Sets how long a wait goes on while no server answers, before it ends with
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
-    #[must_use]
-    pub fn outage_limit(mut self, limit: Duration) -> Self {
-        self.settings.outage_limit = limit;
-        self
+    wait_setters! {
+        /// Beyond an hour a lost message about a latch that was set again at once can be
+        /// missed.
     }
 }
 
@@ -343,7 +324,7 @@ impl Ask for Asker<'_> {
             .rounds
             .ask(&context.backend, self.key, seen.mark, operation)
             .await?;
-        let now = read(&reply).ok_or_else(|| once::makes_no_sense(context))?;
+        let now = read(&reply).ok_or_else(|| context.backend.senseless())?;
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));
         }

@@ -24,6 +24,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 use crate::owner::Owner;
+use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
 pub use group::{FieldNames, Group, GroupLock};
 pub use guard::LockGuard;
@@ -155,72 +156,11 @@ impl<K> Lock<K> {
 
 /// Settings. Each changes this handle only; what is acquired already keeps its terms.
 impl<K: Kind> Lock<K> {
-    /// Sets a fixed lease: how long a hold lasts. It is not renewed, and ends by
-    /// itself if it is not released.
-    ///
-    /// At least 10 ms (100 ms when renewed), at most 2^53 ms. Without this call the
-    /// lease is the client's (30 s) and is renewed.
-    #[doc(alias = "leaseTime")]
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
-        self.settings.renewed = false;
-        self
+    lease_setters! {
+        /// With an [`Owner`] it counts for the guard that asked for it, and while that
+        /// lives.
     }
-
-    /// Sets whether a hold is renewed in the background until it is released. On
-    /// by default; [`lease`](Self::lease) turns it off, so that a renewed hold with
-    /// a lease of its own is `lock.lease(secs(5)).renewed(true)`.
-    #[doc(alias = "lockWatchdogTimeout")]
-    #[must_use]
-    pub fn renewed(mut self, renewed: bool) -> Self {
-        self.settings.renewed = renewed;
-        self
-    }
-
-    /// Sets how often a hold is renewed, and turns renewal on. A third of the lease
-    /// by default, at least 1 ms, at most half the lease. A renewal comes up to a fifth
-    /// of that earlier, so that many holds are not renewed in one burst.
-    #[must_use]
-    pub fn renew_every(mut self, period: Duration) -> Self {
-        self.settings.renew_every = Some(period);
-        self.settings.renewed = true;
-        self
-    }
-
-    /// Sets how long a hold may last in all, renewed or not. When that time is over
-    /// the holder is told ([`LossReason::MaxHold`](crate::LossReason::MaxHold)) and the lock is released. With an
-    /// [`Owner`] it counts for the guard that asked for it, and while that lives. No
-    /// limit by default; at least 1 ms.
-    #[must_use]
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.settings.max_hold = Some(limit);
-        self
-    }
-
-    /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
-    /// default.
-    #[must_use]
-    pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
-        self.settings.strategy = strategy;
-        self
-    }
-
-    /// Sets how often a waiter asks although nothing has woken it: what a lost
-    /// message costs at most. 1 s by default, at least 1 ms.
-    #[must_use]
-    pub fn poll_cap(mut self, cap: Duration) -> Self {
-        self.settings.poll_cap = cap;
-        self
-    }
-
-    /// Sets how long a wait goes on while no server answers, before it ends with
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
-    #[must_use]
-    pub fn outage_limit(mut self, limit: Duration) -> Self {
-        self.settings.outage_limit = limit;
-        self
-    }
+    wait_setters! {}
 
     /// Acquires as `owner`, who can enter again while it holds the lock. See
     /// [`Owner`].
@@ -306,12 +246,7 @@ impl<K: Kind> Lock<K> {
         &self,
         deadline: impl Into<Instant>,
     ) -> Result<Option<K::Guard>> {
-        let deadline = self.context.clock.moment_of(deadline.into());
-        let deadline = if deadline <= self.context.clock.now() {
-            Deadline::Now
-        } else {
-            Deadline::At(deadline)
-        };
+        let deadline = Deadline::at_instant(deadline.into(), self.context.clock);
         self.acquire_by(deadline).await
     }
 
@@ -420,7 +355,7 @@ impl<K: OneKey> Lock<K> {
             Value::List(items) => LockInfo::read(&items),
             _ => None,
         }
-        .ok_or_else(|| ask::makes_no_sense(&self.context.backend).into_error(key))
+        .ok_or_else(|| self.context.backend.senseless().into_error(key))
     }
 
     /// Ends whoever's hold there is. `true` if there was one.

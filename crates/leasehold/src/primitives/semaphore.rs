@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 use crate::primitives::once;
+use crate::primitives::setters::wait_setters;
 use crate::wait::Deadline;
 use permit::Names;
 pub use permit::SemaphorePermit;
@@ -83,29 +84,7 @@ impl Semaphore {
         }
     }
 
-    /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
-    /// default.
-    #[must_use]
-    pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
-        self.settings.strategy = strategy;
-        self
-    }
-
-    /// Sets how often a waiter asks although nothing has woken it: what a lost message
-    /// costs at most. 1 s by default, at least 1 ms.
-    #[must_use]
-    pub fn poll_cap(mut self, cap: Duration) -> Self {
-        self.settings.poll_cap = cap;
-        self
-    }
-
-    /// Sets how long a wait goes on while no server answers, before it ends with
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
-    #[must_use]
-    pub fn outage_limit(mut self, limit: Duration) -> Self {
-        self.settings.outage_limit = limit;
-        self
-    }
+    wait_setters! {}
 }
 
 /// Acquiring.

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use super::steps::{Names, Permits};
 use super::{ExpirablePermit, ExpirableSemaphore, PermitId};
-use crate::backend::step::{Cause, Failure, Outcome, Value};
+use crate::backend::step::{Failure, Value};
 use crate::cleanup::Undo;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::{Held, Share};
 use crate::lease::{Hold, HoldSteps};
-use crate::primitives::once;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -57,8 +56,10 @@ struct Asker<'a> {
 /// A hold with its undo, and the ids of its permits.
 type Grant = (Undo, Arc<[PermitId]>);
 
-impl Asker<'_> {
-    async fn ask_once(&self) -> Result<Answer<Grant>, Failure> {
+impl Ask for Asker<'_> {
+    type Grant = Grant;
+
+    async fn ask(&self) -> Result<Answer<Grant>, Failure> {
         let context = &self.semaphore.context;
         // Fresh ones each time, that no other request can be taken for.
         let ids: Arc<[PermitId]> = (0..self.permits).map(|_| PermitId::random()).collect();
@@ -83,10 +84,7 @@ impl Asker<'_> {
                 if hold.granted(None) {
                     return Ok(Answer::Granted((undo, ids)));
                 }
-                let what = "the permits were granted, but the answer came after their lease \
-                            was over; set a longer lease";
-                let cause = Cause::NoAnswer(what.into());
-                Err(context.backend.failure(Outcome::MayHaveRun, cause))
+                Err(context.backend.granted_too_late())
             }
             Ok(Value::List(items)) => match items[..] {
                 [Value::Int(free), Value::Int(ttl_ms)] => {
@@ -95,29 +93,12 @@ impl Asker<'_> {
                     let sign = (free, context.companies.releases());
                     Ok(Answer::Later { within, sign })
                 }
-                _ => Err(once::makes_no_sense(context)),
+                _ => Err(context.backend.senseless()),
             },
-            Ok(_) => Err(once::makes_no_sense(context)),
+            Ok(_) => Err(context.backend.senseless()),
             Err(failure) => {
                 undo.failed(failure.outcome);
                 Err(failure)
-            }
-        }
-    }
-}
-
-impl Ask for Asker<'_> {
-    type Grant = Grant;
-
-    async fn ask(&self) -> Result<Answer<Grant>, Failure> {
-        // The first late one teaches us the server's time.
-        const TRIES: u32 = 3;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.ask_once().await {
-                Err(failure) if failure.cause == Cause::Late && tries < TRIES => {}
-                result => return result,
             }
         }
     }

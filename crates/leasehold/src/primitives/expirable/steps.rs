@@ -8,11 +8,10 @@ use super::PermitId;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
 use crate::cleanup::markers::Marked;
-use crate::config::wire_ms;
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
-use crate::primitives::once::{arity, list, note, number, number_at, replied, tell};
+use crate::primitives::twin::{arity, list, ms, note, number, number_at, replied, tell};
 
 /// How Redisson writes that a permit never ends.
 const NEVER: i64 = 922_337_203_685_477;
@@ -365,10 +364,6 @@ impl Names {
 
 fn in_a_row(ids: &[PermitId]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.bytes()).collect()
-}
-
-fn ms(span: Duration) -> Vec<u8> {
-    wire_ms(span).to_string().into_bytes()
 }
 
 /// The operations on the permits that were acquired together.

@@ -9,7 +9,8 @@ use crate::backend::step::{Operation, Step, Value};
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
-use crate::primitives::lock::steps::{LockHold, ms};
+use crate::primitives::lock::steps::LockHold;
+use crate::primitives::twin::ms;
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "fair.acquire",

@@ -2,7 +2,8 @@
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Value};
-use crate::primitives::lock::steps::{arity, break_hold, lengthen, number, plain};
+use crate::primitives::lock::steps::{break_hold, plain};
+use crate::primitives::twin::{arity, lengthen, number};
 
 const ALLOWANCE_MS: i64 = 300_000;
 const KEPT_MS: u64 = 3_600_000;
@@ -188,7 +189,7 @@ pub(super) fn acquire(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Val
         return Err(arity());
     };
     let keys = [&queue[..], timeouts, waiters];
-    let (lease_ms, stay_ms) = (number(lease_ms)?, number(stay_ms)? as i64);
+    let (lease_ms, stay_ms) = (number(lease_ms)?, number::<i64>(stay_ms)?);
     let (line, in_line) = look(keyspace, keys);
     let fields = keyspace.hlen(lock)?;
     if line.is_ok() && keyspace.hexists(lock, hold)? {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::lock::steps::{LockHold, arity, ms, number, plain};
+use super::super::lock::steps::{LockHold, plain};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
+use crate::primitives::twin::{arity, ms, number};
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "fenced.acquire",

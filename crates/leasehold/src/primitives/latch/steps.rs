@@ -5,7 +5,7 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Step, Value};
 use crate::cleanup::markers::Marked;
 use crate::key::Key;
-use crate::primitives::once::{arity, list, note, number, number_at, replied};
+use crate::primitives::twin::{arity, list, note, number, number_at, replied};
 
 pub(crate) static SET: Step = Step {
     name: "latch.set",
@@ -50,7 +50,7 @@ pub(crate) static COUNT_DOWN: Step = Step {
         }
         let count = number_at(keyspace, latch)?;
         keyspace.del(done);
-        let by = number(by)?;
+        let by = number::<i64>(by)?;
         let left = (count.unwrap_or(0) - by).max(0);
         note(keyspace, marker, &left.to_string());
         match count {

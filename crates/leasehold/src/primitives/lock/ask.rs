@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::kind::Named;
 use super::{Lock, LockGuard};
-use crate::backend::Backend;
-use crate::backend::step::{Cause, Failure, Outcome};
+use crate::backend::step::Failure;
 use crate::cleanup::Undo;
 use crate::config::Terms;
 use crate::error::Result;
@@ -174,7 +173,7 @@ impl<K: Named> Asker<'_, K> {
                 if keeps_place {
                     self.keep(undo);
                 }
-                Err(came_too_late(backend))
+                Err(backend.granted_too_late())
             }
             Some(Asked::Busy { ttl_ms }) => {
                 if keeps_place {
@@ -186,7 +185,7 @@ impl<K: Named> Asker<'_, K> {
                 let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
                 Ok(Answer::Busy { ttl })
             }
-            None => Err(makes_no_sense(backend)),
+            None => Err(backend.senseless()),
         }
     }
 }
@@ -195,38 +194,17 @@ impl<K: Named> Ask for Asker<'_, K> {
     type Grant = Undo;
 
     async fn ask(&self) -> Result<Answer<Undo>, Failure> {
-        // The first late one teaches us the server's time.
-        const TRIES: u32 = 3;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let (undo, keeps_place) = match self.kept() {
-                Some(undo) => {
-                    undo.hold().asked_again();
-                    (undo, true)
-                }
-                // A hold of its own each time, that no other request can be taken for.
-                None => {
-                    let id = self.lock.context.fresh_wire_id();
-                    (self.arm(K::hold(self.lock, self.key, id)), false)
-                }
-            };
-            match self.ask_for(undo, keeps_place).await {
-                Err(failure) if failure.cause == Cause::Late && tries < TRIES => {}
-                result => return result,
+        let (undo, keeps_place) = match self.kept() {
+            Some(undo) => {
+                undo.hold().asked_again();
+                (undo, true)
             }
-        }
+            // A hold of its own each time, that no other request can be taken for.
+            None => {
+                let id = self.lock.context.fresh_wire_id();
+                (self.arm(K::hold(self.lock, self.key, id)), false)
+            }
+        };
+        self.ask_for(undo, keeps_place).await
     }
-}
-
-pub(in crate::primitives) fn makes_no_sense(backend: &Backend) -> Failure {
-    let what = "the reply makes no sense";
-    backend.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
-}
-
-/// Granted, but the answer took longer than the lease: the undo gives it back.
-fn came_too_late(backend: &Backend) -> Failure {
-    let what =
-        "the lock was granted, but the answer came after its lease was over; set a longer lease";
-    backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
 }

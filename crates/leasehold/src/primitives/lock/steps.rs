@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
-use crate::config::wire_ms;
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
+use crate::primitives::twin::{arity, lengthen, ms, number};
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "lock.acquire",
@@ -191,25 +191,6 @@ pub(in crate::primitives) fn break_hold(
     Ok(true)
 }
 
-/// Makes a key live for `ms` from now at least.
-pub(in crate::primitives) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
-    if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
-        return;
-    }
-    keyspace.pexpire(key, ms);
-}
-
-pub(in crate::primitives) fn number(text: &[u8]) -> Result<u64, Refusal> {
-    std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
-}
-
-pub(in crate::primitives) fn arity() -> Refusal {
-    Refusal("ERR wrong number of arguments for a step".into())
-}
-
 /// The operations on one hold of a plain lock.
 pub(crate) struct LockHold {
     key: Key,
@@ -309,8 +290,4 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
 
 pub(crate) fn inspect(key: &Key) -> Operation {
     Operation::new(&INSPECT, vec![key.as_str().into()])
-}
-
-pub(in crate::primitives) fn ms(span: Duration) -> Vec<u8> {
-    wire_ms(span).to_string().into_bytes()
 }

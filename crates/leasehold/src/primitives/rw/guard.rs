@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::lock::kind::{Acquire, Made};
-use super::super::lock::{Lock, LockGuard, ask};
+use super::super::lock::{Lock, LockGuard};
 use super::holds::{ReadHold, WriteAsk};
 use super::kind::{Common, Read, Write};
 use crate::backend::step::{Outcome, Value};
@@ -260,7 +260,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
                 undo.disarm();
                 return Err(Error::lost(&key, why(&context, &write).await));
             }
-            Ok(_) => return Err(ask::makes_no_sense(&context.backend).into_error(&key)),
+            Ok(_) => return Err(context.backend.senseless().into_error(&key)),
             // It can be asked again: a second time it changes nothing.
             Err(failure) if failure.may_heal() && clock.now() < end => {
                 asked_before |= failure.outcome == Outcome::MayHaveRun;

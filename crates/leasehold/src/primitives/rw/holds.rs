@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::lock::steps::ms;
 use super::kind::Side;
 use super::steps;
 use crate::backend::step::{Operation, Value};
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
+use crate::primitives::twin::ms;
 
 /// What ends the field of a write hold, as Redisson has it.
 const WRITE: &str = ":write";

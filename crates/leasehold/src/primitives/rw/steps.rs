@@ -1,9 +1,9 @@
 //! The steps of the read-write lock, each with its twin on the embedded keyspace. The
 //! Lua beside this file says what each does.
 
-use super::super::lock::steps::{arity, lengthen, number};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Step, Value};
+use crate::primitives::twin::{arity, lengthen, number};
 
 /// A step whose file needs those it shares with others before it.
 macro_rules! lua {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Semaphore;
 use super::permit::{Asked, Names, SemaphorePermit};
 use super::steps;
-use crate::backend::step::{Cause, Failure, Value};
+use crate::backend::step::{Failure, Value};
 use crate::cleanup::Undo;
 use crate::error::Result;
 use crate::primitives::once;
@@ -56,8 +56,16 @@ impl Asker<'_> {
     fn permit(&self, permits: u32) -> SemaphorePermit {
         SemaphorePermit::new(&self.semaphore.context, self.names.clone(), permits)
     }
+}
 
-    async fn ask_once(&self) -> Result<Answer<SemaphorePermit>, Failure> {
+impl Ask for Asker<'_> {
+    type Grant = SemaphorePermit;
+
+    async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
+        // The head before it has passed both on: permits, and the turn.
+        if self.standing.as_ref().is_some_and(Standing::claim) {
+            return Ok(Answer::Granted(self.permit(self.permits)));
+        }
         let context = &self.semaphore.context;
         let standing = self.standing.as_ref();
         let behind = standing.map_or_else(Vec::new, |standing| {
@@ -79,7 +87,7 @@ impl Asker<'_> {
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
         let (asks, free) = match reply.await {
-            Ok(reply) => read(&reply).ok_or_else(|| once::makes_no_sense(context))?,
+            Ok(reply) => read(&reply).ok_or_else(|| context.backend.senseless())?,
             Err(failure) => {
                 undo.failed(failure.outcome);
                 return Err(failure);
@@ -99,27 +107,6 @@ impl Asker<'_> {
             }
         }
         Ok(Answer::Granted(self.permit(self.permits)))
-    }
-}
-
-impl Ask for Asker<'_> {
-    type Grant = SemaphorePermit;
-
-    async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
-        // The head before it has passed both on: permits, and the turn.
-        if self.standing.as_ref().is_some_and(Standing::claim) {
-            return Ok(Answer::Granted(self.permit(self.permits)));
-        }
-        // The first late one teaches us the server's time.
-        const TRIES: u32 = 3;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.ask_once().await {
-                Err(failure) if failure.cause == Cause::Late && tries < TRIES => {}
-                result => return result,
-            }
-        }
     }
 
     async fn meanwhile(&self) -> SemaphorePermit {

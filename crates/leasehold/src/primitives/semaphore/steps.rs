@@ -7,7 +7,7 @@ use crate::backend::step::{Operation, Step, Value};
 use crate::cleanup::markers::Marked;
 use crate::config::wire_ms;
 use crate::key::Key;
-use crate::primitives::once::{arity, list, note, number, number_at, replied, tell};
+use crate::primitives::twin::{arity, list, note, number, number_at, replied, tell};
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "semaphore.acquire",
@@ -26,7 +26,7 @@ pub(crate) static ACQUIRE: Step = Step {
         let free = number_at(keyspace, semaphore)?.unwrap_or(0);
         let (mut asks, mut taken) = (0, 0);
         for size in sizes.split(|byte| *byte == b' ') {
-            let size = number(size)?;
+            let size = number::<i64>(size)?;
             if taken + size > free {
                 break;
             }
@@ -138,7 +138,7 @@ pub(crate) static SET: Step = Step {
         note(keyspace, marker, &i64::from(made).to_string());
         if made {
             keyspace.set(semaphore, permits);
-            if let Ok(ms @ 1..) = u64::try_from(number(expiry_ms)?) {
+            if let Ok(ms @ 1..) = u64::try_from(number::<i64>(expiry_ms)?) {
                 keyspace.pexpire(semaphore, ms);
             }
             keyspace.del(done);

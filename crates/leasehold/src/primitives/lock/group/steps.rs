@@ -10,7 +10,7 @@ use crate::backend::step::{Operation, Refusal, Step, Value};
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
-use crate::primitives::lock::steps::{arity, lengthen, ms, number};
+use crate::primitives::twin::{arity, lengthen, ms, number};
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "group.acquire",
@@ -22,7 +22,7 @@ pub(crate) static ACQUIRE: Step = Step {
         let [group, hold, lease_ms, fields] = parts else {
             return Err(arity());
         };
-        let (size, lease_ms) = (keyspace.hlen(group)?, number(lease_ms)?);
+        let (size, lease_ms) = (keyspace.hlen(group)?, number::<u64>(lease_ms)?);
         check(keyspace, group, size)?;
         let (now, mut busy_ms, mut dead) = (keyspace.now_ms(), 0, Vec::new());
         for f in split(fields) {

@@ -1,0 +1,42 @@
+//! The settings that handles have in common: forwards to the async ones.
+
+/// Setters of a handle, each a forward to that of its async twin.
+macro_rules! setters {
+    ($twin:ident: $($what:literal $name:ident($value:ident: $type:ty);)+) => {
+        $(
+            #[doc = concat!(
+                $what, "; see [`", stringify!($twin), "::", stringify!($name),
+                "`](crate::", stringify!($twin), "::", stringify!($name), ")."
+            )]
+            #[must_use]
+            pub fn $name(self, $value: $type) -> Self {
+                self.with(|inner| inner.$name($value))
+            }
+        )+
+    };
+}
+
+/// How a hold lasts.
+macro_rules! lease_setters {
+    ($twin:ident) => {
+        $crate::blocking::setters::setters! { $twin:
+            "Sets a fixed lease" lease(lease: std::time::Duration);
+            "Sets whether holds are renewed" renewed(renewed: bool);
+            "Sets how often they are" renew_every(period: std::time::Duration);
+            "Sets how long a hold may last" max_hold(limit: std::time::Duration);
+        }
+    };
+}
+
+/// How a waiter waits.
+macro_rules! wait_setters {
+    ($twin:ident) => {
+        $crate::blocking::setters::setters! { $twin:
+            "Sets how to wait" wait_strategy(strategy: $crate::WaitStrategy);
+            "Sets what a lost message costs" poll_cap(cap: std::time::Duration);
+            "Sets how long an outage is waited out" outage_limit(limit: std::time::Duration);
+        }
+    };
+}
+
+pub(super) use {lease_setters, setters, wait_setters};

@@ -1,0 +1,74 @@
+//! What the steps' twins on the embedded keyspace have in common, and how both are given
+//! their arguments. The Lua of the second half is `once.lua`.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Refusal, Value};
+use crate::config::wire_ms;
+
+pub(super) fn ms(span: Duration) -> Vec<u8> {
+    wire_ms(span).to_string().into_bytes()
+}
+
+/// Makes a key live for `ms` from now at least.
+pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
+    if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
+        return;
+    }
+    keyspace.pexpire(key, ms);
+}
+
+/// What Redis says of a text that is no such number.
+pub(super) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
+}
+
+pub(super) fn arity() -> Refusal {
+    Refusal("ERR wrong number of arguments for a step".into())
+}
+
+/// How long a marker stays.
+const MARKER_MS: u64 = 60_000;
+
+/// The number that is known to stand at a marker.
+pub(super) fn replied(keyspace: &mut Keyspace, marker: &[u8]) -> Result<Option<i64>, Refusal> {
+    keyspace.get(marker)?.map(|text| number(&text)).transpose()
+}
+
+pub(super) fn note(keyspace: &mut Keyspace, marker: &[u8], reply: &str) {
+    keyspace.set(marker, reply.as_bytes());
+    keyspace.pexpire(marker, MARKER_MS);
+}
+
+/// The number at `key`; `None` when there is none, and what stands in the way when it is
+/// something else.
+pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i64>, Refusal> {
+    let Ok(text) = keyspace.get(key) else {
+        return Err(Refusal(format!("WRONGKIND a {}", keyspace.kind(key))));
+    };
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    let digits = text.strip_prefix(b"-").unwrap_or(&text);
+    let counts = text.len() <= 14 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    if !counts {
+        return Err(Refusal("WRONGKIND a text that is not a count".into()));
+    }
+    number(&text).map(Some)
+}
+
+/// Tells those who wait how many permits are free.
+pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64) {
+    if free > 0 {
+        keyspace.publish(channel, free.to_string().as_bytes());
+    }
+}
+
+pub(super) fn list(numbers: &[i64]) -> Value {
+    Value::List(numbers.iter().copied().map(Value::Int).collect())
+}
