@@ -311,3 +311,16 @@ async fn no_values_and_too_many_are_misuse() {
     guard.release().await.unwrap();
     place.is_clean(&[&client]).await;
 }
+
+#[tokio::test]
+async fn what_a_dead_holder_left_does_not_outlive_its_lease() {
+    let place = place();
+    let client = place.client().await;
+    let long = client.group_lock("g", ["a"]).lease(HOUR);
+    let long = long.acquire().await.unwrap();
+    // The lease of the group is the longest one of its holders.
+    let dead = client.group_lock("g", ["b"]).lease(LEASE);
+    dead.acquire().await.unwrap().forget();
+    long.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}

@@ -40,7 +40,7 @@ fn waiter(client: &Client) -> JoinHandle<()> {
 async fn a_server_that_loads_is_waited_for() {
     let server = RedisServer::builder()
         .arg("loading-process-events-interval-bytes", "1024")
-        .arg("key-load-delay", "100")
+        .arg("key-load-delay", "1000")
         .start()
         .unwrap();
     let server = Arc::new(server);
@@ -58,6 +58,8 @@ async fn a_server_that_loads_is_waited_for() {
     })
     .await;
     assert_not_now(&told.unwrap(), "LOADING");
+    // Long enough by far to be met loading; no need to wait for all of it.
+    set(&server, "key-load-delay", "0");
     let early = Client::connect(&server.url()).await.unwrap();
     let (one, two) = (waiter(&client), waiter(&early));
     one.await.unwrap();

@@ -39,6 +39,7 @@ local function force_unlock(group, marker, channel, fields)
       end
     end
   end
+  settle(group)
   redis.pcall('PUBLISH', channel, '1')
   return ended
 end

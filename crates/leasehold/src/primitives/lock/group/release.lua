@@ -24,6 +24,7 @@ local function release(group, hold, channel, fields)
   if not had then
     return 0
   end
+  settle(group)
   -- `0` would wake one waiter of each Java process, which may want another value; `1`
   -- wakes them all. An ACL may deny the channel.
   redis.pcall('PUBLISH', channel, '1')

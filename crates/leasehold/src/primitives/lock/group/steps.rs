@@ -63,7 +63,11 @@ pub(crate) static ACQUIRE: Step = Step {
 
 pub(crate) static RELEASE: Step = Step {
     name: "group.release",
-    lua: concat!(include_str!("shape.lua"), include_str!("release.lua")),
+    lua: concat!(
+        include_str!("shape.lua"),
+        include_str!("settle.lua"),
+        include_str!("release.lua")
+    ),
     keys: 1,
     args: 3,
     grants: false,
@@ -84,6 +88,7 @@ pub(crate) static RELEASE: Step = Step {
         if !had {
             return Ok(Value::Int(0));
         }
+        settle(keyspace, group)?;
         keyspace.publish(channel, b"1");
         Ok(match lost.is_empty() {
             true => Value::Int(1),
@@ -155,7 +160,11 @@ pub(crate) static WHY_LOST: Step = Step {
 
 pub(crate) static FORCE_UNLOCK: Step = Step {
     name: "group.force_unlock",
-    lua: concat!(include_str!("shape.lua"), include_str!("force_unlock.lua")),
+    lua: concat!(
+        include_str!("shape.lua"),
+        include_str!("settle.lua"),
+        include_str!("force_unlock.lua")
+    ),
     keys: 2,
     args: 2,
     grants: false,
@@ -186,6 +195,7 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
                 lengthen(keyspace, marker, left.max(1));
             }
         }
+        settle(keyspace, group)?;
         keyspace.publish(channel, b"1");
         Ok(Value::Int(ended))
     },
@@ -292,6 +302,27 @@ fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal>
             }
             remove(keyspace, group, f.as_bytes(), holder.as_bytes())?;
         }
+    }
+    Ok(())
+}
+
+/// `settle.lua`.
+fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
+    if keyspace.hlen(group)? > SWEPT {
+        return Ok(());
+    }
+    let now = keyspace.now_ms();
+    sweep(keyspace, group, now)?;
+    let fields = keyspace.hgetall(group)?;
+    let ends = fields
+        .iter()
+        .filter(|(field, _)| field.ends_with(b":expire_time"));
+    let longest = ends.filter_map(|(_, at)| number::<u64>(at).ok()).max();
+    let longest = longest.map(|at| at.saturating_sub(now).max(1));
+    if let Some(longest) = longest
+        && u64::try_from(keyspace.pttl(group)).is_ok_and(|left| left > longest)
+    {
+        keyspace.pexpire(group, longest);
     }
     Ok(())
 }

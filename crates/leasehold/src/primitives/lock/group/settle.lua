@@ -1,0 +1,26 @@
+-- Once a hold has gone: takes what dead holders left, and makes the group end with the
+-- last hold there is, whose lease may be shorter. A group of many fields is swept while it
+-- is in use, and goes with the longest lease that it has seen.
+local function settle(group)
+  local size = redis.pcall('HLEN', group)
+  if type(size) ~= 'number' or size == 0 or size > 48 then
+    return
+  end
+  local all, now, longest = redis.pcall('HGETALL', group), now_ms(), -1
+  for n = 1, #all, 2 do
+    local f, holder = string.match(all[n], '^([^:]+):(.+):expire_time$')
+    local left = f and (tonumber(all[n + 1]) or 0) - now
+    if f and left < 0 then
+      if redis.call('HGET', group, f) == holder then
+        redis.pcall('HDEL', group, f)
+      end
+      remove(group, f, holder)
+    elseif f then
+      longest = math.max(longest, left, 1)
+    end
+  end
+  if longest > 0 and redis.call('PTTL', group) > longest then
+    redis.pcall('PEXPIRE', group, longest)
+  end
+end
+
