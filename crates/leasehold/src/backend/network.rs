@@ -332,13 +332,13 @@ impl Link {
             operation: operation.clone(),
             not_after_ms: estimate.saturating_add(limit),
         };
-        if let Some(pause) = fate.again {
-            let at = now + fate.request + pause;
-            state.events.out_of_line(at, request(None));
-        }
+        let arrives = state.events.call_arrives(now + fate.request);
         let reply = (fate.lost != Lost::Reply).then_some((id, fate.reply));
         if fate.lost != Lost::Request {
-            state.events.call(now + fate.request, request(reply));
+            state.events.out_of_line(arrives, request(reply));
+        }
+        if let Some(pause) = fate.again {
+            state.events.out_of_line(arrives + pause, request(None));
         }
         drop(state);
         self.changed.notify_one();

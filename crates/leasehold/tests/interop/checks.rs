@@ -41,6 +41,8 @@ pub(crate) async fn a_timed_try_is_refused_in_its_time_or_served(
         for other in scene.others(holder) {
             scene.sides[holder].lock().await;
             assert!(!scene.sides[other].try_lock(SHORT).await);
+            // Ours leaves the line in the background.
+            eventually("nobody is in line", async || scene.queue().await == 0).await;
             let waiting = scene.waits(other, Some(SOON)).await;
             assert!(scene.sides[holder].unlock().await);
             scene.sides[other].got(waiting).await;

@@ -44,9 +44,10 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn call(&mut self, at: Moment, event: Event) {
+    /// When a call that is on its way until `at` arrives: behind those before it.
+    pub(super) fn call_arrives(&mut self, at: Moment) -> Moment {
         self.calls_up = self.calls_up.max(at);
-        self.out_of_line(self.calls_up, event);
+        self.calls_up
     }
 
     pub(super) fn reply(&mut self, at: Moment, event: Event) {
