@@ -100,6 +100,18 @@ impl RedissonThread {
         self.start_call("thread_id", json!({})).wait(ANSWER_LIMIT)
     }
 
+    /// Whether the thread sleeps until a message wakes it: from then on a release can't be
+    /// missed. Until then some can: Redisson counts the sleepers when "wake all" comes.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such client, or the JVM is gone.
+    #[must_use]
+    pub fn sleeps(&self) -> bool {
+        let answer: Answer<bool> = self.start_call("sleeps", json!({})).wait(ANSWER_LIMIT);
+        answer.expect("the JVM runs").value
+    }
+
     /// `lock()`: waits without limit, and is renewed by the watchdog.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::support::{HOUR, eventually};
 
 /// Long before any lease of 30 s, and any timeout of Redisson's, ends.
 const SOON: Duration = Duration::from_secs(10);
-const WATCHDOG: Duration = Duration::from_millis(1000);
+const WATCHDOG: Duration = Duration::from_millis(2400);
 
 struct Place {
     server: RedisServer,

@@ -123,6 +123,14 @@ impl What {
     }
 }
 
+/// Waits until each of these Java threads sleeps: what "wakes all" wakes those only.
+pub(crate) async fn asleep(threads: &[&RedissonThread]) {
+    eventually("Java's waiters sleep", async || {
+        threads.iter().all(|thread| thread.sleeps())
+    })
+    .await;
+}
+
 /// A lock of ours of whatever kind.
 pub(crate) trait AnyLock: Send + Sync {
     /// Without a limit it waits for ever; with none left it asks once.
@@ -181,15 +189,14 @@ impl Scene {
         }
     }
 
-    /// Makes a side wait; returns when it does: it has asked once, listens, and has asked
-    /// once more.
+    /// Makes a side wait; returns when it does: it has asked in vain, and a message wakes it.
     pub(crate) async fn waits(&mut self, side: usize, limit: Option<Duration>) -> Waiting {
         let (before, queued) = (scripts(&self.server), self.queue().await);
         let waiting = self.sides[side].start_lock(limit);
         let in_line = async || self.what != What::Fair || self.queue().await > queued;
         let asked = || scripts(&self.server).saturating_sub(before);
         eventually(&format!("{} waits", self.sides[side].who), async || {
-            asked() >= self.sides[side].asks() && self.sides[side].listens() && in_line().await
+            asked() >= self.sides[side].asks() && self.sides[side].sleeps() && in_line().await
         })
         .await;
         assert!(!waiting.is_done(), "{} got it", self.sides[side].who);
@@ -323,8 +330,8 @@ impl Side {
         }
     }
 
-    /// How often it asks at least before it sleeps: Java once more when it listens, which is
-    /// not to be seen; ours may listen already.
+    /// How often it asks at least before it sleeps: Java once more when it listens; ours may
+    /// listen already.
     fn asks(&self) -> u64 {
         match &self.body {
             Body::Java { .. } => 2,
@@ -332,10 +339,13 @@ impl Side {
         }
     }
 
-    fn listens(&self) -> bool {
+    fn sleeps(&self) -> bool {
         match &self.body {
-            Body::Rust { client, .. } => self.what == What::Spin || client.activity().channels > 0,
-            Body::Java { .. } => true,
+            _ if self.what == What::Spin => true,
+            Body::Rust { client, .. } => client.activity().channels > 0,
+            // It goes round its members, and sleeps at each for a while.
+            Body::Java { .. } if matches!(self.what, What::Multi | What::Red) => true,
+            Body::Java { thread, .. } => thread.sleeps(),
         }
     }
 

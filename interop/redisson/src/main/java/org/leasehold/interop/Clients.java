@@ -2,7 +2,9 @@ package org.leasehold.interop;
 
 import com.google.gson.JsonElement;
 import java.net.URI;
+import java.util.Arrays;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
@@ -91,9 +93,14 @@ final class Clients {
 
     /** One Redisson client and the threads that make calls on it. */
     static final class Client {
+        /** What Redisson's waiters sleep on; answers of the server are waited for otherwise. */
+        private static final Set<String> LATCHES =
+                Set.of("java.util.concurrent.Semaphore", "org.redisson.misc.ReclosableLatch");
+
         private final String name;
         private final RedissonClient redisson;
         private final Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
+        private final Map<String, Thread> started = new ConcurrentHashMap<>();
 
         private Client(String name, RedissonClient redisson) {
             this.name = name;
@@ -112,8 +119,22 @@ final class Clients {
                                     task -> {
                                         Thread java = new Thread(task, name + "/" + thread);
                                         java.setDaemon(true);
+                                        started.put(thread, java);
                                         return java;
                                     }));
+        }
+
+        /**
+         * Whether a thread sleeps until a message wakes it: it has subscribed and asked in vain,
+         * and a wake-up that comes now is not missed.
+         */
+        boolean sleeps(String thread) {
+            Thread java = started.get(thread);
+            return java != null
+                    && Arrays.stream(java.getStackTrace())
+                            .anyMatch(frame -> LATCHES.contains(frame.getClassName()))
+                    && (java.getState() == Thread.State.WAITING
+                            || java.getState() == Thread.State.TIMED_WAITING);
         }
 
         private void close() {

@@ -76,6 +76,11 @@ public final class Driver {
             case "client" ->
                     run(control, call, () -> clients.open(call));
             case "close_client" -> run(control, call, () -> clients.close(call.client()));
+            case "sleeps" ->
+                    run(
+                            control,
+                            call,
+                            () -> clients.named(call.client()).sleeps(call.thread()));
             case "version" ->
                     run(
                             control,
