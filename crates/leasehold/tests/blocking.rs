@@ -18,7 +18,7 @@ use leasehold::history::Recorder;
 use leasehold::{ErrorKind, LossReason};
 use leasehold_testkit::{RedisServer, eventually};
 
-const LEASE: Duration = Duration::from_millis(300);
+const LEASE: Duration = Duration::from_millis(1000);
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]

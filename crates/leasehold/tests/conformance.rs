@@ -38,7 +38,7 @@ mod on_embedded {
 mod on_server {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::server_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod cancel;
     mod cancel_wholes;
     mod expirable;
@@ -61,7 +61,7 @@ mod on_server {
 mod on_server_with_resp3 {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::resp3_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod expirable;
     mod group;
     mod latch;
@@ -77,7 +77,7 @@ mod on_server_with_resp3 {
 mod on_unix_socket {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::unix_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod lock;
     mod rw;
 }
@@ -87,7 +87,7 @@ mod on_unix_socket {
 mod on_tls {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::tls_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod lock;
     mod rw;
 }
@@ -107,7 +107,7 @@ mod fair_on_embedded {
 mod fair_on_server {
     pub(super) use crate::support::fair_lock as lock_of;
     pub(super) use crate::support::server_place as place;
-    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(1000);
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod cancel;
     mod lock;
     mod wait;

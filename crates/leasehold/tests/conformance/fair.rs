@@ -37,7 +37,7 @@ async fn waiter(lock: &FairLock) -> JoinHandle<LockGuard> {
 
 /// What a waiter gets, long before any lease or timeout of 30 s.
 async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
-    let guard = tokio::time::timeout(Duration::from_secs(10), waiter).await;
+    let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await;
     guard.expect("served in time").unwrap()
 }
 
@@ -224,7 +224,7 @@ async fn a_lease_that_ends_hands_over_to_the_head() {
     let lock_at = |client| lock_of(client).lease(LEASE).poll_cap(LEASE);
     let lock = lock_at(&ours);
     // Long enough for three to come, also on a busy machine.
-    let first = lock.clone().lease(LEASE * 8);
+    let first = lock.clone().lease(LEASE * 4);
     first.acquire().await.unwrap().forget();
     let tasks = [
         waiter(&lock).await,
