@@ -57,7 +57,8 @@ pub(crate) fn call<S: BufRead + Write>(stream: &mut S, command: &[&str]) -> io::
     read(stream)
 }
 
-fn read(stream: &mut impl BufRead) -> io::Result<Reply> {
+/// Reads the next reply, or the next message.
+pub(crate) fn read(stream: &mut impl BufRead) -> io::Result<Reply> {
     let line = read_line(stream)?;
     let (kind, rest) = line.split_at_checked(1).ok_or_else(|| malformed(&line))?;
     match kind {

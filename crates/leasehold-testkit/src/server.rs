@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::{
     clock_shim::ClockShim,
+    heard::Heard,
     process,
     reply::{Reply, call},
     tls,
@@ -104,6 +105,21 @@ impl RedisServer {
     /// When the server does not run, or does not answer within 10 s. What the server refuses is
     /// a [`Reply::Error`].
     pub fn command(&self, command: &[&str]) -> io::Result<Reply> {
+        call(&mut self.connect()?, command)
+    }
+
+    /// Begins to listen to every channel, and to what happens to every key.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not answer.
+    pub fn listen(&self) -> Heard {
+        let set = self.command(&["CONFIG", "SET", "notify-keyspace-events", "KA"]);
+        assert_eq!(set.expect("it runs"), Reply::Text("OK".to_owned()));
+        Heard::new(self.connect().expect("it runs"))
+    }
+
+    fn connect(&self) -> io::Result<BufStream> {
         let stream = UnixStream::connect(self.socket())?;
         // A paused server accepts connections, but never answers.
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
@@ -111,7 +127,7 @@ impl RedisServer {
         if let Some(password) = self.settings.admin_password() {
             call(&mut stream, &["AUTH", password])?;
         }
-        call(&mut stream, command)
+        Ok(stream)
     }
 
     /// All keys, sorted.
@@ -383,7 +399,7 @@ impl Builder {
 }
 
 /// A socket to write to and to read from with a buffer.
-struct BufStream(BufReader<UnixStream>);
+pub(crate) struct BufStream(BufReader<UnixStream>);
 
 impl io::Read for BufStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

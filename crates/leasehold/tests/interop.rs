@@ -84,6 +84,7 @@ mod with_3_16_8 {
     mod rw;
     mod suspects;
     mod synchronizers;
+    mod wire;
 }
 
 #[path = "interop"]
@@ -102,6 +103,7 @@ mod with_4_7_0 {
     mod rw;
     mod suspects;
     mod synchronizers;
+    mod wire;
 }
 
 /// Both at once, and ours, on one name.

@@ -2,6 +2,7 @@ package org.leasehold.interop;
 
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
 
+import java.time.Duration;
 import java.util.Map;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RPermitExpirableSemaphore;
@@ -20,6 +21,7 @@ final class Synchronizers {
     private static void semaphores(Map<String, Operations.Operation> operations) {
         operations.put(
                 "semaphore_set", semaphore((s, call) -> s.trySetPermits(call.count("permits"))));
+        operations.put("semaphore_set_for", semaphore(Synchronizers::setFor));
         operations.put(
                 "semaphore_acquire",
                 semaphore((s, call) -> done(() -> s.acquire(call.count("permits")))));
@@ -77,6 +79,16 @@ final class Synchronizers {
                 latch((l, call) -> l.await(call.number("wait_ms"), MILLISECONDS)));
         operations.put("latch_rate", (redisson, call) -> new LatchRate(redisson, call).run());
         operations.put("latch_delete", latch((l, call) -> l.delete()));
+    }
+
+    /** The older version has no semaphores that end. */
+    private static Object setFor(RSemaphore semaphore, Call call) throws Exception {
+        return RSemaphore.class
+                .getMethod("trySetPermits", int.class, Duration.class)
+                .invoke(
+                        semaphore,
+                        call.count("permits"),
+                        Duration.ofMillis(call.number("ttl_ms")));
     }
 
     private static Operations.Operation semaphore(Body<RSemaphore> body) {

@@ -1,0 +1,83 @@
+//! What is published on a server, and which keys are touched there.
+
+use std::{fmt, io::Write};
+
+use crate::{
+    reply::{Reply, call, read},
+    server::BufStream,
+};
+
+/// Where the server says what happens to keys.
+const OF_A_KEY: &str = "__keyspace@0__:";
+
+/// A listener on all channels of a [`RedisServer`](crate::RedisServer), and on all its keys.
+pub struct Heard {
+    stream: BufStream,
+    messages: Vec<(String, String)>,
+    keys: Vec<String>,
+}
+
+impl Heard {
+    pub(crate) fn new(mut stream: BufStream) -> Self {
+        let answer = call(&mut stream, &["PSUBSCRIBE", "*"]).expect("it runs");
+        assert!(answer.as_array().is_some(), "{answer:?}");
+        Self {
+            stream,
+            messages: Vec::new(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// The messages that were published since this was asked for last: channel and text.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not answer, or a message is not UTF-8.
+    pub fn messages(&mut self) -> Vec<(String, String)> {
+        self.catch_up();
+        std::mem::take(&mut self.messages)
+    }
+
+    /// The keys that were written or removed since this was asked for last, also those that
+    /// are gone again.
+    ///
+    /// # Panics
+    ///
+    /// As [`messages`](Self::messages).
+    pub fn keys(&mut self) -> Vec<String> {
+        self.catch_up();
+        std::mem::take(&mut self.keys)
+    }
+
+    /// Reads all that is on its way: the answer to a `PING` comes behind it.
+    fn catch_up(&mut self) {
+        let ping = b"*1\r\n$4\r\nPING\r\n";
+        self.stream.write_all(ping).expect("it runs");
+        loop {
+            let reply = read(&mut self.stream).expect("it runs");
+            match reply.as_array() {
+                Some([kind, _, channel, text]) if kind.as_text() == Some("pmessage") => {
+                    let [channel, text] = [channel, text].map(text_of);
+                    match channel.strip_prefix(OF_A_KEY) {
+                        Some(key) => self.keys.push(key.to_owned()),
+                        None => self.messages.push((channel, text)),
+                    }
+                }
+                Some([kind, _]) if kind.as_text() == Some("pong") => return,
+                _ => panic!("no message and no answer: {reply:?}"),
+            }
+        }
+    }
+}
+
+fn text_of(reply: &Reply) -> String {
+    let text = reply.as_text();
+    text.unwrap_or_else(|| panic!("no text: {reply:?}"))
+        .to_owned()
+}
+
+impl fmt::Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heard").finish_non_exhaustive()
+    }
+}

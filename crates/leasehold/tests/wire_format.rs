@@ -1,0 +1,430 @@
+//! What stands in Redis and what is published is what `docs/wire-format.md` says: each test
+//! does what one section is about, and the page must name all of it and nothing more.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use leasehold::{BackOff, Client, FieldNames, Kind, Lock, OneKey, Peers, WaitStrategy};
+use leasehold_testkit::RedisServer;
+use support::eventually;
+use support::wire::{PAGE, Wire, Writer, cells, sections};
+
+/// A name without a brace and one with: what is made of it differs.
+const NAMES: [&str; 2] = ["orders", "a{b}c"];
+
+const LOCK: &str = "Lock";
+const SPIN: &str = "Spin lock";
+const FAIR: &str = "Fair lock";
+const FENCED: &str = "Fenced lock";
+const RW: &str = "Read-write lock";
+const GROUP: &str = "Group lock";
+const SEMAPHORE: &str = "Semaphore";
+const EXPIRABLE: &str = "Semaphore whose permits have leases";
+const LATCH: &str = "Count-down latch";
+
+struct Place {
+    server: RedisServer,
+    client: Client,
+    other: Client,
+    /// One that is told that no Redisson uses its names.
+    alone: Client,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let server = RedisServer::start().unwrap();
+        let connect =
+            async |builder: leasehold::ClientBuilder| builder.connect(&server.url()).await.unwrap();
+        let alone = Client::builder().peers(Peers::RustOnly);
+        Self {
+            client: connect(Client::builder()).await,
+            other: connect(Client::builder()).await,
+            alone: connect(alone).await,
+            server,
+        }
+    }
+
+    fn wire(&self, section: &'static str, name: &str) -> Wire<'_> {
+        Wire::new(&self.server, section, name, Writer::Rust)
+    }
+}
+
+/// What all locks under one key do: held, entered again, waited for by somebody else,
+/// renewed, released, broken by force.
+async fn hold_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, client: &Client, lock: Lock<K>) {
+    let owner = client.owner();
+    let owned = lock.clone().owned_by(&owner);
+    let outer = owned.acquire().await.unwrap();
+    wire.look();
+    let inner = owned.acquire().await.unwrap();
+    wire.look();
+    let waiter = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    // Readers don't wait for each other.
+    eventually("it listens, or has it", async || {
+        client.activity().channels > 0 || waiter.is_finished()
+    })
+    .await;
+    let guard: &leasehold::LockGuard = outer.as_ref();
+    guard.extend(Duration::from_secs(30)).await.unwrap();
+    wire.look();
+    inner.into().release().await.unwrap();
+    wire.look();
+    outer.into().release().await.unwrap();
+    let next = waiter.await.unwrap();
+    wire.look();
+    assert!(lock.force_unlock().await.unwrap());
+    wire.look();
+    drop(next);
+}
+
+#[tokio::test]
+async fn the_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(LOCK, name);
+        hold_and_break(&mut wire, &place.client, place.client.lock(name)).await;
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_spin_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(SPIN, name);
+        let back_off = WaitStrategy::BackOff(BackOff::exponential());
+        let lock = place.client.lock(name).wait_strategy(back_off);
+        let guard = lock.acquire().await.unwrap();
+        wire.look();
+        let waiter = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await.unwrap() }
+        });
+        guard.release().await.unwrap();
+        let next = waiter.await.unwrap();
+        wire.look();
+        assert!(lock.force_unlock().await.unwrap());
+        drop(next);
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_fair_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(FAIR, name);
+        for client in [&place.client, &place.alone] {
+            let lock = client.fair_lock(name);
+            let guard = lock.acquire().await.unwrap();
+            wire.look();
+            let line = [(); 2].map(|()| {
+                let lock = place.other.fair_lock(name);
+                let lock = if client.id() == place.alone.id() {
+                    client.fair_lock(name)
+                } else {
+                    lock
+                };
+                tokio::spawn(async move { lock.acquire().await.unwrap() })
+            });
+            eventually("two wait", async || {
+                lock.waiters().await.unwrap().len() == 2
+            })
+            .await;
+            wire.look();
+            guard.release().await.unwrap();
+            for waiter in line {
+                let guard = waiter.await.unwrap();
+                wire.look();
+                guard.release().await.unwrap();
+            }
+            wire.look();
+        }
+        let lock = place.client.fair_lock(name);
+        hold_and_break(&mut wire, &place.client, lock).await;
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_fenced_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(FENCED, name).with(place.wire(LOCK, name));
+        hold_and_break(&mut wire, &place.client, place.client.fenced_lock(name)).await;
+        let alone = place.alone.fenced_lock(name).acquire().await.unwrap();
+        wire.look();
+        alone.release().await.unwrap();
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_read_write_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(RW, name);
+        let lock = place.client.rw_lock(name);
+        hold_and_break(&mut wire, &place.client, lock.read_lock()).await;
+        hold_and_break(&mut wire, &place.client, lock.write_lock()).await;
+
+        // A writer that waits and gives up, behind two readers.
+        let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
+        let writer = place.other.rw_lock(name);
+        let waiter = tokio::spawn(async move { writer.write().await.unwrap() });
+        let marked = || {
+            let keys = place.server.keys().into_iter();
+            keys.filter(|key| key.ends_with(":writers")).count() == 1
+        };
+        eventually("the writer leaves its mark", async || marked()).await;
+        wire.look();
+        waiter.abort();
+        eventually("the mark is taken back", async || !marked()).await;
+        for reader in readers {
+            reader.release().await.unwrap();
+            wire.look();
+        }
+
+        // From one side to the other, and both at once.
+        let writing = lock.write().await.unwrap();
+        let reading = writing.downgrade().await.unwrap();
+        wire.look();
+        let writing = reading.try_upgrade().await.unwrap();
+        wire.look();
+        writing.release().await.unwrap();
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_group_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(GROUP, name);
+        let lock = place.client.group_lock(name, ["a", "order:42"]);
+        hold_and_break(&mut wire, &place.client, lock).await;
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_semaphore() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(SEMAPHORE, name);
+        let semaphore = place.client.semaphore(name);
+        let day = Duration::from_secs(24 * 3600);
+        assert!(semaphore.try_set_permits_for(2, day).await.unwrap());
+        wire.look();
+        assert!(semaphore.delete().await.unwrap());
+        assert!(semaphore.try_set_permits(2).await.unwrap());
+        wire.look();
+        let permit = semaphore.acquire(2).await.unwrap();
+        wire.look();
+        let waiter = tokio::spawn({
+            let semaphore = semaphore.clone();
+            async move { semaphore.acquire(1).await.unwrap() }
+        });
+        eventually("it listens", async || place.client.activity().channels > 0).await;
+        permit.release().await.unwrap();
+        waiter.await.unwrap().release().await.unwrap();
+        wire.look();
+        semaphore.add_permits(-3).await.unwrap();
+        wire.look();
+        semaphore.add_permits(4).await.unwrap();
+        // Dropped when its request has left: the undo follows it.
+        let undone = || {
+            let keys = place.server.keys().into_iter();
+            let of = |key: String| place.server.command(&["GET", &key]).unwrap();
+            keys.filter(|key| key.contains(":did:"))
+                .any(|key| of(key).as_text() == Some("undone"))
+        };
+        eventually("an acquire is undone", async || {
+            let _ = tokio::time::timeout(Duration::ZERO, semaphore.acquire(1)).await;
+            undone()
+        })
+        .await;
+        wire.look();
+        semaphore.drain().await.unwrap();
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_semaphore_with_leases() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(EXPIRABLE, name);
+        let semaphore = place.client.expirable_semaphore(name);
+        assert!(semaphore.try_set_permits(2).await.unwrap());
+        let permits = semaphore.acquire_many(2).await.unwrap();
+        wire.look();
+        let waiter = tokio::spawn({
+            let semaphore = semaphore.clone();
+            async move { semaphore.acquire().await.unwrap() }
+        });
+        eventually("it listens", async || place.client.activity().channels > 0).await;
+        permits.extend(Duration::from_secs(60)).await.unwrap();
+        permits.release().await.unwrap();
+        let permit = waiter.await.unwrap();
+        wire.look();
+        let minute = Duration::from_secs(60);
+        assert!(semaphore.update_lease(permit.id(), minute).await.unwrap());
+        semaphore.set_permits(5).await.unwrap();
+        semaphore.add_permits(-1).await.unwrap();
+        wire.look();
+        permit.release().await.unwrap();
+        wire.look();
+        assert!(semaphore.delete().await.unwrap());
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_latch() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(LATCH, name);
+        let latch = place.client.count_down_latch(name);
+        assert!(latch.try_set_count(2).await.unwrap());
+        wire.look();
+        let waiter = tokio::spawn({
+            let latch = latch.clone();
+            async move { latch.wait().await.unwrap() }
+        });
+        eventually("it listens", async || place.client.activity().channels > 0).await;
+        latch.count_down().await.unwrap();
+        wire.look();
+        latch.count_down().await.unwrap();
+        waiter.await.unwrap();
+        wire.look();
+        assert!(latch.try_set_count(2).await.unwrap());
+        assert!(latch.delete().await.unwrap());
+        wire.finish();
+    }
+}
+
+#[test]
+fn every_section_with_a_table_has_a_test() {
+    let tested = [
+        LOCK, SPIN, FAIR, FENCED, RW, GROUP, SEMAPHORE, EXPIRABLE, LATCH,
+    ];
+    assert_eq!(sections(), tested);
+}
+
+#[tokio::test]
+async fn names_become_keys_and_channels_as_the_table_says() {
+    let (_, rest) = PAGE.split_once("| name | lock's channel |").unwrap();
+    let rows = rest.lines().skip(2).map_while(|line| {
+        let cells: Result<[&str; 5], _> = cells(line).try_into();
+        cells.ok()
+    });
+    let mut compared = 0;
+    for [name, channel, leases, latch, one_slot] in rows {
+        let place = Place::new().await;
+        let mut heard = place.server.listen();
+        let guard = place.client.lock(name).acquire().await.unwrap();
+        guard.release().await.unwrap();
+        let leased = place.client.expirable_semaphore(name);
+        assert!(leased.try_set_permits(1).await.unwrap());
+        drop(leased.acquire().await.unwrap());
+        let touched = heard.keys();
+        assert!(touched.contains(&leases.to_owned()), "{name}: {touched:?}");
+        assert!(leased.delete().await.unwrap());
+        let latched = place.client.count_down_latch(name);
+        assert!(latched.try_set_count(1).await.unwrap());
+        let messages = heard.messages();
+        for channel in [channel, latch] {
+            let there = messages.iter().any(|(there, _)| there == channel);
+            assert!(there, "{name}: {channel} is not among {messages:?}");
+        }
+        let parts = [name, channel, leases];
+        let slots = parts.map(hash_tag);
+        let is_one = slots.iter().all(|slot| *slot == slots[0]);
+        assert_eq!(is_one, one_slot == "yes", "{name}: {slots:?}");
+        compared += 1;
+    }
+    assert_eq!(compared, 6);
+}
+
+/// The part of a key that a cluster takes its slot from.
+fn hash_tag(key: &str) -> &str {
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    match tag {
+        Some((tag, _)) if !tag.is_empty() => tag,
+        _ => key,
+    }
+}
+
+#[tokio::test]
+async fn values_have_the_field_names_of_the_table() {
+    let (_, rest) = PAGE.split_once("| value | with `StringCodec` |").unwrap();
+    for line in rest.lines().skip(2).take(2) {
+        let [value, text, kryo] = cells(line)[..] else {
+            panic!("not three cells: {line}");
+        };
+        for (names, field) in [(FieldNames::Text, text), (FieldNames::Kryo5, kryo)] {
+            let place = Place::new().await;
+            let lock = place.client.group_lock("orders", [value]);
+            let guard = lock.field_names(names).acquire().await.unwrap();
+            let holder = place.server.command(&["HGET", "orders", field]).unwrap();
+            assert_eq!(holder.as_text(), Some(guard.holder_id()), "{value}");
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+#[should_panic(expected = "Lock: no row for `leasehold:{orders}:new`")]
+async fn a_key_that_the_page_does_not_name_is_found() {
+    let place = Place::new().await;
+    let mut wire = place.wire(LOCK, "orders");
+    let new = ["SET", "leasehold:{orders}:new", "1"];
+    place.server.command(&new).unwrap();
+    wire.look();
+}
+
+#[tokio::test]
+#[should_panic(expected = "Lock: no row for `orders`")]
+async fn a_field_that_the_page_does_not_name_is_found() {
+    let place = Place::new().await;
+    let mut wire = place.wire(LOCK, "orders");
+    let _guard = place.client.lock("orders").acquire().await.unwrap();
+    place
+        .server
+        .command(&["HSET", "orders", "since", "today"])
+        .unwrap();
+    wire.look();
+}
+
+#[tokio::test]
+#[should_panic(expected = "Lock: no row for `1` on `redisson_lock__channel:{orders}`")]
+async fn a_message_that_the_page_does_not_name_is_found() {
+    let place = Place::new().await;
+    let mut wire = place.wire(LOCK, "orders");
+    let message = ["PUBLISH", "redisson_lock__channel:{orders}", "1"];
+    place.server.command(&message).unwrap();
+    wire.look();
+}
+
+#[tokio::test]
+#[should_panic(expected = "Lock: nothing was there for")]
+async fn a_row_that_nothing_produces_is_found() {
+    let place = Place::new().await;
+    let wire = place.wire(LOCK, "orders");
+    let guard = place.client.lock("orders").acquire().await.unwrap();
+    guard.release().await.unwrap();
+    wire.finish();
+}
