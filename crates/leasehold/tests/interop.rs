@@ -81,6 +81,7 @@ mod with_3_16_8 {
     mod fair;
     mod lock;
     mod members;
+    mod methods;
     mod rw;
     mod suspects;
     mod synchronizers;
@@ -100,6 +101,7 @@ mod with_4_7_0 {
     mod group;
     mod lock;
     mod members;
+    mod methods;
     mod rw;
     mod suspects;
     mod synchronizers;

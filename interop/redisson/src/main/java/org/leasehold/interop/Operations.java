@@ -17,6 +17,7 @@ final class Operations {
         Hammer.register(operations);
         Synchronizers.register(operations);
         Torment.register(operations);
+        Methods.register(operations);
     }
 
     Operation named(String name) {
