@@ -14,7 +14,7 @@ use std::time::Duration;
 use leasehold::{BackOff, Client, FieldNames, Kind, Lock, OneKey, Peers, WaitStrategy};
 use leasehold_testkit::RedisServer;
 use support::eventually;
-use support::wire::{PAGE, Wire, Writer, cells, sections};
+use support::wire::{PAGE, Wire, Writer, cells, fill, sections};
 
 /// A name without a brace and one with: what is made of it differs.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];
@@ -31,6 +31,7 @@ const LATCH: &str = "Count-down latch";
 
 struct Place {
     server: RedisServer,
+    /// One that may do what the page says a user needs, and nothing more.
     client: Client,
     other: Client,
     /// One that is told that no Redisson uses its names.
@@ -39,14 +40,21 @@ struct Place {
 
 impl Place {
     async fn new() -> Self {
+        Self::with(&NAMES).await
+    }
+
+    async fn with(names: &[&str]) -> Self {
         let server = RedisServer::start().unwrap();
-        let connect =
-            async |builder: leasehold::ClientBuilder| builder.connect(&server.url()).await.unwrap();
+        let mut user = vec!["ACL", "SETUSER", "app", "on", ">pw", "+@all"];
+        let rules = rules(names);
+        user.extend(rules.iter().map(String::as_str));
+        server.command(&user).unwrap();
+        let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
         let alone = Client::builder().peers(Peers::RustOnly);
         Self {
-            client: connect(Client::builder()).await,
-            other: connect(Client::builder()).await,
-            alone: connect(alone).await,
+            client: Client::connect(&url).await.unwrap(),
+            other: Client::connect(&server.url()).await.unwrap(),
+            alone: alone.connect(&server.url()).await.unwrap(),
             server,
         }
     }
@@ -54,6 +62,18 @@ impl Place {
     fn wire(&self, section: &'static str, name: &str) -> Wire<'_> {
         Wire::new(&self.server, section, name, Writer::Rust)
     }
+}
+
+/// The keys and channels that the page says a user of these names needs.
+fn rules(names: &[&str]) -> Vec<String> {
+    let (_, rest) = PAGE.split_once("A user with restricted keys").unwrap();
+    let said = rest.split("\n\n").next().unwrap().split('`');
+    let rules: Vec<_> = said
+        .filter(|rule| rule.starts_with(['~', '&']))
+        .flat_map(|rule| names.iter().map(|name| fill(rule, name)))
+        .collect();
+    assert_eq!(rules.len(), 5 * names.len());
+    rules
 }
 
 /// What all locks under one key do: held, entered again, waited for by somebody else,
@@ -331,7 +351,7 @@ async fn names_become_keys_and_channels_as_the_table_says() {
     });
     let mut compared = 0;
     for [name, channel, leases, latch, one_slot] in rows {
-        let place = Place::new().await;
+        let place = Place::with(&[name]).await;
         let mut heard = place.server.listen();
         let guard = place.client.lock(name).acquire().await.unwrap();
         guard.release().await.unwrap();

@@ -158,7 +158,8 @@ pub(crate) fn cells(line: &str) -> Vec<&str> {
     }
 }
 
-fn fill(cell: &str, name: &str) -> String {
+/// A text of the page for this name.
+pub(crate) fn fill(cell: &str, name: &str) -> String {
     let tag = match name.contains('{') {
         true => name.to_owned(),
         false => format!("{{{name}}}"),
