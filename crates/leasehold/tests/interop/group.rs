@@ -81,12 +81,7 @@ async fn groups_of_both_sides_wake_each_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_release_wakes_the_java_thread_that_waits_for_just_that_value() {
-    let Place {
-        server,
-        redisson,
-        rust,
-        ..
-    } = &place().await;
+    let Place { redisson, rust, .. } = &place().await;
     let a = rust.group_lock("G", ["a"]).acquire().await.unwrap();
     let b = rust.group_lock("G", ["b"]).acquire().await.unwrap();
     let threads = ["ta", "tb"].map(|name| redisson.thread("c", name).kind(LockKind::Group));

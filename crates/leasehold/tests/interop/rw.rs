@@ -142,7 +142,7 @@ async fn a_release_of_one_side_wakes_the_other() {
     for java in [&read, &write] {
         let writing = place.lock.write().await.unwrap();
         let waiting = java.start_lock("x");
-        asleep(&[&java]).await;
+        asleep(&[java]).await;
         assert!(!waiting.is_done());
         drop(writing);
         waiting.wait(SOON).expect("woken");
