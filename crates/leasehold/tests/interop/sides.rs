@@ -102,9 +102,8 @@ impl What {
             Self::Multi => Box::new(MultiLock::new(members(self.keys())).unwrap().poll_cap(HOUR)),
             Self::Red => {
                 let lock = RedLock::new(members(self.keys())).unwrap();
-                // The server has just been started. That a lease has ended it sees by its polls.
-                let lock = lock.distrust_restarted(false);
-                Box::new(lock.poll_cap(Duration::from_secs(2)))
+                // The server has just been started.
+                Box::new(lock.distrust_restarted(false).poll_cap(HOUR))
             }
             Self::Group => Box::new(client.group_lock("G", ["a", "b"]).poll_cap(HOUR)),
         }
