@@ -203,7 +203,10 @@ impl Lane {
             self.runtime.spawn(call);
             return None;
         }
-        let carried = Arc::new(Carried(Mutex::new(Slot::Waits(call))));
+        let carried = Arc::new(Carried(Mutex::new(Slot::Waits(
+            call,
+            Waker::noop().clone(),
+        ))));
         state.carried = Some(Arc::clone(&carried));
         Some(carried)
     }
@@ -313,8 +316,8 @@ impl Lane {
         state.returned.insert(batch.number, batch.operations);
         let carried = state.carried.take();
         drop(state);
-        if let Some(call) = carried.and_then(|carried| carried.take_over()) {
-            self.runtime.spawn(call);
+        if let Some(carried) = carried {
+            carried.take_over(&self.runtime);
         }
     }
 
@@ -388,7 +391,8 @@ type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct Carried(Mutex<Slot>);
 
 enum Slot {
-    Waits(Call),
+    /// For its reply, and who is woken by that.
+    Waits(Call, Waker),
     /// Whoever carries it has it in hand.
     Polled,
     TakenOver,
@@ -403,7 +407,7 @@ impl Carried {
     /// Ready when it is over, or somebody else's.
     fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
         let slot = std::mem::replace(&mut *self.slot(), Slot::Polled);
-        let Slot::Waits(mut call) = slot else {
+        let Slot::Waits(mut call, _) = slot else {
             return Poll::Ready(());
         };
         if call.as_mut().poll(context).is_ready() {
@@ -411,7 +415,7 @@ impl Carried {
         }
         let mut slot = self.slot();
         if matches!(*slot, Slot::Polled) {
-            *slot = Slot::Waits(call);
+            *slot = Slot::Waits(call, context.waker().clone());
             return Poll::Pending;
         }
         drop(slot);
@@ -419,12 +423,14 @@ impl Carried {
         Poll::Ready(())
     }
 
-    /// From here on it is the caller's, who does not get it while it is being polled: who
+    /// From here on a task of its own carries it. If it is being polled just now, whoever
     /// does that sees to it.
-    fn take_over(&self) -> Option<Call> {
-        match std::mem::replace(&mut *self.slot(), Slot::TakenOver) {
-            Slot::Waits(call) => Some(call),
-            Slot::Polled | Slot::TakenOver => None,
+    fn take_over(&self, runtime: &Handle) {
+        let slot = std::mem::replace(&mut *self.slot(), Slot::TakenOver);
+        if let Slot::Waits(call, waker) = slot {
+            runtime.spawn(call);
+            // Who waits is woken by the reply itself, once it has asked for that.
+            waker.wake();
         }
     }
 }
@@ -637,9 +643,8 @@ impl Drop for Queued {
             self.ticket.give_up();
         }
         // Its reply is still read, and what it left is undone behind it.
-        let carried = self.carried.take();
-        if let Some(call) = carried.and_then(|carried| carried.take_over()) {
-            self.lane.runtime.spawn(call);
+        if let Some(carried) = self.carried.take() {
+            carried.take_over(&self.lane.runtime);
         }
     }
 }
