@@ -60,6 +60,8 @@ impl Pace {
 /// What the servers have said so far.
 struct Votes<'a, T> {
     granted: Vec<(&'a Member, T)>,
+    /// How many were granted in vain, and given back.
+    given_back: usize,
     /// What is left to those who hold the others, as far as the servers say.
     busy: Vec<Option<Duration>>,
     errors: Vec<Error>,
@@ -68,7 +70,7 @@ struct Votes<'a, T> {
 impl<T> Votes<'_, T> {
     /// When so many of them can be free; `None` if that is not known.
     fn free_in(&self, quorum: usize) -> Option<Duration> {
-        let free = self.granted.iter().map(|_| Duration::ZERO);
+        let free = std::iter::repeat_n(Duration::ZERO, self.given_back);
         let mut left: Vec<_> = free.chain(self.busy.iter().flatten().copied()).collect();
         left.sort_unstable();
         left.get(quorum - 1).copied()
@@ -128,8 +130,7 @@ impl<'a> Round<'a> {
     }
 
     /// Asks all, until all have answered; or there is a majority, or none can be had any
-    /// more, and the others have had as long again. They have not if there is none and it
-    /// is known how long for.
+    /// more, and the others have had as long again.
     async fn votes<T, F: Future<Output = Result<Said<T>>>>(
         &self,
         ask: impl Fn(&'a Member) -> F,
@@ -145,6 +146,7 @@ impl<'a> Round<'a> {
             .collect();
         let mut votes = Votes {
             granted: Vec::new(),
+            given_back: 0,
             busy: Vec::new(),
             errors: Vec::new(),
         };
@@ -169,10 +171,11 @@ impl<'a> Round<'a> {
             }
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
-            // What was granted in vain is given back first.
-            let enough =
-                !self.waits || !votes.granted.is_empty() || votes.free_in(self.quorum).is_some();
-            if none && enough {
+            if none {
+                // Before anything else: others can use them.
+                votes.given_back += votes.granted.drain(..).count();
+            }
+            if none && !self.waits {
                 return votes;
             }
             if majority || none {
@@ -270,13 +273,9 @@ impl Ask for Round<'_> {
         if votes.granted.len() >= self.quorum {
             return self.hold(votes.granted).map(Answer::Granted);
         }
-        let refused = self.refused(&votes);
-        let some = !votes.granted.is_empty();
-        // Given back before anything else: others can use them.
-        drop(votes);
-        if some && self.waits {
+        if votes.given_back > 0 && self.waits {
             self.step_back(began.elapsed()).await;
         }
-        refused
+        self.refused(&votes)
     }
 }
