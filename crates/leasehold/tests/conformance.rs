@@ -16,6 +16,7 @@ mod on_embedded {
     pub(super) use crate::support::plain_lock as lock_of;
     /// The shortest lease with room for a busy machine.
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
+    mod back_off;
     mod cancel;
     mod cancel_wholes;
     mod expirable;
@@ -39,6 +40,7 @@ mod on_server {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::server_place as place;
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod back_off;
     mod cancel;
     mod cancel_wholes;
     mod expirable;
@@ -62,6 +64,7 @@ mod on_server_with_resp3 {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::resp3_place as place;
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod back_off;
     mod expirable;
     mod group;
     mod latch;
@@ -78,6 +81,7 @@ mod on_unix_socket {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::unix_place as place;
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod back_off;
     mod lock;
     mod rw;
 }
@@ -88,6 +92,7 @@ mod on_tls {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::tls_place as place;
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod back_off;
     mod lock;
     mod rw;
 }

@@ -56,20 +56,24 @@ mod golden;
 mod golden_fair;
 #[path = "interop/golden_rw.rs"]
 mod golden_rw;
+#[path = "interop/javas.rs"]
+mod javas;
 #[path = "interop/matrix.rs"]
 mod matrix;
 #[path = "interop/permits.rs"]
 mod permits;
+#[path = "interop/scene.rs"]
+mod scene;
 #[path = "interop/sides.rs"]
 mod sides;
 #[path = "interop/stress.rs"]
 mod stress;
 #[path = "interop/together.rs"]
 mod together;
-#[path = "interop/together_rw.rs"]
-mod together_rw;
 #[path = "interop/topology.rs"]
 mod topology;
+#[path = "interop/what.rs"]
+mod what;
 
 #[path = "interop"]
 mod with_3_16_8 {

@@ -1,6 +1,8 @@
 //! `leasehold run` when its server is gone for a while, or for good.
 
-use leasehold_testkit::{Proxy, RedisServer, Reply, eventually};
+use std::time::Duration;
+
+use leasehold_testkit::{Proxy, RedisServer, Reply, Strike, eventually};
 use nix::sys::signal::Signal;
 
 use crate::support::{LIMIT, Running, Trace, expect_nothing_runs, is_free, leasehold};
@@ -183,6 +185,45 @@ fn waiter_gives_up_when_the_outage_limit_is_over() {
         );
         eventually("nobody listens", LIMIT, || server.channels().is_empty());
     }
+}
+
+/// Starts a run with a limit that is cut off before its first request is carried out.
+fn cut_off_before_the_first_request(proxy: &Proxy, options: &[&str], trace: &Trace) -> Running {
+    proxy.refuse(false);
+    let held = proxy.strike_next(b"EVALSHA", Strike::HoldRequest);
+    let options = [&["--limit", "1"], options].concat();
+    let run = run_through(proxy, &options, "echo held", trace);
+    eventually("it asks", LIMIT, || held.fired());
+    cut_off(proxy);
+    run
+}
+
+#[test]
+fn gap_before_the_limit_is_set_is_ridden_over() {
+    let ((_server, proxy), trace) = (behind_proxy(), Trace::new());
+    let mut run = cut_off_before_the_first_request(&proxy, &[], &trace);
+    // Longer than a single request is tried for.
+    std::thread::sleep(Duration::from_secs(6));
+    proxy.refuse(false);
+    run.until("held");
+    run.done().expect_code(0);
+}
+
+#[test]
+fn gap_before_the_limit_is_set_ends_the_run_when_its_limits_are_over() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    for options in [["--outage-limit", "700ms"], ["--wait", "700ms"]] {
+        let run = cut_off_before_the_first_request(&proxy, &options, &trace);
+        let done = run
+            .done()
+            .expect_code(69)
+            .expect_on_stderr(&format!("no server answered at {}", proxy.url()))
+            .expect_on_stderr("for `job`")
+            .expect_on_stderr("nothing answered for")
+            .expect_on_stderr("ms)");
+        assert_eq!(done.stdout, "", "{options:?}");
+    }
+    assert_eq!(server.keys(), [""; 0]);
 }
 
 #[test]

@@ -36,9 +36,30 @@ struct Entry {
     listeners: usize,
     /// Among those that were left; it may have listeners again.
     noted: bool,
-    /// The last confirmation that somebody has asked for, and the last one on its way.
-    wanted: u64,
-    asked: u64,
+    /// Of those who want the subscription confirmed once more, and of those whose
+    /// confirmation is on its way.
+    wanted: Option<Start>,
+    asked: Vec<Start>,
+}
+
+/// How many zeros a channel had brought when a confirmation came, once it has. It is noted
+/// there and then: whoever looks later would count from a later confirmation.
+type Start = Arc<OnceLock<u64>>;
+
+impl Entry {
+    /// A confirmation is asked for now.
+    fn ask(&mut self) {
+        self.asked.extend(self.wanted.take());
+    }
+
+    /// The last that was asked for has come; so have those before it.
+    fn confirm(&mut self) {
+        let zeros = self.signal.borrow().zeros;
+        for start in self.asked.drain(..) {
+            // Only once: nobody else has it.
+            let _ = start.set(zeros);
+        }
+    }
 }
 
 /// What a listener sees of its channel.
@@ -52,17 +73,9 @@ pub(crate) struct Signal {
     pub(crate) denied: bool,
     /// Messages "0" so far: a latch that was opened.
     zeros: u64,
-    /// The last confirmation that has come, and how many zeros had come before it.
-    confirmed: u64,
-    zeros_before: u64,
 }
 
 impl Signal {
-    fn confirm(&mut self, confirmation: u64) {
-        self.confirmed = confirmation;
-        self.zeros_before = self.zeros;
-    }
-
     /// Moves with everything that may mean "ask again".
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -107,8 +120,8 @@ impl Channels {
                 signal: sender,
                 listeners: 1,
                 noted: false,
-                wanted: 0,
-                asked: 0,
+                wanted: None,
+                asked: Vec::new(),
             },
         );
         if !self.always_live {
@@ -138,15 +151,12 @@ impl Channels {
         let Some(entry) = table.entries.get_mut(name) else {
             return listener;
         };
-        entry.wanted += 1;
-        listener.confirmation = entry.wanted;
+        let start = Arc::clone(entry.wanted.get_or_insert_default());
+        listener.start = Some(start);
         if self.always_live {
             // Nothing is ever on its way.
-            let wanted = entry.wanted;
-            entry.signal.send_if_modified(|signal| {
-                signal.confirm(wanted);
-                false
-            });
+            entry.ask();
+            entry.confirm();
         } else {
             table.fresh.push(Arc::clone(&listener.name));
         }
@@ -160,8 +170,7 @@ impl Channels {
             channels: Arc::clone(self),
             name,
             signal,
-            confirmation: 0,
-            zeros_before: OnceLock::new(),
+            start: None,
         }
     }
 
@@ -201,14 +210,14 @@ impl Channels {
 
     /// The server has answered the subscription to `name`.
     pub(crate) fn subscribed(&self, name: &str, denied: bool) {
-        if let Some(entry) = self.table().entries.get(name) {
+        if let Some(entry) = self.table().entries.get_mut(name) {
+            entry.confirm();
             entry.signal.send_if_modified(|signal| {
                 // One that only confirms what stood already is no news to the others.
                 let news = signal.live == denied || signal.denied != denied;
                 signal.count += u64::from(news);
                 signal.live = !denied;
                 signal.denied = denied;
-                signal.confirm(entry.asked);
                 news
             });
         }
@@ -229,7 +238,7 @@ impl Channels {
         fresh.dedup();
         fresh.retain(|name| {
             let entry = table.entries.get_mut(name);
-            entry.map(|entry| entry.asked = entry.wanted).is_some()
+            entry.map(Entry::ask).is_some()
         });
         fresh
     }
@@ -260,10 +269,8 @@ pub(crate) struct Listener {
     channels: Arc<Channels>,
     name: Arc<str>,
     signal: watch::Receiver<Signal>,
-    /// The confirmation that it has asked for; 0 for any.
-    confirmation: u64,
-    /// How many zeros had come before that.
-    zeros_before: OnceLock<u64>,
+    /// The confirmation that it has asked for, if it has.
+    start: Option<Start>,
 }
 
 impl Listener {
@@ -275,12 +282,8 @@ impl Listener {
 
     /// Messages "0" that were published after it began to listen.
     pub(crate) fn zeros(&self) -> u64 {
-        let signal = self.mark();
-        if signal.confirmed < self.confirmation {
-            return 0;
-        }
-        let before = self.zeros_before.get_or_init(|| signal.zeros_before);
-        signal.zeros.saturating_sub(*before)
+        let before = self.start.as_ref().and_then(|start| start.get());
+        before.map_or(0, |before| self.mark().zeros.saturating_sub(*before))
     }
 
     /// Resolves when the channel has moved since `mark`.
@@ -361,6 +364,41 @@ mod tests {
         drop(channels.listen("b"));
         assert_eq!(names(&channels.remove_idle()), ["b"]);
         assert!(channels.take_fresh().is_empty());
+    }
+
+    #[test]
+    fn zeros_count_from_the_listeners_own_confirmation() {
+        let channels = Channels::new(false);
+        let zero = || channels.told("a", b"0");
+        let confirm = || {
+            channels.take_fresh();
+            channels.subscribed("a", false);
+        };
+        let first = channels.listen_from_now("a");
+        zero();
+        confirm();
+        zero();
+        // It has not looked at its channel since then.
+        let second = channels.listen_from_now("a");
+        confirm();
+        assert_eq!((first.zeros(), second.zeros()), (1, 0));
+        zero();
+        assert_eq!((first.zeros(), second.zeros()), (2, 1));
+    }
+
+    #[test]
+    fn a_confirmation_that_a_lost_connection_took_along_is_that_of_the_next() {
+        let channels = Channels::new(false);
+        let first = channels.listen_from_now("a");
+        channels.take_fresh();
+        channels.all_down();
+        let second = channels.listen_from_now("a");
+        channels.told("a", b"0");
+        channels.take_fresh();
+        channels.subscribed("a", false);
+        assert_eq!((first.zeros(), second.zeros()), (0, 0));
+        channels.told("a", b"0");
+        assert_eq!((first.zeros(), second.zeros()), (1, 1));
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl SemaphorePermit {
     ///
     /// # Panics
     ///
-    /// When `other` is of another semaphore or client.
+    /// When `other` is of another semaphore or client, or they are too many.
     pub fn merge(&mut self, mut other: Self) {
         if let (Some(inner), Some(other)) = (&mut self.inner, other.inner.take()) {
             inner.merge(other);

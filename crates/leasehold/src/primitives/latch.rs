@@ -31,8 +31,11 @@ const MOST: u64 = 10_000_000_000_000;
 ///
 /// **What it promises.** Whoever waits goes on when the count reaches zero, also when the
 /// latch is set again at once and when the message about it is lost. (One exception: a
-/// Redisson client counts to zero, the latch is set again at once, and the connection that
-/// would have brought its message is down just then.) A count-down counts once, however
+/// Redisson client counts to zero, and the latch is set again before we have asked. That
+/// leaves only Redisson's message, and it counts from when the server has confirmed that we
+/// listen, a round trip or two into the wait. It is missed if it comes before that or while
+/// the connection that would have brought it is down, and by whoever does not listen: see
+/// [`wait_strategy`](Self::wait_strategy).) A count-down counts once, however
 /// often the network delivers it. A latch has no owner and no lease: if a process that
 /// should count down is killed, those who wait do so until [`delete`](Self::delete), so
 /// give [`wait_for`](Self::wait_for) a limit.

@@ -13,7 +13,7 @@ pub(crate) mod steps;
 mod whole;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -85,6 +85,8 @@ pub struct Lock<K = Plain> {
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
+    /// Where it is noted what a holder in the way has left, for who asks as a member.
+    held_for: Option<Arc<OnceLock<Duration>>>,
     kind: K,
 }
 
@@ -100,6 +102,7 @@ impl<K: kind::Named> Lock<K> {
             key,
             channel: channel.into(),
             owner: None,
+            held_for: None,
             kind,
         }
     }
@@ -149,6 +152,7 @@ impl<K> Lock<K> {
             key: Ok(key),
             channel: "".into(),
             owner: None,
+            held_for: None,
             kind,
         }
     }

@@ -44,20 +44,16 @@ impl Rounds {
         mark: Option<u64>,
         operation: Operation,
     ) -> Answer {
-        let answer = self.join(backend, key, mark, operation);
-        let result = answer.clone().await;
-        drop(answer);
-        let mut last = self.last();
-        let over = |round: &Round| {
-            round
-                .answer
-                .upgrade()
-                .is_none_or(|ask| ask.peek().is_some())
+        let joined = Joined {
+            rounds: self,
+            key,
+            answer: Some(self.join(backend, key, mark, operation)),
         };
-        if last.get(key).is_some_and(over) {
-            last.remove(key);
-        }
-        result
+        joined
+            .answer
+            .clone()
+            .expect("it is there until it is dropped")
+            .await
     }
 
     fn join(
@@ -98,5 +94,65 @@ impl Rounds {
             last.insert(key.clone(), round);
         }
         answer
+    }
+}
+
+/// One who waits for an answer, perhaps not to the end.
+struct Joined<'a> {
+    rounds: &'a Rounds,
+    key: &'a Key,
+    answer: Option<Shared<Ask>>,
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        drop(self.answer.take());
+        // Forgotten, unless somebody else waits for it or for a later one. The last to know
+        // an ask drops it, and must not while the table is locked.
+        let mut last = self.rounds.last();
+        let ask = last.get(self.key).and_then(|round| round.answer.upgrade());
+        if ask.as_ref().is_none_or(|ask| ask.peek().is_some()) {
+            last.remove(self.key);
+        }
+        drop(last);
+        drop(ask);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::memory::Embedded;
+    use crate::primitives::latch::steps;
+
+    /// One ask of a name that never ends, so that all behind it wait.
+    fn rounds(key: &Key) -> (Rounds, Shared<Ask>) {
+        let rounds = Rounds::default();
+        let endless = std::future::pending().boxed().shared();
+        let round = Round {
+            answer: endless.downgrade().expect("it is not over"),
+            left: Arc::new(AtomicBool::new(true)),
+            mark: None,
+        };
+        rounds.last().insert(key.clone(), round);
+        (rounds, endless)
+    }
+
+    #[tokio::test]
+    async fn asks_that_all_have_given_up_are_forgotten() {
+        let key = Key::parse("x").expect("a name");
+        let (rounds, endless) = rounds(&key);
+        let backend = Backend::Memory(Embedded::new().memory());
+        let ask = || Box::pin(rounds.ask(&backend, &key, None, steps::count(&key)));
+        let (mut one, mut other) = (ask(), ask());
+        assert!((&mut one).now_or_never().is_none());
+        assert!((&mut other).now_or_never().is_none());
+        drop(one);
+        assert_eq!(rounds.last().len(), 1, "somebody waits still");
+        drop(other);
+        assert_eq!(rounds.last().len(), 0);
+        drop(endless);
+        assert!(ask().await.is_ok());
+        assert_eq!(rounds.last().len(), 0);
     }
 }

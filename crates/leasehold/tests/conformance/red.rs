@@ -128,6 +128,33 @@ async fn a_waiter_is_woken_by_the_release_and_by_that_of_one_member() {
 }
 
 #[tokio::test]
+async fn a_waiter_gets_it_when_the_leases_of_a_majority_end_without_a_message() {
+    is_free_when_leases_end(&[2, 1, 3600]).await;
+}
+
+#[tokio::test]
+async fn of_two_masters_the_later_lease_says_when_it_can_be_free() {
+    // One refusal is enough, and says nothing of the other.
+    is_free_when_leases_end(&[2, 1]).await;
+}
+
+async fn is_free_when_leases_end(leases: &[u32]) {
+    let masters = Masters::start(leases.len());
+    let (ours, theirs) = (masters.process().await, masters.process().await);
+    for (client, leases) in ours.clients.iter().zip(leases) {
+        let lock = client.lock("x").lease(LEASE * *leases);
+        lock.acquire().await.unwrap().forget();
+    }
+    let lock = theirs.lock().poll_cap(HOUR);
+    let guard = lock.try_acquire_for(LEASE * 20).await.unwrap();
+    assert_eq!(guard.expect("it was free").members().len(), 2);
+    if let Some(last) = masters.places.get(2) {
+        last.remove("x");
+    }
+    masters.are_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
 async fn it_is_renewed_and_lives_on_a_majority() {
     let masters = Masters::start(3);
     let ours = masters.process_with(LEASE).await;

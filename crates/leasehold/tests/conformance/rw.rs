@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold::{BackOff, ErrorKind, LossReason, RwLock, Ttl, WaitStrategy};
 use tokio::task::JoinSet;
 
@@ -28,6 +29,32 @@ async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
 /// Woken by messages alone.
 fn patient(lock: &RwLock) -> RwLock {
     lock.clone().prefer_writers(false).poll_cap(HOUR)
+}
+
+#[tokio::test]
+async fn the_last_reader_lets_a_writer_in_although_many_dead_ones_stand_there() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let lock = ours.rw_lock("x");
+    // Of so many readers one release in a few goes through all of them anyway.
+    for many in [150, 177, 211, 258, 300] {
+        let last = lock.clone().lease(HOUR).read().await.unwrap();
+        let short = lock.clone().lease(LEASE);
+        for dead in join_all((0..many).map(|_| short.read())).await {
+            dead.unwrap().forget();
+        }
+        eventually("their leases are over", async || {
+            let info = lock.read_lock().inspect().await.unwrap();
+            info.holders.len() == 1
+        })
+        .await;
+        let other = patient(&theirs.rw_lock("x"));
+        let writer = tokio::spawn(async move { other.write().await.unwrap() });
+        eventually("it listens", async || theirs.activity().channels == 1).await;
+        last.release().await.unwrap();
+        soon(writer).await.release().await.unwrap();
+    }
+    place.is_clean(&[&ours, &theirs]).await;
 }
 
 #[tokio::test]

@@ -131,6 +131,27 @@ async fn permits_are_given_back_when_they_are_dropped_and_not_when_forgotten() {
 }
 
 #[tokio::test]
+async fn permits_that_are_too_many_for_one_value_are_given_back_and_not_lost() {
+    const MOST: u32 = i32::MAX as u32;
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.semaphore("x");
+    assert!(semaphore.try_set_permits(MOST).await.unwrap());
+    let mut permit = semaphore.acquire(MOST).await.unwrap();
+    for more in [MOST, 2] {
+        semaphore.release(more).await.unwrap();
+        let other = semaphore.acquire(more).await.unwrap();
+        let merge = std::panic::AssertUnwindSafe(|| permit.merge(other));
+        assert_eq!(std::panic::catch_unwind(merge).is_err(), more == 2);
+    }
+    assert_eq!(permit.permits(), 2 * MOST, "nothing was added");
+    eventually("two are back", async || free(&semaphore).await == 2).await;
+    permit.forget();
+    assert!(semaphore.delete().await.unwrap());
+    place.is_clean_but_for(&[], &[&client]).await;
+}
+
+#[tokio::test]
 async fn whatever_makes_permits_free_wakes_the_waiter_of_another_client() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);

@@ -7,8 +7,11 @@ use leasehold::Client;
 use leasehold_testkit::redisson::LockKind;
 use leasehold_testkit::{Redisson, RedissonVersion};
 
-use crate::sides::{JavaClient, SOON, Scene, What, java_that_holds};
+use crate::javas::{JavaClient, java_that_holds};
+use crate::scene::Scene;
+use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
+use crate::what::What;
 use crate::{child, topology};
 
 const SHORT: Duration = Duration::from_millis(150);
@@ -333,9 +336,9 @@ pub(crate) async fn our_downgrade_wakes_the_readers_of_all(cast: &[RedissonVersi
         .collect();
     let mut waiting = Vec::new();
     for reader in &readers {
-        let before = crate::sides::scripts(&server);
+        let before = crate::scene::scripts(&server);
         waiting.push(reader.start_lock("x"));
-        let asked = async || crate::sides::scripts(&server) >= before + 2;
+        let asked = async || crate::scene::scripts(&server) >= before + 2;
         eventually("it waits", asked).await;
     }
     let reading = writing.downgrade().await.unwrap();

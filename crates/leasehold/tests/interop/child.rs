@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use leasehold::history::{Interval, monotonic_ns};
-use leasehold::{Client, GroupLock, Kind, Lock, LockGuard, MultiLock, RedLock, Result};
+use leasehold::{Client, GroupLock, Kind, Lock, LockGuard, MultiLock, RedLock, Result, RwLock};
 use leasehold_testkit::redisson::LockKind;
 
 use crate::permits::Sort;
-use crate::sides::What;
 use crate::stress;
 use crate::support::child::{Child, job};
+use crate::what::What;
 
 const TEST: &str = "child::a_process_of_its_own";
 
@@ -69,7 +69,8 @@ pub(crate) struct Count<'a> {
     pub(crate) run: Duration,
 }
 
-/// Raises the plain counter under the lock in so many clients.
+/// Raises the plain counter under the lock in so many clients. Those of [`LockKind::Write`]
+/// also look at it under the read side.
 pub(crate) fn count(plan: Count<'_>) -> Child {
     let Count {
         urls,
@@ -86,33 +87,14 @@ pub(crate) fn count(plan: Count<'_>) -> Child {
     )
 }
 
-/// As [`count`], under the write side, in as many clients; they also look at it under the
-/// read side.
-pub(crate) fn count_writes(
-    url: &str,
-    name: &str,
-    counter: &str,
-    clients: usize,
-    run: Duration,
-) -> Child {
-    let run = run.as_millis();
-    let job = format!("count_writes {url} {name} {counter} {clients} {run}");
-    Child::start(TEST, &job)
-}
-
 /// Waits for the end of a child that counts, and gives back the holds it reports.
 pub(crate) fn intervals(child: Child, name: &str) -> Vec<Interval> {
-    intervals_and_lines(child, name).0
-}
-
-/// As [`intervals`], with all it has said.
-pub(crate) fn intervals_and_lines(child: Child, name: &str) -> (Vec<Interval>, Vec<String>) {
     let pid = child.id();
     let lines = child.finished();
     let holds = lines
         .iter()
         .filter_map(|line| line.strip_prefix("interval "));
-    let holds = holds
+    holds
         .map(|line| {
             let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().unwrap()).collect();
             let [hold, asked, from, until] = numbers[..] else {
@@ -120,8 +102,7 @@ pub(crate) fn intervals_and_lines(child: Child, name: &str) -> (Vec<Interval>, V
             };
             Interval::new(name, &format!("rust {pid} hold {hold}"), asked, from, until)
         })
-        .collect();
-    (holds, lines)
+        .collect()
 }
 
 /// Not a test when it is run as one: the job of a child.
@@ -165,7 +146,7 @@ fn a_process_of_its_own() {
         }),
         ["count", kind, urls, name, counter, clients, run] => runtime.block_on(async {
             let crew = Crew::connect(urls, counter, clients.parse().unwrap()).await;
-            let run = ms(run);
+            let (start, run) = (Instant::now(), ms(run));
             match kind {
                 "Plain" => crew.count(run, |to| to[0].lock(name)).await,
                 "Fair" => crew.count(run, |to| to[0].fair_lock(name)).await,
@@ -173,17 +154,16 @@ fn a_process_of_its_own() {
                 "Multi" => crew.count(run, |to| several(&to[0], name)).await,
                 "Group" => crew.count(run, |to| group(&to[0], name)).await,
                 "Red" => crew.count(run, |to| majority(to, name)).await,
+                "Write" => {
+                    let work = |to: &[Client], counter| {
+                        count_and_look(to[0].rw_lock(name), counter, start, run)
+                    };
+                    crew.each(work).await;
+                }
                 _ => panic!("no process has a lock of kind {kind} yet"),
             }
             Ok(())
         }),
-        ["count_writes", url, name, counter, clients, run] => runtime.block_on(count_writes_on(
-            url,
-            name,
-            counter,
-            clients.parse().unwrap(),
-            ms(run),
-        )),
         _ => panic!("no such job: {job:?}"),
     }
     .unwrap();
@@ -214,14 +194,20 @@ struct Counter {
 }
 
 impl Counter {
-    /// In two steps.
-    async fn raise(&mut self) {
+    async fn get(&mut self) -> u64 {
         let get = redis::cmd("GET").arg(&self.key).to_owned();
         let count: Option<u64> = get.query_async(&mut self.redis).await.unwrap();
+        count.unwrap_or(0)
+    }
+
+    /// In two steps. Says what it is then.
+    async fn raise(&mut self) -> u64 {
+        let count = self.get().await + 1;
         tokio::task::yield_now().await;
         let mut set = redis::cmd("SET");
-        set.arg(&self.key).arg(count.unwrap_or(0) + 1);
+        set.arg(&self.key).arg(count);
         set.query_async::<()>(&mut self.redis).await.unwrap();
+        count
     }
 }
 
@@ -274,10 +260,18 @@ impl Crew {
 
     async fn count<K: Kind>(self, run: Duration, lock: impl Fn(&[Client]) -> Lock<K>) {
         let start = Instant::now();
+        self.each(|clients, counter| count_on(lock(clients), counter, start, run))
+            .await;
+    }
+
+    /// Lets each of them work, and says what it reports.
+    async fn each<F>(self, work: impl Fn(&[Client], Counter) -> F)
+    where
+        F: Future<Output = Vec<String>> + Send + 'static,
+    {
         let mut running = tokio::task::JoinSet::new();
         for clients in self.clients {
-            let (lock, counter) = (lock(&clients), self.counter.clone());
-            running.spawn(count_on(lock, counter, start, run));
+            running.spawn(work(&clients, self.counter.clone()));
         }
         while let Some(lines) = running.join_next().await {
             for line in lines.unwrap() {
@@ -309,64 +303,40 @@ async fn count_on<K: Kind>(
     lines
 }
 
-async fn count_writes_on(
-    url: &str,
-    name: &str,
-    counter: &str,
-    clients: usize,
+/// Raises it under the write side, and looks at it under the read side.
+async fn count_and_look(
+    lock: RwLock,
+    mut counter: Counter,
+    start: Instant,
     run: Duration,
-) -> Result<()> {
-    let redis = redis::Client::open(url).unwrap();
-    let redis = patient(&redis).await;
-    let start = Instant::now();
-    let mut running = tokio::task::JoinSet::new();
-    for _ in 0..clients {
-        let lock = Client::connect(url).await?.rw_lock(name);
-        let (mut redis, counter) = (redis.clone(), counter.to_owned());
-        running.spawn(async move {
-            let get = redis::cmd("GET").arg(&counter).to_owned();
-            let mut lines = Vec::new();
-            while start.elapsed() < run {
-                let asked = monotonic_ns();
-                let writing = lock.write().await.unwrap();
-                let from = monotonic_ns();
-                let count: Option<u64> = get.query_async(&mut redis).await.unwrap();
-                let count = count.unwrap_or(0) + 1;
-                tokio::task::yield_now().await;
-                let mut set = redis::cmd("SET");
-                set.arg(&counter).arg(count);
-                set.query_async::<()>(&mut redis).await.unwrap();
-                let until = monotonic_ns();
-                lines.push(format!(
-                    "interval {} {asked} {from} {until}",
-                    writing.number()
-                ));
-                // Nobody can have raised it since.
-                let downgraded = fastrand::bool();
-                let reading = match downgraded {
-                    true => writing.downgrade().await.unwrap(),
-                    false => {
-                        writing.release().await.unwrap();
-                        lock.read().await.unwrap()
-                    }
-                };
-                let first: u64 = get.query_async(&mut redis).await.unwrap();
-                tokio::task::yield_now().await;
-                let second: u64 = get.query_async(&mut redis).await.unwrap();
-                assert_eq!(first, second, "somebody writes beside a reader");
-                if downgraded {
-                    assert_eq!(first, count, "a writer came in at the downgrade");
-                }
-                lines.push("read".to_owned());
-                reading.release().await.unwrap();
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    while start.elapsed() < run {
+        let asked = monotonic_ns();
+        let writing = lock.write().await.unwrap();
+        let from = monotonic_ns();
+        let count = counter.raise().await;
+        let until = monotonic_ns();
+        lines.push(format!(
+            "interval {} {asked} {from} {until}",
+            writing.number()
+        ));
+        let downgraded = fastrand::bool();
+        let reading = match downgraded {
+            true => writing.downgrade().await.unwrap(),
+            false => {
+                writing.release().await.unwrap();
+                lock.read().await.unwrap()
             }
-            lines
-        });
-    }
-    while let Some(lines) = running.join_next().await {
-        for line in lines.unwrap() {
-            println!("{line}");
+        };
+        let first = counter.get().await;
+        tokio::task::yield_now().await;
+        let second = counter.get().await;
+        assert_eq!(first, second, "somebody writes beside a reader");
+        if downgraded {
+            assert_eq!(first, count, "a writer came in at the downgrade");
         }
+        reading.release().await.unwrap();
     }
-    Ok(())
+    lines
 }

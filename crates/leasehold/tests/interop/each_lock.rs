@@ -1,7 +1,7 @@
 //! Every check on every exclusive lock, with the Redissons that take part in this mount.
 
 use super::CAST;
-use crate::{checks, sides::What};
+use crate::{checks, what::What};
 
 crate::each_check!(plain, What::Plain);
 crate::each_check!(spin, What::Spin);

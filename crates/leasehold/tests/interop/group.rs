@@ -9,7 +9,7 @@ use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson};
 
 use super::VERSION;
-use crate::sides::asleep;
+use crate::javas::asleep;
 use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);

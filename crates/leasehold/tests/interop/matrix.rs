@@ -371,14 +371,14 @@ fn read_write() -> Primitive {
                     [
                         MIXED_ONLY,
                         MIXED_ONLY,
-                        "together_rw::writers_of_both_versions_and_sixteen_rust_clients_lose_no_count stress::claims_under_the_write_lock_are_unique_while_processes_are_killed",
+                        "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_write_lock stress::claims_under_the_write_lock_are_unique_while_processes_are_killed",
                     ],
                 ),
                 row(
                     STATE,
                     [
-                        "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step",
-                        "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step",
+                        "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step golden_rw::our_renewals_leave_what_redissons_do_and_nobody_less",
+                        "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step golden_rw::our_renewals_leave_what_redissons_do_and_nobody_less",
                         ONE_AT_A_TIME,
                     ],
                 ),

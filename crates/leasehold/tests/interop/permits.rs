@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::child;
-use crate::sides::{JavaClient, SOON, scripts};
+use crate::javas::JavaClient;
+use crate::scene::scripts;
+use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
 use crate::topology;
 
@@ -337,5 +339,5 @@ pub(crate) async fn all_who_wait_for_a_latch_go_on_whoever_counts_it_down(
 
 /// Redisson reads a latch with `GET`.
 fn gets(server: &RedisServer) -> u64 {
-    crate::sides::calls(server, "cmdstat_get:")
+    crate::scene::calls(server, "cmdstat_get:")
 }

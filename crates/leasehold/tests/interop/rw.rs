@@ -9,7 +9,7 @@ use leasehold_testkit::{RedisServer, Redisson};
 
 use super::VERSION;
 use crate::child;
-use crate::sides::asleep;
+use crate::javas::asleep;
 use crate::support::{HOUR, eventually};
 
 /// Long before any lease of 30 s ends.

@@ -16,9 +16,9 @@ use leasehold_testkit::redisson::Pending;
 use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
 
 use crate::child;
-use crate::sides::What;
 use crate::support::child::Child;
 use crate::topology;
+use crate::what::What;
 
 const SECONDS: &str = "LEASEHOLD_STRESS_SECONDS";
 const THREADS: usize = 4;

@@ -8,7 +8,8 @@ use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use serde_json::json;
 
 use super::VERSION;
-use crate::sides::{JavaClient, SOON};
+use crate::javas::JavaClient;
+use crate::sides::SOON;
 use crate::topology;
 
 struct Place {

@@ -31,6 +31,11 @@ fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fenc
 }
 
 #[test]
+fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_write_lock() {
+    no_count_is_lost(LockKind::Write, "hot");
+}
+
+#[test]
 fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_two_locks() {
     no_count_is_lost(LockKind::Multi, PAIR);
 }

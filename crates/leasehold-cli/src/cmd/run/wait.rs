@@ -146,13 +146,10 @@ impl<T: Send + 'static> Aborted<T> {
     }
 }
 
-impl<T, E> Aborted<Result<T, E>>
-where
-    Failure: From<E>,
-{
+impl<T> Aborted<Result<T, Failure>> {
     async fn result(&mut self) -> Result<T, Failure> {
         match (&mut self.0).await {
-            Ok(result) => Ok(result?),
+            Ok(result) => result,
             Err(error) => Err(Failure::new(
                 Exit::Failed,
                 format!("waiting for the lock has broken off: {error}"),

@@ -5,12 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, ExpirableSemaphore, Kind, Lock, MultiLock, OneKey, RedLock, Result};
+use leasehold::{Client, Error, ErrorKind, ExpirableSemaphore, Kind, Lock, MultiLock, OneKey};
+use leasehold::{RedLock, Result};
 use tokio::time::Instant;
 
 use super::holding::Holding;
 use crate::cli::Run;
 use crate::cmd::show::holder_of;
+use crate::duration;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
 use crate::output::Shown;
 
 /// How long somebody waits.
@@ -21,11 +25,11 @@ pub(super) enum Limit {
     Never,
 }
 
-pub(super) type Doing<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+pub(super) type Doing<T, E = Error> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// A lock whose kind does not matter any more.
 pub(super) trait Wanted: Send + Sync {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>>;
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure>;
     /// Who or what is in the way, in a few words.
     fn in_the_way(&self) -> Doing<Option<String>>;
 }
@@ -40,7 +44,7 @@ pub(super) fn wanted(clients: &[Client], args: &Run, name: &str) -> Result<Arc<d
     let kind = &args.kind;
     let parts = parts(clients, args, name);
     if let Some(most) = kind.limit {
-        return Ok(settings.permits(clients[0].expirable_semaphore(name), most));
+        return Ok(settings.permits(&clients[0], name, most));
     }
     if kind.fair {
         settings.locks(args, parts, Client::fair_lock)
@@ -102,18 +106,24 @@ impl Settings {
         Ok(Arc::new(Whole { lock, locks }))
     }
 
-    fn permits(&self, permits: ExpirableSemaphore, most: u32) -> Arc<dyn Wanted> {
+    fn permits(&self, client: &Client, name: &str, most: u32) -> Arc<dyn Wanted> {
+        let permits = client.expirable_semaphore(name);
         let permits = permits.outage_limit(self.outage_limit);
         let permits = match self.poll_cap {
             Some(cap) => permits.poll_cap(cap),
             None => permits,
         };
-        Arc::new(Limited { permits, most })
+        Arc::new(Limited {
+            permits,
+            most,
+            address: client.address().to_owned(),
+            outage_limit: self.outage_limit,
+        })
     }
 }
 
 impl<K: OneKey> Wanted for Lock<K> {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>> {
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure> {
         let lock = self.clone();
         Box::pin(async move { acquire(&lock, limit).await })
     }
@@ -124,7 +134,7 @@ impl<K: OneKey> Wanted for Lock<K> {
     }
 }
 
-async fn acquire<K: Kind>(lock: &Lock<K>, limit: Limit) -> Result<Option<Holding>> {
+async fn acquire<K: Kind>(lock: &Lock<K>, limit: Limit) -> Result<Option<Holding>, Failure> {
     let guard = match limit {
         Limit::Now => lock.try_acquire().await?,
         Limit::Until(deadline) => lock.try_acquire_until(deadline).await?,
@@ -140,7 +150,7 @@ struct Whole<W, K> {
 }
 
 impl<W: Kind, K: OneKey> Wanted for Whole<W, K> {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>> {
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure> {
         let lock = self.lock.clone();
         Box::pin(async move { acquire(&lock, limit).await })
     }
@@ -163,17 +173,69 @@ impl<W: Kind, K: OneKey> Wanted for Whole<W, K> {
 }
 
 /// So many commands at a time, each with a permit that comes back when it dies.
+#[derive(Clone)]
 struct Limited {
     permits: ExpirableSemaphore,
     most: u32,
+    address: String,
+    outage_limit: Duration,
 }
 
+impl Limited {
+    /// Sets the number of permits, for as long as an acquire would try: the library gives up
+    /// after a few seconds. The same number from all changes nothing; another one is the new
+    /// limit.
+    async fn set(&self, limit: Limit) -> Result<(), Failure> {
+        let mut rest = self.outage_limit;
+        if let Limit::Until(deadline) = limit {
+            rest = rest.min(deadline.saturating_duration_since(Instant::now()));
+        }
+        let until_set = tokio::time::timeout(rest, async {
+            loop {
+                match self.permits.set_permits(self.most).await {
+                    Err(error) if !matches!(limit, Limit::Now) && may_heal(&error) => {
+                        tokio::time::sleep(BETWEEN_TRIES).await;
+                    }
+                    result => return result.map(drop),
+                }
+            }
+        });
+        match until_set.await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(self.unanswered(rest)),
+        }
+    }
+
+    fn unanswered(&self, waited: Duration) -> Failure {
+        Failure::new(
+            Exit::Unavailable,
+            format!(
+                "no server answered at {} for `{}` (nothing answered for {}); check the address \
+                 and that the server runs",
+                self.address,
+                Shown(self.permits.name()),
+                duration::shown(waited)
+            ),
+        )
+    }
+}
+
+/// Whether trying again can help.
+fn may_heal(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+    )
+}
+
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
 impl Wanted for Limited {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>> {
-        let (permits, most) = (self.permits.clone(), self.most);
+    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure> {
+        let this = self.clone();
         Box::pin(async move {
-            // The same number from all changes nothing; another one is the new limit.
-            permits.set_permits(most).await?;
+            this.set(limit).await?;
+            let permits = &this.permits;
             let permit = match limit {
                 Limit::Now => permits.try_acquire().await?,
                 Limit::Until(deadline) => permits.try_acquire_until(deadline).await?,

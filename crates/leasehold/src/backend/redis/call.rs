@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerErrorKind};
 
 use super::connect::reply_text;
-use super::lane::{Lane, Waiting};
+use super::lane::{Batch, By, Lane, Waiting};
 use super::script::commands;
 use crate::backend::step::{Cause, Failure, Outcome, Value};
 use crate::key::Shown;
@@ -21,75 +21,30 @@ enum NoReplies {
     Nonsense(&'static str),
 }
 
-/// Sends a batch and answers each of its operations.
-pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, batch: Vec<Waiting>) {
-    let replies = transmit(lane, &mut connection, &batch, By::Hash).await;
-    let (batch, replies) = match replies {
-        Err(NoReplies::Failed(error)) if is_noscript(&error) => {
-            // Nothing of the call ran. What nobody waits for any more stays out:
-            // its undo may have overtaken it meanwhile.
-            let (abandoned, batch): (Vec<_>, Vec<_>) =
-                batch.into_iter().partition(Waiting::abandoned);
-            for waiting in abandoned {
-                waiting.answer(Err(no_answer(lane, "given up", Outcome::DidNotRun)));
+/// Sends a batch and answers each of its operations, or hands them back to go again. A call
+/// that was refused as a whole ran nothing.
+pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, batch: Batch) {
+    let replies = transmit(lane, &mut connection, &batch).await;
+    match &replies {
+        Err(NoReplies::Failed(error)) if batch.by == By::Hash && is_noscript(error) => {
+            return lane.take_back(batch);
+        }
+        Err(NoReplies::Failed(error)) if is_refused_whole(error) => {
+            // Each goes again on its own, so that one bad name fails no other.
+            if batch.operations.len() > 1 {
+                return lane.take_apart(batch);
             }
-            if batch.is_empty() {
-                return;
-            }
-            let replies = transmit(lane, &mut connection, &batch, By::Text).await;
-            (batch, replies)
+            let parts = &batch.operations[0].operation.parts;
+            lane.remember_refused(&parts[0]);
         }
-        replies => (batch, replies),
-    };
-    match replies {
-        Err(NoReplies::Failed(error)) if is_refused_whole(&error) => {
-            split(lane, connection, batch, &error).await;
-        }
-        replies => finish(lane, batch, replies),
+        _ => {}
     }
+    finish(lane, batch.operations, replies);
 }
 
-/// A call that was refused as a whole ran nothing: each operation goes again on
-/// its own, so that one bad name fails no other.
-async fn split(
-    lane: &Lane,
-    mut connection: MultiplexedConnection,
-    batch: Vec<Waiting>,
-    error: &RedisError,
-) {
-    let single = batch.len() == 1;
-    for waiting in batch {
-        let batch = std::slice::from_ref(&waiting);
-        let replies = if single {
-            Err(NoReplies::Failed(error.clone()))
-        } else if waiting.abandoned() {
-            waiting.answer(Err(no_answer(lane, "given up", Outcome::DidNotRun)));
-            continue;
-        } else {
-            transmit(lane, &mut connection, batch, By::Text).await
-        };
-        if matches!(&replies, Err(NoReplies::Failed(error)) if is_refused_whole(error)) {
-            lane.remember_refused(&waiting.operation.parts[0]);
-        }
-        finish(lane, vec![waiting], replies);
-    }
-}
-
-/// How the script is named to the server.
-#[derive(Clone, Copy)]
-enum By {
-    Hash,
-    Text,
-}
-
-async fn transmit(
-    lane: &Lane,
-    connection: &mut MultiplexedConnection,
-    batch: &[Waiting],
-    by: By,
-) -> Replies {
+async fn transmit(lane: &Lane, connection: &mut MultiplexedConnection, batch: &Batch) -> Replies {
     let number = Lane::call_number();
-    let command = build(lane, batch, by, number);
+    let command = build(lane, batch, number);
     let result = match connection.send_packed_command(&command).await {
         Ok(redis::Value::ServerError(error)) => Err(error.into()),
         result => result,
@@ -99,7 +54,7 @@ async fn transmit(
         _ => lane.heard(),
     }
     let replies = result.map_err(NoReplies::Failed)?;
-    check(replies, number, batch.len()).map_err(|what| {
+    check(replies, number, batch.operations.len()).map_err(|what| {
         // Replies are told apart by their order alone, and this one broke it.
         lane.give_up();
         NoReplies::Nonsense(what)
@@ -126,8 +81,8 @@ fn check(
     Ok(replies)
 }
 
-fn build(lane: &Lane, batch: &[Waiting], by: By, number: i64) -> Cmd {
-    let mut command = match by {
+fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
+    let mut command = match batch.by {
         By::Hash => {
             let mut command = Cmd::new();
             command.arg("EVALSHA").arg(&lane.script.sha);
@@ -139,7 +94,7 @@ fn build(lane: &Lane, batch: &[Waiting], by: By, number: i64) -> Cmd {
             command
         }
     };
-    let operations = || batch.iter().map(|waiting| &waiting.operation);
+    let operations = || batch.operations.iter().map(|waiting| &waiting.operation);
     command.arg(
         operations()
             .map(|operation| operation.step.keys)

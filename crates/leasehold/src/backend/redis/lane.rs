@@ -4,9 +4,12 @@
 //! whoever waits for it: no other task is woken on its way. While calls are on
 //! their way, operations gather while tasks that were just answered have their turn,
 //! and leave together. Order of arrival is kept, so an operation that undoes another
-//! always runs behind it.
+//! always runs behind it. What the server did not run, because it had forgotten the script
+//! or refused a call as a whole, goes again in its old place: nothing leaves until the calls
+//! on their way are back. (One gap is left: if another client brings the script between two
+//! calls of ours that are on their way, the second one runs and the first one behind it.)
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,6 +58,14 @@ pub(crate) struct Lane {
 struct State {
     queue: VecDeque<Waiting>,
     calls: usize,
+    /// How many calls have left so far.
+    departed: u64,
+    /// What was not run and goes again, by the number of its call.
+    returned: BTreeMap<u64, Vec<Waiting>>,
+    /// The call that somebody carries who waits for its reply.
+    carried: Option<Arc<Carried>>,
+    /// The server may not know the script: the next call brings it.
+    bring_script: bool,
     /// A call is about to take what waits.
     gathering: bool,
     link: Link,
@@ -72,18 +83,29 @@ enum Link {
 pub(crate) struct Waiting {
     pub(crate) operation: Operation,
     ticket: Ticket,
+    /// It was refused together with others.
+    alone: bool,
     reply: oneshot::Sender<Result<Value, Failure>>,
+}
+
+/// What travels as one call.
+pub(crate) struct Batch {
+    number: u64,
+    pub(crate) operations: Vec<Waiting>,
+    pub(crate) by: By,
+}
+
+/// How the script is named to the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Hash,
+    Text,
 }
 
 impl Waiting {
     pub(crate) fn answer(self, reply: Result<Value, Failure>) {
         // Whoever waited may be gone; the undo is theirs.
         let _ = self.reply.send(reply);
-    }
-
-    /// Nobody waits for it any more and it would grant something.
-    pub(crate) fn abandoned(&self) -> bool {
-        self.ticket.0.load(Ordering::SeqCst) == ABANDONED
     }
 
     fn bytes(&self) -> usize {
@@ -103,6 +125,10 @@ impl Lane {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 calls: 0,
+                departed: 0,
+                returned: BTreeMap::new(),
+                carried: None,
+                bring_script: false,
                 gathering: false,
                 link: Link::Opening,
                 refused: HashSet::new(),
@@ -144,6 +170,7 @@ impl Lane {
         let waiting = Waiting {
             operation,
             ticket,
+            alone: false,
             reply: sender,
         };
         // Before the operation is in the queue, where somebody else could take it. Who
@@ -160,11 +187,28 @@ impl Lane {
         match departure {
             // Alone: who does not go on polling its own must not keep others from theirs.
             Some(Ok(departure)) if state.calls == 0 && state.queue.len() == 1 => {
-                queued.carried = self.depart(state, departure);
+                let call = self.depart(state, departure);
+                queued.carried = call.and_then(|call| self.carry(call));
             }
             _ => self.pump(state),
         }
         queued
+    }
+
+    /// Whoever waits for the reply carries the call, unless others wait for its end already.
+    fn carry(&self, call: Call) -> Option<Arc<Carried>> {
+        let mut state = self.state();
+        if !state.returned.is_empty() {
+            drop(state);
+            self.runtime.spawn(call);
+            return None;
+        }
+        let carried = Arc::new(Carried(Mutex::new(Slot::Waits(
+            call,
+            Waker::noop().clone(),
+        ))));
+        state.carried = Some(Arc::clone(&carried));
+        Some(carried)
     }
 
     /// Whether the calling thread is inside the client's own runtime, whose timers a
@@ -177,6 +221,7 @@ impl Lane {
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let gather = !state.gathering
             && !state.queue.is_empty()
+            && state.returned.is_empty()
             && state.calls < MAX_CALLS
             && matches!(state.link, Link::Up(_));
         state.gathering |= gather;
@@ -213,11 +258,11 @@ impl Lane {
         let Link::Up(connection) = &state.link else {
             return None;
         };
-        let connection = connection.clone();
-        let batch = state.take_batch();
-        if batch.is_empty() {
+        if !state.returned.is_empty() {
             return None;
         }
+        let connection = connection.clone();
+        let batch = state.take_batch()?;
         state.calls += 1;
         // Counted down also if the call is dropped with its runtime.
         let done = CallDone(Arc::clone(self));
@@ -247,8 +292,32 @@ impl Lane {
         state.link = Link::Down(failure.clone());
         let queue = std::mem::take(&mut state.queue);
         drop(state);
-        for waiting in queue {
-            waiting.answer(Err(failure.clone()));
+        fail(queue, failure);
+    }
+
+    /// The server did not run these, because it does not know the script: they go again.
+    pub(crate) fn take_back(&self, batch: Batch) {
+        let mut state = self.state();
+        state.bring_script = true;
+        self.goes_again(state, batch);
+    }
+
+    /// The server did not run these, because of one of them: they go again one by one.
+    pub(crate) fn take_apart(&self, mut batch: Batch) {
+        for waiting in &mut batch.operations {
+            waiting.alone = true;
+        }
+        self.goes_again(self.state(), batch);
+    }
+
+    /// It waits until all calls on their way are back. One of them may be carried by somebody
+    /// who does not poll it.
+    fn goes_again(&self, mut state: MutexGuard<'_, State>, batch: Batch) {
+        state.returned.insert(batch.number, batch.operations);
+        let carried = state.carried.take();
+        drop(state);
+        if let Some(carried) = carried {
+            carried.take_over(&self.runtime);
         }
     }
 
@@ -318,6 +387,54 @@ impl Lane {
 /// A call on its way, or about to leave.
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// A call that is carried by who waits for its reply, and may be taken from them.
+struct Carried(Mutex<Slot>);
+
+enum Slot {
+    /// For its reply, and who is woken by that.
+    Waits(Call, Waker),
+    /// Whoever carries it has it in hand.
+    Polled,
+    TakenOver,
+}
+
+impl Carried {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        // No code that can panic runs under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ready when it is over, or somebody else's.
+    fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
+        let slot = std::mem::replace(&mut *self.slot(), Slot::Polled);
+        let Slot::Waits(mut call, _) = slot else {
+            return Poll::Ready(());
+        };
+        if call.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut slot = self.slot();
+        if matches!(*slot, Slot::Polled) {
+            *slot = Slot::Waits(call, context.waker().clone());
+            return Poll::Pending;
+        }
+        drop(slot);
+        runtime.spawn(call);
+        Poll::Ready(())
+    }
+
+    /// From here on a task of its own carries it. If it is being polled just now, whoever
+    /// does that sees to it.
+    fn take_over(&self, runtime: &Handle) {
+        let slot = std::mem::replace(&mut *self.slot(), Slot::TakenOver);
+        if let Slot::Waits(call, waker) = slot {
+            runtime.spawn(call);
+            // Who waits is woken by the reply itself, once it has asked for that.
+            waker.wake();
+        }
+    }
+}
+
 /// A task that is about to take what waits.
 struct Gathering(Option<Arc<Lane>>);
 
@@ -350,10 +467,14 @@ impl Drop for Gathering {
             state.gathering = false;
             let queue = std::mem::take(&mut state.queue);
             drop(state);
-            for waiting in queue {
-                waiting.answer(Err(Failure::runtime_stopped(Arc::clone(&lane.address))));
-            }
+            fail(queue, &Failure::runtime_stopped(Arc::clone(&lane.address)));
         }
+    }
+}
+
+fn fail(queue: VecDeque<Waiting>, failure: &Failure) {
+    for waiting in queue {
+        waiting.answer(Err(failure.clone()));
     }
 }
 
@@ -363,19 +484,42 @@ impl Drop for CallDone {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.calls -= 1;
+        if state.calls > 0 {
+            return;
+        }
+        state.put_back();
+        if let Link::Down(failure) = &state.link {
+            let failure = failure.clone();
+            let queue = std::mem::take(&mut state.queue);
+            drop(state);
+            return fail(queue, &failure);
+        }
         self.0.pump(state);
     }
 }
 
 impl State {
-    fn take_batch(&mut self) -> Vec<Waiting> {
-        let mut batch = Vec::new();
+    /// What goes again comes before everything else, in its old order. What nobody waits
+    /// for any more stays out: its undo may have run meanwhile.
+    fn put_back(&mut self) {
+        for operations in std::mem::take(&mut self.returned).into_values().rev() {
+            let wanted = operations
+                .into_iter()
+                .filter(|waiting| waiting.ticket.recall());
+            for waiting in wanted.rev() {
+                self.queue.push_front(waiting);
+            }
+        }
+    }
+
+    fn take_batch(&mut self) -> Option<Batch> {
+        let mut operations = Vec::new();
         let mut bytes = 0;
         while let Some(waiting) = self.queue.pop_front() {
             // Full: the next one opens the next call.
             let alone = self.travels_alone(&waiting);
-            let full = bytes + waiting.bytes() > MAX_BYTES || batch.len() == MAX_OPERATIONS;
-            if !batch.is_empty() && (alone || full) {
+            let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == MAX_OPERATIONS;
+            if !operations.is_empty() && (alone || full) {
                 self.queue.push_front(waiting);
                 break;
             }
@@ -383,19 +527,31 @@ impl State {
                 continue;
             }
             bytes += waiting.bytes();
-            batch.push(waiting);
+            operations.push(waiting);
             if alone {
                 break;
             }
         }
-        batch
+        let first = operations.first()?;
+        let by = match first.alone || self.bring_script {
+            true => By::Text,
+            false => By::Hash,
+        };
+        self.bring_script = false;
+        self.departed += 1;
+        Some(Batch {
+            number: self.departed,
+            operations,
+            by,
+        })
     }
 
     fn travels_alone(&self, waiting: &Waiting) -> bool {
-        !self.refused.is_empty()
-            && waiting.operation.parts[..waiting.operation.step.keys]
-                .iter()
-                .any(|key| self.refused.contains(key))
+        waiting.alone
+            || !self.refused.is_empty()
+                && waiting.operation.parts[..waiting.operation.step.keys]
+                    .iter()
+                    .any(|key| self.refused.contains(key))
     }
 }
 
@@ -412,6 +568,11 @@ impl Ticket {
     /// The lane takes it on its way, unless it has been taken out.
     fn send(&self) -> bool {
         self.change(QUEUED, SENT)
+    }
+
+    /// It was not run and goes again, unless nobody waits for it any more.
+    fn recall(&self) -> bool {
+        self.change(SENT, QUEUED)
     }
 
     /// Nobody waits any more: taken out if it is still queued, else marked.
@@ -439,7 +600,7 @@ pub(crate) struct Queued {
     grants: bool,
     lane: Arc<Lane>,
     /// The call that carries it, if nobody else does.
-    carried: Option<Call>,
+    carried: Option<Arc<Carried>>,
 }
 
 impl Queued {
@@ -448,8 +609,8 @@ impl Queued {
     }
 
     fn poll_carried(&mut self, context: &mut Context<'_>) {
-        if let Some(call) = &mut self.carried
-            && call.as_mut().poll(context).is_ready()
+        if let Some(carried) = &self.carried
+            && carried.poll(&self.lane.runtime, context).is_ready()
         {
             self.carried = None;
         }
@@ -482,8 +643,8 @@ impl Drop for Queued {
             self.ticket.give_up();
         }
         // Its reply is still read, and what it left is undone behind it.
-        if let Some(call) = self.carried.take() {
-            self.lane.runtime.spawn(call);
+        if let Some(carried) = self.carried.take() {
+            carried.take_over(&self.lane.runtime);
         }
     }
 }
@@ -554,6 +715,35 @@ mod tests {
         });
     }
 
+    /// Several calls are on their way when the server forgets the script.
+    #[test]
+    fn what_goes_again_keeps_its_order() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(4)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let redis = Arc::new(runtime.block_on(connect(&server)));
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
+                }
+            });
+            let tasks: Vec<_> = (0..6)
+                .map(|task| runtime.spawn(in_order(Arc::clone(&redis), format!("name {task}"))))
+                .collect();
+            let overtaken: usize = tasks
+                .into_iter()
+                .map(|task| runtime.block_on(task).unwrap_or(1))
+                .sum();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(overtaken, 0, "releases that came before their acquires");
+        });
+    }
+
     /// Whoever waits for an operation may stop polling it, as a loop around `select!` does.
     #[test]
     fn what_nobody_polls_keeps_no_reply_from_others() {
@@ -574,6 +764,26 @@ mod tests {
             let unpolled = redis.submit(operation("y", "ours", false));
             let reply = tokio::time::timeout(Duration::from_secs(10), other).await;
             assert!(matches!(reply, Ok(Ok(Value::Nil))), "{reply:?}");
+            assert!(matches!(unpolled.await, Ok(Value::Nil)));
+        });
+    }
+
+    #[test]
+    fn what_nobody_polls_keeps_nothing_from_going_again() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let redis = connect(&server).await;
+            let first = redis.submit(operation("first", "ours", false)).await;
+            assert!(first.is_ok(), "the connection stands: {first:?}");
+            server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
+            let unpolled = redis.submit(operation("x", "ours", false));
+            let release = redis.submit(operation("x", "ours", true));
+            let reply = tokio::time::timeout(Duration::from_secs(10), release).await;
+            assert!(matches!(reply, Ok(Ok(Value::Int(1)))), "{reply:?}");
             assert!(matches!(unpolled.await, Ok(Value::Nil)));
         });
     }

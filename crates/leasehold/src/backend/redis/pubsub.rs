@@ -93,6 +93,14 @@ impl Messages<'_> {
         Ok(())
     }
 
+    /// Wakes whom those messages are for that have come already.
+    fn wake_come(&mut self) -> Result<(), String> {
+        while let Some(message) = unconstrained(self.stream.next()).now_or_never() {
+            self.wake(message)?;
+        }
+        Ok(())
+    }
+
     /// Wakes whom messages are for until `work` is done.
     async fn wake_during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, String> {
         tokio::pin!(work);
@@ -180,7 +188,11 @@ impl<'a> Session<'a> {
         self.asked.fetch_add(names.len(), Ordering::SeqCst);
         let subscribe = timeout(self.reply_limit, self.sink.subscribe(names));
         match self.messages.wake_during(subscribe).await? {
-            Ok(Ok(())) => Ok(Ok(())),
+            Ok(Ok(())) => {
+                // What came before the confirmation must not count as later.
+                self.messages.wake_come()?;
+                Ok(Ok(()))
+            }
             Ok(Err(error)) if error.code() == Some("NOPERM") => Ok(Err(error)),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("a subscription was not confirmed in time".into()),

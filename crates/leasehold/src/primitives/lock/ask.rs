@@ -183,6 +183,9 @@ impl<K: Named> Asker<'_, K> {
                     undo.disarm();
                 }
                 let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
+                if let (Some(held_for), Some(ttl)) = (&self.lock.held_for, ttl) {
+                    held_for.get_or_init(|| ttl);
+                }
                 Ok(Answer::Busy { ttl })
             }
             None => Err(backend.senseless()),

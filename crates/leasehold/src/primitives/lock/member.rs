@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::kind::OneKey;
-use super::{Lock, LockGuard};
+use super::{Lock, LockGuard, Ttl};
 use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,12 +35,28 @@ pub(super) struct Terms<'a> {
     pub(super) owner: Option<&'a Owner>,
 }
 
+/// What a member says to one who asks.
+pub(super) enum Said<T> {
+    Granted(T),
+    /// Somebody holds it, for so much longer if that is known.
+    Busy(Option<Duration>),
+}
+
+impl<T> Said<T> {
+    pub(super) fn granted(self) -> Option<T> {
+        match self {
+            Self::Granted(granted) => Some(granted),
+            Self::Busy(_) => None,
+        }
+    }
+}
+
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
-type Acquiring<'a> = Boxed<'a, Option<LockGuard>>;
+type Acquiring<'a> = Boxed<'a, Said<LockGuard>>;
 
 trait Erased: fmt::Debug + Send + Sync {
     fn acquire<'a>(&'a self, terms: &'a Terms<'a>, until: Until) -> Acquiring<'a>;
-    fn seems_free(&self) -> Boxed<'_, bool>;
+    fn look(&self) -> Boxed<'_, Said<()>>;
     fn key(&self) -> Result<&Key>;
     fn kind(&self) -> String;
     fn channel(&self) -> &str;
@@ -49,9 +66,11 @@ trait Erased: fmt::Debug + Send + Sync {
 
 impl<K: OneKey> Erased for Lock<K> {
     fn acquire<'a>(&'a self, terms: &'a Terms<'a>, until: Until) -> Acquiring<'a> {
+        let held_for = Arc::new(OnceLock::new());
         let lock = Lock {
             settings: terms.settings.clone(),
             owner: terms.owner.map(|owner| owner.in_role(K::ROLE)),
+            held_for: Some(Arc::clone(&held_for)),
             ..self.clone()
         };
         let deadline = match until {
@@ -59,11 +78,25 @@ impl<K: OneKey> Erased for Lock<K> {
             Until::At(instant) => Deadline::At(self.context.clock.moment_of(instant)),
             Until::Never => Deadline::Never,
         };
-        Box::pin(async move { K::acquire_by(&lock, deadline).await })
+        Box::pin(async move {
+            Ok(match K::acquire_by(&lock, deadline).await? {
+                Some(guard) => Said::Granted(guard),
+                None => Said::Busy(held_for.get().copied()),
+            })
+        })
     }
 
-    fn seems_free(&self) -> Boxed<'_, bool> {
-        Box::pin(async move { Ok(!self.kind.is_exclusive() || !self.is_locked().await?) })
+    fn look(&self) -> Boxed<'_, Said<()>> {
+        Box::pin(async move {
+            if !self.kind.is_exclusive() {
+                return Ok(Said::Granted(()));
+            }
+            Ok(match self.remaining_ttl().await? {
+                Ttl::Free => Said::Granted(()),
+                Ttl::NoExpiry => Said::Busy(None),
+                Ttl::Left(ttl) => Said::Busy(Some(ttl)),
+            })
+        })
     }
 
     fn key(&self) -> Result<&Key> {
@@ -92,17 +125,13 @@ impl<K: OneKey> Erased for Lock<K> {
 }
 
 impl Member {
-    pub(super) async fn acquire(
-        &self,
-        terms: &Terms<'_>,
-        until: Until,
-    ) -> Result<Option<LockGuard>> {
+    pub(super) async fn acquire(&self, terms: &Terms<'_>, until: Until) -> Result<Said<LockGuard>> {
         self.0.acquire(terms, until).await
     }
 
     /// Whether it is worth asking for it. Changes nothing.
-    pub(super) async fn seems_free(&self) -> Result<bool> {
-        self.0.seems_free().await
+    pub(super) async fn look(&self) -> Result<Said<()>> {
+        self.0.look().await
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {

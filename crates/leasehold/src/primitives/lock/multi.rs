@@ -157,8 +157,17 @@ impl Gathering<'_> {
 
     /// Asks these at once: those of one server travel as one call.
     async fn ask(&self, members: &[Member]) -> Vec<Answer> {
-        let asks = members.iter();
-        join_all(asks.map(|member| member.acquire(&self.terms, Until::Now))).await
+        join_all(
+            members
+                .iter()
+                .map(|member| self.acquire(member, Until::Now)),
+        )
+        .await
+    }
+
+    async fn acquire(&self, member: &Member, until: Until) -> Answer {
+        let said = member.acquire(&self.terms, until).await?;
+        Ok(said.granted())
     }
 
     /// `None` when the deadline has passed first.
@@ -218,7 +227,7 @@ impl Gathering<'_> {
                 }
             }
             if let Some(member) = self.members.get(held.len()) {
-                match member.acquire(&self.terms, self.until()).await {
+                match self.acquire(member, self.until()).await {
                     Ok(Some(guard)) => held.push(HeldMember::new(guard)),
                     Ok(None) => return Ok(None),
                     // What was left of the time was less than an answer takes; it was

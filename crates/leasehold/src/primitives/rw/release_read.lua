@@ -22,10 +22,11 @@ local function release_read(lock, timeout, hold, channel)
   end
   -- Going through thousands of readers at each release would keep the server busy for
   -- seconds when they leave together. Of many, one release in so many does it: until
-  -- then the lock's expiry is later than it has to be, which harms nobody.
+  -- then the lock's expiry is later than it has to be, which harms nobody while somebody
+  -- reads. The many may all be dead, though, and then a writer would wait for nobody.
   if fields > 64 then
     local turn = redis.call('TIME')[2] + (tonumber(string.match(hold, '%d+$')) or 0)
-    if turn % fields >= 64 then
+    if turn % fields >= 64 and anyone(lock) then
       return held
     end
   end

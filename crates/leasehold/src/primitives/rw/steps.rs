@@ -96,7 +96,7 @@ pub(crate) static WITHDRAW: Step = Step {
 
 pub(crate) static RELEASE_READ: Step = Step {
     name: "rw.release_read",
-    lua: lua!("left.lua", "settle.lua", "release_read.lua"),
+    lua: lua!("left.lua", "settle.lua", "anyone.lua", "release_read.lua"),
     keys: 2,
     args: 2,
     grants: false,
@@ -111,7 +111,9 @@ pub(crate) static RELEASE_READ: Step = Step {
         }
         let writes = keyspace.hget(lock, b"mode")?.as_deref() == Some(b"write");
         let fields = keyspace.hlen(lock)?;
-        if fields == 1 || !(writes || fields > 64 && !has_its_turn(keyspace, hold, fields)) {
+        let put_off =
+            fields > 64 && !has_its_turn(keyspace, hold, fields) && anyone(keyspace, lock)?;
+        if fields == 1 || !(writes || put_off) {
             settle(keyspace, lock, channel, b"0")?;
         }
         Ok(Value::Int(held.into()))
@@ -472,6 +474,17 @@ fn has_its_turn(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     let turn = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
     turn % fields as u64 <= 63
+}
+
+/// `anyone.lua`.
+fn anyone(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
+    let some = keyspace.hgetall(lock)?.into_iter().take(64);
+    let counted = some.filter_map(|(field, value)| Some((hold_count(&field, &value)?, field)));
+    let counted: Vec<_> = counted.collect();
+    let mut left = counted
+        .into_iter()
+        .map(|(count, field)| left(keyspace, lock, &field, count));
+    Ok(left.any(|left| left > 0))
 }
 
 /// Notes that a writer waits.

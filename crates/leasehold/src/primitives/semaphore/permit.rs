@@ -110,7 +110,8 @@ impl SemaphorePermit {
     ///
     /// # Panics
     ///
-    /// When `other` is of another semaphore or client.
+    /// When `other` is of another semaphore or client, or both together are 2^32 permits or
+    /// more. Then nothing changes here, and `other` is given back.
     pub fn merge(&mut self, mut other: Self) {
         assert!(
             self.names.key == other.names.key && Arc::ptr_eq(&self.context, &other.context),
@@ -118,7 +119,9 @@ impl SemaphorePermit {
             self.names.key,
             other.names.key
         );
-        self.permits += std::mem::take(&mut other.permits);
+        let both = self.permits.checked_add(other.permits);
+        self.permits = both.expect("both together are fewer than 2^32 permits");
+        other.permits = 0;
     }
 
     /// How many permits these are.

@@ -13,7 +13,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::lock::LockGuard;
-use crate::primitives::lock::member::{Member, Terms, Until};
+use crate::primitives::lock::member::{Member, Said, Terms, Until};
 use crate::primitives::lock::whole::Whole;
 use crate::wait::{Answer, Ask};
 
@@ -60,13 +60,26 @@ impl Pace {
 /// What the servers have said so far.
 struct Votes<'a, T> {
     granted: Vec<(&'a Member, T)>,
-    busy: usize,
+    /// How many were granted in vain, and given back.
+    given_back: usize,
+    /// What is left to those who hold the others, as far as the servers say.
+    busy: Vec<Option<Duration>>,
     errors: Vec<Error>,
+}
+
+impl<T> Votes<'_, T> {
+    /// When so many of them can be free; `None` if that is not known.
+    fn free_in(&self, quorum: usize) -> Option<Duration> {
+        let free = std::iter::repeat_n(Duration::ZERO, self.given_back);
+        let mut left: Vec<_> = free.chain(self.busy.iter().flatten().copied()).collect();
+        left.sort_unstable();
+        left.get(quorum - 1).copied()
+    }
 }
 
 impl<'a> Round<'a> {
     /// One server's vote. Dropped, or past its time, it is undone there.
-    async fn vote(&self, member: &'a Member) -> Result<Option<LockGuard>> {
+    async fn vote(&self, member: &'a Member) -> Result<Said<LockGuard>> {
         self.trust(member)?;
         let vote = member.acquire(&self.terms, Until::Now);
         let granted = self.in_time(member, vote).await?;
@@ -76,10 +89,9 @@ impl<'a> Round<'a> {
     }
 
     /// What one server's vote would be, without taking anything.
-    async fn look(&self, member: &'a Member) -> Result<Option<()>> {
+    async fn look(&self, member: &'a Member) -> Result<Said<()>> {
         self.trust(member)?;
-        let free = self.in_time(member, member.seems_free()).await?;
-        Ok(free.then_some(()))
+        self.in_time(member, member.look()).await
     }
 
     async fn in_time<T>(
@@ -117,9 +129,9 @@ impl<'a> Round<'a> {
         failure.into_error(self.key)
     }
 
-    /// Asks all, until all have answered, no majority can be had any more, or there is one
-    /// and the others have had as long again.
-    async fn votes<T, F: Future<Output = Result<Option<T>>>>(
+    /// Asks all, until all have answered; or there is a majority, or none can be had any
+    /// more, and the others have had as long again.
+    async fn votes<T, F: Future<Output = Result<Said<T>>>>(
         &self,
         ask: impl Fn(&'a Member) -> F,
     ) -> Votes<'a, T> {
@@ -134,7 +146,8 @@ impl<'a> Round<'a> {
             .collect();
         let mut votes = Votes {
             granted: Vec::new(),
-            busy: 0,
+            given_back: 0,
+            busy: Vec::new(),
             errors: Vec::new(),
         };
         let mut patience = None;
@@ -152,16 +165,24 @@ impl<'a> Round<'a> {
             };
             match next {
                 None => return votes,
-                Some((member, Ok(Some(granted)))) => votes.granted.push((member, granted)),
-                Some((_, Ok(None))) => votes.busy += 1,
+                Some((member, Ok(Said::Granted(granted)))) => votes.granted.push((member, granted)),
+                Some((_, Ok(Said::Busy(left)))) => votes.busy.push(left),
                 Some((_, Err(error))) => votes.errors.push(error),
             }
-            if votes.granted.len() >= self.quorum {
-                // A server more makes the hold stronger, and is worth some of the time.
+            let majority = votes.granted.len() >= self.quorum;
+            let none = votes.granted.len() + asked.len() < self.quorum;
+            if none {
+                // Before anything else: others can use them.
+                votes.given_back += votes.granted.drain(..).count();
+            }
+            if none && !self.waits {
+                return votes;
+            }
+            if majority || none {
+                // A server more makes the hold stronger, or says how long to wait: worth
+                // some of the time.
                 const LEAST: Duration = Duration::from_millis(5);
                 patience.get_or_insert_with(|| Instant::now() + began.elapsed().max(LEAST));
-            } else if votes.granted.len() + asked.len() < self.quorum {
-                return votes;
             }
         }
     }
@@ -183,13 +204,14 @@ impl<'a> Round<'a> {
     }
 
     /// There is no majority: for want of answers, or because it is held.
-    fn refused(&self, errors: &[Error]) -> Result<Answer<LockGuard>, Failure> {
-        if errors.len() > self.members.len() - self.quorum {
-            return Err(self.failure(errors));
+    fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
+        if votes.errors.len() > self.members.len() - self.quorum {
+            return Err(self.failure(&votes.errors));
         }
-        // How long it is held is for the servers to say, and they differ.
-        let ttl = Some(self.terms.settings.poll_cap);
-        Ok(Answer::Busy { ttl })
+        // A hold without expiry on some of them is no reason to end the wait.
+        let cap = self.terms.settings.poll_cap;
+        let ttl = votes.free_in(self.quorum).unwrap_or(cap);
+        Ok(Answer::Busy { ttl: Some(ttl) })
     }
 
     /// Why there can be no majority: what each of those servers says that did not answer.
@@ -243,7 +265,7 @@ impl Ask for Round<'_> {
         if self.vain.load(Ordering::Relaxed) > 0 {
             let looks = self.votes(|member| self.look(member)).await;
             if looks.granted.len() < self.quorum {
-                return self.refused(&looks.errors);
+                return self.refused(&looks);
             }
         }
         let began = Instant::now();
@@ -251,12 +273,9 @@ impl Ask for Round<'_> {
         if votes.granted.len() >= self.quorum {
             return self.hold(votes.granted).map(Answer::Granted);
         }
-        let some = !votes.granted.is_empty();
-        // Given back before anything else: others can use them.
-        drop(votes.granted);
-        if some && self.waits {
+        if votes.given_back > 0 && self.waits {
             self.step_back(began.elapsed()).await;
         }
-        self.refused(&votes.errors)
+        self.refused(&votes)
     }
 }

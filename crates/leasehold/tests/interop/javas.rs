@@ -1,0 +1,68 @@
+//! Clients of Redisson in processes that all tests share, and in one that can be killed.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_testkit::redisson::RedissonThread;
+use leasehold_testkit::{Redisson, RedissonVersion};
+
+use crate::support::eventually;
+use crate::what::What;
+
+/// A client of Redisson's; it is closed when this is dropped.
+pub(crate) struct JavaClient {
+    redisson: &'static Redisson,
+    name: String,
+}
+
+impl JavaClient {
+    pub(crate) fn new(version: RedissonVersion, url: &str, watchdog: Option<Duration>) -> Self {
+        static CLIENTS: AtomicU32 = AtomicU32::new(0);
+        let redisson = jvm(version);
+        let name = format!("c{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
+        redisson.client_at(&name, url, watchdog).unwrap();
+        Self { redisson, name }
+    }
+
+    pub(crate) fn thread(&self, name: &str) -> RedissonThread {
+        self.redisson.thread(&self.name, name)
+    }
+}
+
+impl Drop for JavaClient {
+    fn drop(&mut self) {
+        // A test that fails has other troubles.
+        let _ = self.redisson.close_client(&self.name);
+    }
+}
+/// One for all tests of a version: to start one takes longer than most of them. It ends
+/// with this process, which closes its input.
+fn jvm(version: RedissonVersion) -> &'static Redisson {
+    static JVMS: [OnceLock<Redisson>; 2] = [const { OnceLock::new() }; 2];
+    let at = RedissonVersion::ALL.iter().position(|one| *one == version);
+    // Its clients say where they connect.
+    JVMS[at.unwrap()].get_or_init(|| Redisson::start(version, "redis://127.0.0.1:1"))
+}
+
+/// Waits until each of these Java threads sleeps: what "wakes all" wakes those only.
+pub(crate) async fn asleep(threads: &[&RedissonThread]) {
+    eventually("Java's waiters sleep", async || {
+        threads.iter().all(|thread| thread.sleeps())
+    })
+    .await;
+}
+
+/// A process of its own, which can be killed, and a thread that has the lock there.
+pub(crate) fn java_that_holds(
+    version: RedissonVersion,
+    what: What,
+    url: &str,
+    watchdog: Duration,
+) -> Redisson {
+    let redisson = Redisson::start(version, url);
+    redisson.client("c", Some(watchdog)).unwrap();
+    let thread = redisson.thread("c", "t").kind(what.java(version));
+    thread.lock(what.name()).unwrap();
+    redisson
+}
