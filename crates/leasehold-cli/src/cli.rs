@@ -64,8 +64,9 @@ Exit codes:
 must ask for the same number: another one changes the limit for all.
 
 The command finds the lock's name in $LEASEHOLD_NAME, and with --fenced the hold's fencing token in
-$LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks it. INT, TERM, HUP, QUIT, USR1 and USR2 are
-passed on to it and its process group.
+$LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks it, one for all
+locks with --also and --redlock. It goes with every kind of lock that one holds at a time: not with
+--read and --limit. INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to it and its process group.
 
 The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while
 there is still time to clean up (--grace), and KILL before the lease is over. If somebody takes the
@@ -106,6 +107,11 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) kind: KindOfLock,
+
+    /// Takes a fencing token with the lock; the command finds it in $LEASEHOLD_TOKEN
+    // What several hold at a time has no number that says who came last.
+    #[arg(long, conflicts_with_all = ["read", "limit"])]
+    pub(crate) fenced: bool,
 
     /// Holds this lock as well; all of them, or none (can be repeated)
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
@@ -161,11 +167,6 @@ pub(crate) struct KindOfLock {
     /// Takes the write side of a read-write lock: the command runs alone
     #[arg(long)]
     pub(crate) write: bool,
-
-    /// Takes a fencing token with the lock; the command finds it in $LEASEHOLD_TOKEN
-    // Several locks have several tokens, and no one number that rises.
-    #[arg(long, conflicts_with_all = ["also", "redlock"])]
-    pub(crate) fenced: bool,
 
     /// Lets up to N commands run at a time, over all machines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

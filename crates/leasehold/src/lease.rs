@@ -63,6 +63,11 @@ pub(crate) trait HoldSteps: Send + Sync {
     }
     /// Reads that reply. `None`: nothing says why.
     fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
+    /// Why such a hold has no fencing token, and what to do. `None` when it can have one: it
+    /// keeps everybody else out, and is one field of the hash that has the lock's name.
+    fn unfenced(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What the server says to who asks for a hold.
@@ -112,7 +117,10 @@ struct State {
     over: bool,
     /// A guard was forgotten: nobody gives the hold back.
     forgotten: bool,
+    /// Its fencing token.
     token: Option<u64>,
+    /// The token of several locks that is this one's too.
+    raised_to: Option<u64>,
     lost: Option<LossReason>,
     failing: Option<(Moment, String)>,
     /// When the watchdog looks at it next.
@@ -163,6 +171,7 @@ impl Hold {
                 over: false,
                 forgotten: false,
                 token: None,
+                raised_to: None,
                 lost: None,
                 failing: None,
                 due: None,
@@ -222,9 +231,25 @@ impl Hold {
         state.check(now).is_none()
     }
 
-    /// The fencing token that came with the grant.
+    /// The fencing token that came with the grant, or was drawn later.
     pub(crate) fn token(&self) -> Option<u64> {
         self.state().token
+    }
+
+    /// A token was drawn for it. It has the first one for good, and that is returned.
+    pub(crate) fn drew(&self, token: u64) -> u64 {
+        *self.state().token.get_or_insert(token)
+    }
+
+    /// Its lock gives no token below this one any more.
+    pub(crate) fn raised(&self, token: u64) {
+        let mut state = self.state();
+        state.raised_to = state.raised_to.max(Some(token));
+    }
+
+    /// The greatest token that its lock was raised to for it.
+    pub(crate) fn raised_to(&self) -> Option<u64> {
+        self.state().raised_to
     }
 
     /// The lease that the watchdog asks for now: all of it, or what is left of a fixed one.

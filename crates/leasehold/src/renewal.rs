@@ -331,11 +331,7 @@ async fn ask_to_renew(
             Ok(Some(Duration::from_millis(left_ms.unsigned_abs())))
         }
         Ok(_) => {
-            if !hold.is_over() {
-                let reason = why_lost(backend, hold, clock).await;
-                tracing::error!(key = %hold.key, %reason, "lock lost");
-                hold.lose(reason);
-            }
+            is_gone(backend, hold, clock).await;
             Ok(None)
         }
         // Something else stands there, so the hold does not.
@@ -354,6 +350,15 @@ async fn ask_to_renew(
             hold.failed_to_renew(sent, &failure);
             Err(failure)
         }
+    }
+}
+
+/// The server says that it does not have a hold any more: its holder is told why.
+pub(crate) async fn is_gone(backend: &Backend, hold: &Hold, clock: Clock) {
+    if !hold.is_over() {
+        let reason = why_lost(backend, hold, clock).await;
+        tracing::error!(key = %hold.key, %reason, "lock lost");
+        hold.lose(reason);
     }
 }
 

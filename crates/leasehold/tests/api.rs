@@ -47,6 +47,7 @@ async fn futures_are_send() {
     let guard = lock.acquire().await.unwrap();
     future_is_send(&guard.lost());
     future_is_send(&guard.extend(wait));
+    future_is_send(&guard.fencing_token());
     future_is_send(&guard.protect(async {}));
     future_is_send(&guard.release());
 }

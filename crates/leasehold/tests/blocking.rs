@@ -92,6 +92,18 @@ fn an_owners_guard_may_be_sent_to_another_thread() {
 }
 
 #[test]
+fn a_threads_holds_have_tokens_that_rise() {
+    let client = Client::embedded();
+    let both = MultiLock::new([client.lock("x"), client.lock("y")]).unwrap();
+    let first = both.acquire().unwrap();
+    let token = first.fencing_token().unwrap();
+    first.release().unwrap();
+    let second = client.lock("y").acquire().unwrap();
+    assert!(second.fencing_token().unwrap() > token);
+    second.release().unwrap();
+}
+
+#[test]
 fn threads_under_one_lock_never_overlap() {
     let server = RedisServer::start().unwrap();
     let recorder = Recorder::new();

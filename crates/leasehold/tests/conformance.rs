@@ -32,6 +32,7 @@ mod on_embedded {
     mod rw;
     mod rw_cancel;
     mod semaphore;
+    mod tokens;
     mod wait;
 }
 
@@ -56,6 +57,7 @@ mod on_server {
     mod rw;
     mod rw_cancel;
     mod semaphore;
+    mod tokens;
     mod wait;
 }
 
@@ -73,6 +75,7 @@ mod on_server_with_resp3 {
     mod red;
     mod rw;
     mod semaphore;
+    mod tokens;
     mod wait;
 }
 
@@ -116,4 +119,19 @@ mod fair_on_server {
     mod cancel;
     mod lock;
     mod wait;
+}
+
+/// Its counter stays.
+#[path = "conformance"]
+mod fenced_on_embedded {
+    pub(super) use crate::support::embedded_place as place;
+    pub(super) use crate::support::fenced_lock as lock_of;
+    mod cancel;
+}
+
+#[path = "conformance"]
+mod fenced_on_server {
+    pub(super) use crate::support::fenced_lock as lock_of;
+    pub(super) use crate::support::server_place as place;
+    mod cancel;
 }

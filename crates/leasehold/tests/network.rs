@@ -104,6 +104,53 @@ async fn a_maximum_hold_time_is_over_by_the_holders_own_clock() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_token_whose_answer_is_lost_is_asked_for_again_and_one_that_comes_late_is_none() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let mut draws = 0;
+    network.on_request(move |request| {
+        draws += usize::from(request.step == "fenced.draw");
+        match (request.step, draws) {
+            ("fenced.draw", 1) => Fate::default().reply_lost(),
+            ("fenced.draw", 2) => Fate::default().again_after(100 * MS),
+            _ => Fate::default(),
+        }
+    });
+    let guard = client.lock("x").acquire().await.unwrap();
+    let error = guard.fencing_token().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert_eq!(guard.token(), None);
+    let token = guard.fencing_token().await.unwrap();
+    guard.release().await.unwrap();
+    let next = client.lock("x").acquire().await.unwrap();
+    let after = next.fencing_token().await.unwrap();
+    assert!(after > token);
+    // The second request comes again, for a hold that is gone.
+    sleep(200 * MS).await;
+    let last = server.client().fenced_lock("x").last_token().await.unwrap();
+    assert_eq!(last, Some(after));
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_of_a_majority_does_not_wait_for_a_server_that_is_silent() {
+    let servers = [Embedded::new(), Embedded::new(), Embedded::new()];
+    let (clients, networks): (Vec<_>, Vec<_>) = servers.iter().map(over_network).unzip();
+    for network in &networks {
+        network.on_request(takes(MS));
+    }
+    let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
+    let guard = lock.distrust_restarted(false).acquire().await.unwrap();
+    assert_eq!(guard.members().len(), 3);
+    networks[1].freeze(true);
+    let start = Instant::now();
+    guard.fencing_token().await.unwrap();
+    assert!(start.elapsed() <= 4 * MS, "two round trips and no more");
+    networks[1].freeze(false);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_connection_is_an_error_at_once() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);

@@ -29,10 +29,38 @@ fn command_of_a_fenced_lock_finds_a_token_that_rises() {
         let token = done.stdout.trim().strip_prefix("token=").map(str::to_owned);
         token.unwrap_or_else(|| panic!("{done}"))
     };
-    let first: u64 = token(&["--fenced"]).parse().expect("a number");
-    let second: u64 = token(&["--fenced"]).parse().expect("a number");
-    assert!(second > first, "{second} after {first}");
+    let kinds: [&[&str]; 5] = [
+        &[],
+        &["--fair"],
+        &["--also", "other", "--fair"],
+        &["--write"],
+        &["--also", "other"],
+    ];
+    let mut last = 0;
+    for kind in kinds.into_iter().chain(kinds) {
+        let token = token(&[kind, &["--fenced"]].concat());
+        let token: u64 = token.parse().expect("a number");
+        assert!(token > last, "{kind:?}: {token} after {last}");
+        last = token;
+    }
     assert_eq!(token(&[]), "", "a lock without a token inherits none");
+}
+
+#[test]
+fn command_that_can_have_no_token_is_not_run_and_the_lock_is_free() {
+    let server = server();
+    let counter = "redisson_lock_token:{job}";
+    server.command(&["HSET", counter, "a", "b"]).expect("HSET");
+    for kind in [
+        &["--fair", "--fenced"][..],
+        &["--also", "other", "--fenced"],
+    ] {
+        let run = done(&mut run_script(&server, kind, "echo ran"));
+        let run = run.expect_on_stderr(counter);
+        assert_ne!(run.code(), 0);
+        assert_eq!(run.stdout, "");
+        assert!(is_free(&server), "{run}");
+    }
 }
 
 #[test]
@@ -88,10 +116,9 @@ fn kinds_of_locks_exclude_each_other_on_the_command_line() {
     for options in [
         &["--fair", "--read"][..],
         &["--read", "--write"],
-        &["--fenced", "--fair"],
-        // Several locks have no one token.
-        &["--fenced", "--also", "other"],
-        &["--fenced", "--redlock", "redis://127.0.0.1"],
+        // Several hold it at a time.
+        &["--fenced", "--read"],
+        &["--fenced", "--limit", "2"],
     ] {
         let mut run = run_script(&server, options, "true");
         done(&mut run)

@@ -66,6 +66,13 @@ fn command_runs_while_a_majority_of_the_servers_is_there() {
     });
     assert!(told.contains("75"), "{told}");
     end(holder);
+    let fenced = [&wait[..], &["--fenced"]].concat();
+    let tokens = [(); 2].map(|()| {
+        let done = done(&mut run(&fenced, "echo $LEASEHOLD_TOKEN")).expect_code(0);
+        let token = done.stdout.trim().parse::<u64>();
+        token.unwrap_or_else(|_| panic!("{done}"))
+    });
+    assert!(tokens[1] > tokens[0], "{tokens:?}");
     // Without a majority there is no lock, and the message names the servers.
     servers[2].kill().expect("it runs");
     let outage = [&lease[..], &["--outage-limit", "500ms"]].concat();

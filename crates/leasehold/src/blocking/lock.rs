@@ -319,6 +319,13 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
             .block_on("LockGuard::extend", self.inner().extend(lease))
     }
 
+    /// This hold's fencing token; see
+    /// [`LockGuard::fencing_token`](crate::LockGuard::fencing_token).
+    pub fn fencing_token(&self) -> Result<u64> {
+        self.runtime
+            .block_on("LockGuard::fencing_token", self.inner().fencing_token())
+    }
+
     /// Leaves the lock to its lease; see
     /// [`LockGuard::forget`](crate::LockGuard::forget).
     pub fn forget(mut self) {

@@ -21,14 +21,25 @@ pub(super) const SUITE: Suite = Suite {
 fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
     let text = |text: &str| text.as_bytes().to_vec();
     let counter = format!("{key}:token");
+    let counter_ms = ["0", "900000"][usize::from(variant % 2)];
     let parts = match step.name {
         "fenced.acquire" => {
-            let counter_ms = ["0", "900000"][usize::from(variant % 2)];
             vec![
                 text(key),
                 text(&counter),
                 text(hold),
                 text("60000"),
+                text(counter_ms),
+            ]
+        }
+        "fenced.draw" => vec![text(key), text(&counter), text(hold), text(counter_ms)],
+        "fenced.raise" => {
+            let token = ["5", "1000", "9007199254740990", "9007199254740991"];
+            vec![
+                text(key),
+                text(&counter),
+                text(hold),
+                text(token[usize::from(variant / 2)]),
                 text(counter_ms),
             ]
         }

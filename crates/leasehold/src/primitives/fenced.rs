@@ -1,16 +1,15 @@
 //! The fenced lock: a plain lock whose holds carry a number that rises.
 
+pub(in crate::primitives) mod draw;
 pub(crate) mod steps;
 
 use std::ops::Deref;
-use std::time::Duration;
 
 use super::lock::kind::{Acquire, Made, Named};
 use super::lock::steps::{self as lock_steps, LockHold};
 use super::lock::{Kind, Lock, LockGuard, ask};
 use crate::backend::step::{Operation, Value};
-use crate::config::Peers;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::key::Key;
 use crate::lease::HoldSteps;
 use crate::wait::Deadline;
@@ -25,8 +24,10 @@ use steps::FencedHold;
 /// `docs/fencing.md` has such checks for databases, Redis, HTTP and object stores.
 ///
 /// The lock is the same as the plain [`Lock`] of that name, and so excludes it; but a
-/// plain acquire, here or Redisson's `RLock`, takes no token. The counter is Redisson's
-/// (`RFencedLock`), and both sides count on from each other.
+/// plain acquire takes no token: here its guard can draw one later
+/// ([`LockGuard::fencing_token`], as the guards of other kinds can), Redisson's `RLock`
+/// has none. The counter is Redisson's (`RFencedLock`), and both sides count on from each
+/// other.
 ///
 /// Tokens are whole numbers from 1 to 2^53. Each is greater than the one before, and
 /// at least the server's time in microseconds, so that they rise also after the
@@ -58,32 +59,28 @@ pub type FencedLock = Lock<Fenced>;
 #[non_exhaustive]
 pub struct Fenced;
 
-/// How long a counter that only Rust uses outlives its last use. When it is gone,
-/// tokens go on from the server's time.
-const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
-
 impl Kind for Fenced {
     type Guard = FencedGuard;
 }
 
 impl Acquire for Fenced {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
-        match ask::acquire_by(lock, deadline).await? {
-            Some(guard) if guard.token().is_none() => Err(has_no_token(lock.key()?)),
-            guard => Ok(guard),
+        loop {
+            let Some(guard) = ask::acquire_by(lock, deadline).await? else {
+                return Ok(None);
+            };
+            if guard.token().is_some() {
+                return Ok(Some(guard));
+            }
+            // A re-entry into a hold that was acquired as a plain one.
+            match draw::token_of(guard.share()).await {
+                Ok(_) => return Ok(Some(guard)),
+                // Lost meanwhile: ask anew.
+                Err(_) if !guard.is_held() => {}
+                Err(error) => return Err(error),
+            }
         }
     }
-}
-
-/// A re-entry into a hold that was acquired as a plain one.
-fn has_no_token(key: &Key) -> Error {
-    Error::new(
-        ErrorKind::Misuse,
-        format!(
-            "this owner holds `{key}` as a plain lock, which has no fencing token; acquire it by fenced_lock first"
-        ),
-    )
-    .with_key(key)
 }
 
 impl Named for Fenced {
@@ -93,12 +90,7 @@ impl Named for Fenced {
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         let hold = LockHold::new(key.clone(), lock.channel(), id);
-        let rust_only = lock.context().peers == Peers::RustOnly;
-        Box::new(FencedHold::new(
-            hold,
-            key,
-            rust_only.then_some(COUNTER_LIFE),
-        ))
+        Box::new(FencedHold::new(hold, key, lock.context().peers))
     }
 
     fn inspect(&self, key: &Key) -> Operation {
@@ -172,7 +164,7 @@ impl FencedGuard {
 
 impl Made for FencedGuard {
     fn made(guard: LockGuard) -> Self {
-        // A grant of this kind without a token has no meaning and was refused.
+        // It came with the grant, or was drawn by the re-entry.
         let token = guard.token().unwrap_or_default();
         Self { guard, token }
     }

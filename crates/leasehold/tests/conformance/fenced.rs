@@ -61,18 +61,28 @@ async fn a_re_entry_has_the_token_of_its_hold() {
 }
 
 #[tokio::test]
-async fn a_hold_that_was_acquired_without_a_token_is_not_entered_for_one() {
+async fn a_plain_hold_that_is_entered_for_a_token_gets_one() {
     let place = place();
     let client = place.client().await;
     let owner = client.owner();
     let plain = client.lock("x").owned_by(&owner).acquire().await.unwrap();
     assert_eq!(plain.token(), None);
-    let fenced = client.fenced_lock("x").owned_by(&owner);
-    let error = fenced.acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misuse);
-    assert!(error.to_string().contains("fenced_lock"), "{error}");
+    let lock = client.fenced_lock("x").owned_by(&owner);
+    let fenced = lock.acquire().await.unwrap();
+    assert_eq!(plain.token(), Some(fenced.token()), "it is one hold");
+    for guard in [fenced.into(), plain] {
+        guard.release().await.unwrap();
+    }
+    // One that can't be given a token is not entered for one.
+    place.remove(COUNTER);
+    let stranger = client.lock(COUNTER).acquire().await.unwrap();
+    let plain = client.lock("x").owned_by(&owner).acquire().await.unwrap();
+    let error = lock.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
     assert_eq!(plain.hold_count(), 1, "the refused re-entry has left");
-    plain.release().await.unwrap();
+    for guard in [plain, stranger] {
+        guard.release().await.unwrap();
+    }
     place.is_clean(&[&client]).await;
 }
 

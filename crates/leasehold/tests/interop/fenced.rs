@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::Client;
+use leasehold::{Client, MultiLock};
 use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson};
 
@@ -47,6 +47,35 @@ async fn tokens_go_on_from_each_other() {
     assert_eq!(stored.as_text(), Some(&*last.to_string()));
     let ttl = server.command(&["PTTL", COUNTER]).unwrap();
     assert_eq!(ttl.as_int(), Some(-1), "Java would start again at 1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn java_counts_on_from_what_holds_of_other_kinds_draw() {
+    let (server, _redisson, java, rust) = &place().await;
+    // Further than any clock: only the counter of a member can have led there.
+    const AHEAD: u64 = 1 << 52;
+    let ahead = ["SET", "redisson_lock_token:{y}", &AHEAD.to_string()];
+    server.command(&ahead).unwrap();
+    let both = MultiLock::new([rust.lock("x"), rust.lock("y")]).unwrap();
+    let mut last = 0;
+    for kind in ["plain", "fair", "multi"] {
+        let guard = match kind {
+            "plain" => rust.lock("x").acquire().await.unwrap(),
+            "fair" => rust.fair_lock("x").acquire().await.unwrap(),
+            _ => both.acquire().await.unwrap(),
+        };
+        let token = guard.fencing_token().await.unwrap();
+        assert!(token > last, "{kind}: {token} after {last}");
+        assert_eq!(token > AHEAD, kind == "multi", "{token}");
+        assert_eq!(java.token("x").unwrap().value, token, "Java reads ours");
+        guard.release().await.unwrap();
+        last = java.lock_and_get_token("x").unwrap().value;
+        assert_eq!(last, token + 1, "Java counts on from a {kind} hold's");
+        java.unlock("x").unwrap();
+    }
+    let guard = rust.rw_lock("x").write().await.unwrap();
+    assert_eq!(guard.fencing_token().await.unwrap(), last + 1);
+    guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -203,7 +203,7 @@ fn fenced() -> Primitive {
                     "tokens go on from each other",
                     [
                         tokens,
-                        "each_lock::tokens_grow_over_the_holds_of_all fenced::tokens_go_on_from_each_other",
+                        "each_lock::tokens_grow_over_the_holds_of_all fenced::tokens_go_on_from_each_other fenced::java_counts_on_from_what_holds_of_other_kinds_draw",
                         tokens,
                     ],
                 ),

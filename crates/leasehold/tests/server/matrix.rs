@@ -18,6 +18,10 @@ const NEEDS: &[(&str, &[&str])] = &[
         &["evalsha", "time", "hlen", "hexists", "hvals", "pttl"],
     ),
     ("extend", &["evalsha", "time", "hexists", "pttl", "pexpire"]),
+    (
+        "draw a token",
+        &["evalsha", "time", "hexists", "get", "set"],
+    ),
     ("release", &["evalsha", "hdel"]),
     ("inspect", &["evalsha", "hlen", "hvals", "hgetall", "pttl"]),
     (
@@ -51,6 +55,8 @@ const COMMANDS: &[&str] = &[
     "subscribe",
     "unsubscribe",
 ];
+
+const COUNTER: &str = "redisson_lock_token:{x}";
 
 /// One user's view of a lock that an administrator may hold.
 struct Scene {
@@ -97,8 +103,10 @@ impl Scene {
         self.server.command(&["DUMP", "x"]).unwrap()
     }
 
-    /// Nothing without an end: -2 is no key, -1 one without expiry.
+    /// Nothing without an end, but for the counter of tokens: -2 is no key, -1 one without
+    /// expiry.
     fn every_key_expires(&self, after: &str) {
+        self.server.command(&["DEL", COUNTER]).unwrap();
         for key in self.server.keys() {
             let ttl = self.server.command(&["PTTL", &key]).unwrap();
             assert_ne!(ttl, Reply::Int(-1), "{key} after {after}");
@@ -115,7 +123,7 @@ impl Scene {
                 guard.release().await.unwrap();
                 result.map(|guard| assert!(guard.is_none()))
             }
-            "extend" | "release" => self.with_a_hold(action).await,
+            "extend" | "draw a token" | "release" => self.with_a_hold(action).await,
             "inspect" => {
                 let guard = self.admin.lock("x").acquire().await.unwrap();
                 let result = self.lock().inspect().await;
@@ -152,6 +160,11 @@ impl Scene {
             "extend" => {
                 let result = guard.extend(Duration::from_secs(40)).await;
                 assert!(guard.is_held(), "it is good until its lease ends");
+                guard.forget();
+                result
+            }
+            "draw a token" => {
+                let result = guard.fencing_token().await.map(drop);
                 guard.forget();
                 result
             }

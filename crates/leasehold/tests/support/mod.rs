@@ -6,12 +6,16 @@ pub(crate) mod wire;
 
 use std::time::Duration;
 
-use leasehold::{Activity, Client, ClientBuilder, Embedded, FairLock, Lock};
+use leasehold::{Activity, Client, ClientBuilder, Embedded, FairLock, FencedLock, Lock};
 use leasehold_testkit::{RedisServer, server::Builder};
 
 /// The lock that a test is mounted for.
 pub(crate) fn plain_lock(client: &Client, name: &str) -> Lock {
     client.lock(name)
+}
+
+pub(crate) fn fenced_lock(client: &Client, name: &str) -> FencedLock {
+    client.fenced_lock(name)
 }
 
 /// Its waiters keep their place without asking, so that nothing but a message or the end
@@ -154,6 +158,16 @@ impl Place {
         let keys = || {
             let keys = self.keys().into_iter();
             keys.filter(|key| !kept.contains(&key.as_str()) && !self.is_marker(key))
+                .collect()
+        };
+        is_clean(keys, || self.channels(), clients).await;
+    }
+
+    /// As [`is_clean`](Self::is_clean), but for the counters of fencing tokens, which stay.
+    pub(crate) async fn is_clean_but_for_counters(&self, clients: &[&Client]) {
+        let keys = || {
+            let keys = self.keys().into_iter();
+            keys.filter(|key| !key.starts_with("redisson_lock_token:"))
                 .collect()
         };
         is_clean(keys, || self.channels(), clients).await;

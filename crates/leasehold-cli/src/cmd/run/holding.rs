@@ -19,7 +19,23 @@ impl Holding {
         }
     }
 
-    /// The fencing token, where there is one.
+    /// The same with a fencing token, which a fenced lock has from the start; or an error,
+    /// and it is given back.
+    pub(super) async fn with_token(self) -> Result<Self> {
+        let Self::Lock(guard) = &self else {
+            return Ok(self);
+        };
+        match guard.fencing_token().await {
+            Ok(_) => Ok(self),
+            Err(error) => {
+                // The program ends with this, and then nobody is left to do it.
+                let _ = self.release().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The fencing token, where one was taken.
     pub(super) fn token(&self) -> Option<u64> {
         match self {
             Self::Lock(guard) => guard.token(),

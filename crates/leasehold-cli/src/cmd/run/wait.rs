@@ -95,7 +95,13 @@ impl<'a> Waiting<'a> {
     }
 
     async fn acquire(&self, lock: &dyn Wanted) -> Result<Option<Holding>, Failure> {
-        let mut acquire = Aborted::on_drop(lock.acquire(self.limit));
+        let (held, fenced) = (lock.acquire(self.limit), self.args.fenced);
+        let mut acquire = Aborted::on_drop(async move {
+            match held.await? {
+                Some(guard) if fenced => guard.with_token().await.map(Some),
+                guard => Ok(guard),
+            }
+        });
         if std::io::stderr().is_terminal() {
             tokio::select! {
                 biased;

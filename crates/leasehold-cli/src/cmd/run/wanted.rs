@@ -54,7 +54,8 @@ pub(super) fn wanted(clients: &[Client], args: &Run, name: &str) -> Result<Arc<d
         settings.locks(args, parts, |client, name| {
             client.rw_lock(name).write_lock()
         })
-    } else if kind.fenced {
+    } else if args.fenced {
+        // Its token comes with the grant.
         settings.locks(args, parts, Client::fenced_lock)
     } else {
         settings.locks(args, parts, Client::lock)

@@ -18,16 +18,12 @@ local function acquire(lock, counter, hold, lease_ms, counter_ms)
     -- While this hold is there, nobody else takes a token.
     return { 1, tonumber(string.match(redis.call('GET', counter) or '', '^%d+$')) or 0 }
   end
-  local token = next_token(counter)
+  local token, wrong = next_token(counter)
   if not token then
-    return 'WRONGKIND a fencing counter that is not a number below 2^53'
+    return wrong
   end
-  -- The token first: one that is given to nobody does no harm. Not INCRBY, so that it
-  -- is written as digits: Java could not count on from an exponent.
-  redis.call('SET', counter, string.format('%.0f', token))
-  if counter_ms ~= '0' then
-    redis.call('PEXPIRE', counter, counter_ms)
-  end
+  -- The token first: one that is given to nobody does no harm.
+  note(counter, token, counter_ms)
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then

@@ -5,9 +5,6 @@
 --          text WRONGKIND: not a counter
 
 local function last_token(counter)
-  local last = redis.call('GET', counter) or '0'
-  if not string.match(last, '^%d+$') then
-    return 'WRONGKIND a fencing counter that is not a number below 2^53'
-  end
-  return tonumber(last)
+  local last, wrong = last_given(counter)
+  return last or wrong
 end

@@ -1,11 +1,31 @@
--- The next fencing token: greater than the last one, and at least the server's time
--- in microseconds, so that tokens go on rising when the counter was lost.
-local function next_token(counter)
-  local last = redis.call('GET', counter) or '0'
-  -- Beyond 2^53 a number is not exact here.
-  if not string.match(last, '^%d+$') or tonumber(last) >= 9007199254740991 then
-    return nil
+local function not_a_counter(counter)
+  return 'WRONGKIND a fencing counter (' .. counter .. ') that is not a number below 2^53'
+end
+-- The last token that was given, 0 if there was none; nil, and why, if `counter` is no
+-- counter.
+local function last_given(counter)
+  local last = redis.pcall('GET', counter) or '0'
+  if type(last) == 'table' then
+    if not string.find(last.err, 'WRONGTYPE', 1, true) then return nil, last.err end
+  elseif string.match(last, '^%d+$') then
+    return tonumber(last)
   end
+  return nil, not_a_counter(counter)
+end
+-- The next one: greater than the last one, and at least the server's time in
+-- microseconds, so that tokens go on rising when the counter was lost.
+local function next_token(counter)
+  local last, wrong = last_given(counter)
+  if not last then return nil, wrong end
+  -- Beyond 2^53 a number is not exact here.
+  if last >= 9007199254740991 then return nil, not_a_counter(counter) end
   local time = redis.call('TIME')
-  return math.max(tonumber(last) + 1, time[1] * 1000000 + time[2])
+  return math.max(last + 1, time[1] * 1000000 + time[2])
+end
+-- As digits, which INCRBY would not do: Java could not count on from an exponent.
+local function note(counter, token, counter_ms)
+  redis.call('SET', counter, string.format('%.0f', token))
+  if counter_ms ~= '0' then
+    redis.call('PEXPIRE', counter, counter_ms)
+  end
 end

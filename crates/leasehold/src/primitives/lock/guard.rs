@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::guard::Share;
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::primitives::fenced::draw;
 
 /// Proof that the lock is held: what [`Lock::acquire`](crate::Lock::acquire) gives.
 ///
@@ -267,11 +268,65 @@ impl LockGuard {
         }
     }
 
-    /// The fencing token of this hold, for a lock that has one: see
-    /// [`FencedLock`](crate::FencedLock).
+    /// The fencing token of this hold: a number that rises from hold to hold of a name,
+    /// whichever kind of lock draws it, for a resource that refuses a late holder (see
+    /// [`FencedLock`](crate::FencedLock), whose guards have one from the start). It is drawn
+    /// from the server at the first call, and from then on the same for all guards of this
+    /// hold; [`token`](Self::token) shows it.
+    ///
+    /// A [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock) have one number for
+    /// all members: greater than what was drawn before for any of them, and whoever draws
+    /// for any of them next has a greater one; of a `RedLock`, by its majority. That takes a
+    /// second round trip.
+    ///
+    /// All who share the resource have to use a token. A hold that draws none leaves no
+    /// trace in the numbers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::MultiLock;
+    ///
+    /// let client = leasehold::Client::embedded();
+    /// let both = MultiLock::new([client.lock("ann"), client.lock("bob")])?;
+    /// let guard = both.acquire().await?;
+    /// let token = guard.fencing_token().await?; // goes with every change to either
+    /// guard.release().await?;
+    /// let guard = client.fair_lock("bob").acquire().await?;
+    /// assert!(guard.fencing_token().await? > token);
+    /// # guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is not held any more: then
+    /// none is given, also not one that was drawn before. `Misuse` for what several hold at
+    /// a time: the read side of a read-write lock and a [`GroupLock`](crate::GroupLock), by
+    /// itself or as a member. `WrongKind` when the counter's key holds something else.
+    /// `Unavailable` or `OutcomeUnknown` when no server answered; it can be asked again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is left behind. A number that was drawn and not heard of is given to nobody.
+    #[doc(alias = "lockAndGetToken")]
+    pub async fn fencing_token(&self) -> Result<u64> {
+        match &self.body {
+            Body::One(share) => draw::token_of(share).await,
+            Body::Whole(whole) => Box::pin(whole.fencing_token()).await,
+        }
+    }
+
+    /// The fencing token of this hold, as far as it is known: of a
+    /// [`FencedLock`](crate::FencedLock) from the start, else once
+    /// [`fencing_token`](Self::fencing_token) has drawn it. It is never that of another
+    /// hold, whatever has become of this one.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
-        self.one()?.hold().token()
+        match &self.body {
+            Body::One(share) => share.hold().token(),
+            Body::Whole(whole) => whole.parts.token(),
+        }
     }
 
     /// The name of the lock.

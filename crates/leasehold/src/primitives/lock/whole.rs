@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::lease::{Hold, next_number};
 use crate::loss::LossReason;
+use crate::primitives::fenced::draw;
 
 /// The guards of the members, and what they are together.
 pub(super) struct Whole {
@@ -31,6 +32,8 @@ pub(super) struct Parts {
     pub(super) number: u64,
     /// Which loss was too much. Set once, so that whoever asks is told the same.
     broken: OnceLock<LossReason>,
+    /// The fencing token of this guard.
+    token: OnceLock<u64>,
 }
 
 struct Part {
@@ -55,6 +58,7 @@ impl Whole {
             key: key.clone(),
             number: next_number(),
             broken: OnceLock::new(),
+            token: OnceLock::new(),
         });
         Self {
             guards: held.into_iter().map(|(_, guard)| guard).collect(),
@@ -67,32 +71,113 @@ impl Whole {
         let loss = self.parts.loss();
         let releases = self.guards.into_iter().map(LockGuard::release);
         let results = join_all(releases.map(Box::pin)).await;
-        self.parts.judge("releasing", loss, results)
+        let results = self.parts.parts.iter().zip(results);
+        self.parts.judge("releasing", loss, results).map(drop)
     }
 
     pub(super) async fn extend(&self, lease: Duration) -> Result<()> {
         let extensions = self.guards.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
-        self.parts.judge("extending", self.parts.loss(), results)
+        let results = self.parts.parts.iter().zip(results);
+        let loss = self.parts.loss();
+        self.parts.judge("extending", loss, results).map(drop)
+    }
+
+    /// One number for all. Enough members draw, and it is the greatest of what they have: so
+    /// it is above what any holder before has had, who had raised enough of them. And enough
+    /// are raised to it while they are held: so it is below what comes next.
+    pub(super) async fn fencing_token(&self) -> Result<u64> {
+        let shares = || self.guards.iter().map(LockGuard::share);
+        for share in shares() {
+            draw::check_kind(share.hold())?;
+        }
+        self.parts.check()?;
+        if let Some(token) = self.parts.token() {
+            return Ok(token);
+        }
+        let mut drawn = self.parts.drawn();
+        if drawn.len() < self.parts.quorum {
+            drawn = self.enough(shares().map(draw::token_of)).await?;
+        }
+        // What its owner has had for these before, by another guard of the whole.
+        let raised = self.parts.parts.iter();
+        let raised = raised.filter_map(|part| part.hold.raised_to());
+        let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
+        self.enough(shares().map(|share| draw::raise(share, token)))
+            .await?;
+        Ok(*self.parts.token.get_or_init(|| token))
+    }
+
+    /// Waits until enough members have done what each is asked for, or too many have failed.
+    async fn enough<T>(
+        &self,
+        asks: impl Iterator<Item = impl Future<Output = Result<T>>>,
+    ) -> Result<Vec<T>> {
+        let parts = self.parts.parts.iter();
+        let mut asked: FuturesUnordered<_> = parts
+            .zip(asks)
+            .map(|(part, ask)| async move { (part, ask.await) })
+            .collect();
+        let (mut results, mut failed) = (Vec::new(), 0);
+        while let Some((part, result)) = asked.next().await {
+            failed += usize::from(result.is_err());
+            results.push((part, result));
+            if failed > self.parts.spare() || results.len() - failed == self.parts.quorum {
+                break;
+            }
+        }
+        let loss = self.parts.loss();
+        self.parts
+            .judge("drawing a fencing token of", loss, results)
     }
 }
 
 impl Parts {
-    /// Enough have done it, or what the others say.
-    fn judge(&self, what: &str, loss: Option<LossReason>, results: Vec<Result<()>>) -> Result<()> {
-        let mut errors = Vec::new();
+    /// What enough have done, or what the others say.
+    fn judge<'a, T>(
+        &self,
+        what: &str,
+        loss: Option<LossReason>,
+        results: impl IntoIterator<Item = (&'a Part, Result<T>)>,
+    ) -> Result<Vec<T>> {
+        let (mut done, mut errors) = (Vec::new(), Vec::new());
         // A loss may have come to light just now.
         let mut lost = Vec::new();
-        for (part, result) in self.parts.iter().zip(results) {
-            let Err(error) = result else { continue };
-            lost.extend(error.loss().map(|reason| part.lost(reason.clone())));
-            errors.push(error);
+        for (part, result) in results {
+            match result {
+                Ok(output) => done.push(output),
+                Err(error) => {
+                    lost.extend(error.loss().map(|reason| part.lost(reason.clone())));
+                    errors.push(error);
+                }
+            }
         }
-        if loss.is_none() && self.parts.len() - errors.len() >= self.quorum {
-            return Ok(());
+        if loss.is_none() && done.len() >= self.quorum {
+            return Ok(done);
         }
         let loss = loss.or_else(|| lost.into_iter().nth(self.spare()));
         Err(Error::of_members(&self.key, what, loss, errors))
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.loss() {
+            None => Ok(()),
+            Some(reason) => Err(Error::lost(&self.key, reason)),
+        }
+    }
+
+    pub(super) fn token(&self) -> Option<u64> {
+        self.token.get().copied()
+    }
+
+    /// The members' tokens, as far as there are any: no more than are needed, and the
+    /// smallest, so that one that comes late changes nothing.
+    fn drawn(&self) -> Vec<u64> {
+        let held = self.parts.iter().filter(|part| part.hold.loss().is_none());
+        let mut drawn: Vec<_> = held.filter_map(|part| part.hold.token()).collect();
+        drawn.sort_unstable();
+        drawn.truncate(self.quorum);
+        drawn
     }
 
     /// So many may be lost.

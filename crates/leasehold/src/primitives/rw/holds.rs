@@ -120,6 +120,13 @@ impl HoldSteps for ReadHold {
     fn wire_id(&self) -> &str {
         &self.id
     }
+
+    fn unfenced(&self) -> Option<&'static str> {
+        Some(
+            "many read at a time, and no number says which of them was last; \
+             take the write side for one",
+        )
+    }
 }
 
 /// The operations on one write hold.

@@ -449,6 +449,10 @@ impl HoldSteps for GroupHold {
     fn wire_id(&self) -> &str {
         &self.id
     }
+
+    fn unfenced(&self) -> Option<&'static str> {
+        Some("its values are held by several at a time; take a MultiLock of a lock for each value")
+    }
 }
 
 pub(crate) fn force_unlock(group: &Key, channel: &str, values: &Values) -> Operation {

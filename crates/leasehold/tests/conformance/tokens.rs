@@ -1,0 +1,305 @@
+//! Fencing tokens of holds that come without one: drawn while they are held.
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, LockGuard, LossReason, Member, MultiLock, Peers, RedLock};
+
+use super::{LEASE, place};
+use crate::support::Place;
+
+const COUNTER: &str = "redisson_lock_token:{x}";
+
+fn both(client: &Client) -> MultiLock {
+    MultiLock::new([client.lock("x"), client.lock("y")]).unwrap()
+}
+
+/// A hold of `x`, alone or among others.
+async fn hold(client: &Client, kind: &str) -> LockGuard {
+    match kind {
+        "plain" => client.lock("x").acquire().await.unwrap(),
+        "fenced" => client.fenced_lock("x").acquire().await.unwrap().into(),
+        "fair" => client.fair_lock("x").acquire().await.unwrap(),
+        "write" => client.rw_lock("x").write().await.unwrap().into(),
+        _ => both(client).acquire().await.unwrap(),
+    }
+}
+
+/// That of a hold which ends with this.
+async fn token(guard: LockGuard) -> u64 {
+    let token = guard.fencing_token().await.unwrap();
+    guard.release().await.unwrap();
+    token
+}
+
+/// Makes the counter of `name` go ahead of the others, as far as the clock stands still.
+async fn count_ahead(client: &Client, name: &str) -> u64 {
+    let mut last = 0;
+    for _ in 0..20 {
+        last = token(client.lock(name).acquire().await.unwrap()).await;
+    }
+    last
+}
+
+#[tokio::test]
+async fn tokens_rise_from_hold_to_hold_whatever_kind_draws_them() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let kinds = ["plain", "fenced", "fair", "write", "multi"];
+    let mut last = 0;
+    for (one, other) in kinds.iter().flat_map(|one| kinds.map(|other| (one, other))) {
+        for (client, kind) in [(&ours, *one), (&theirs, other)] {
+            let token = token(hold(client, kind).await).await;
+            assert!(token > last, "{kind}: {token} after {last}");
+            assert!(token < 1 << 53);
+            last = token;
+        }
+    }
+    let counted = ours.fenced_lock("x").last_token().await.unwrap();
+    assert_eq!(counted, Some(last));
+    place.is_clean_but_for_counters(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_hold_has_one_token_whoever_asks_and_none_before() {
+    let place = place();
+    let client = place.client().await;
+    for kind in ["plain", "fair", "write", "multi"] {
+        let guard = hold(&client, kind).await;
+        assert_eq!(guard.token(), None, "{kind}");
+        let token = guard.fencing_token().await.unwrap();
+        assert_eq!(guard.token(), Some(token), "{kind}");
+        let counted = client.fenced_lock("x").last_token().await.unwrap();
+        assert_eq!(guard.fencing_token().await.unwrap(), token, "{kind}");
+        let again = client.fenced_lock("x").last_token().await.unwrap();
+        assert_eq!(again, counted, "it is asked for once");
+        guard.release().await.unwrap();
+    }
+    let fenced = client.fenced_lock("x").acquire().await.unwrap();
+    assert_eq!(fenced.fencing_token().await.unwrap(), fenced.token());
+}
+
+#[tokio::test]
+async fn a_re_entry_has_the_token_of_its_hold_also_when_both_ask_at_once() {
+    let place = place();
+    let client = place.client().await;
+    let owner = client.owner();
+    let lock = client.lock("x").owned_by(&owner);
+    let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    let (one, other) = tokio::join!(outer.fencing_token(), inner.fencing_token());
+    assert_eq!(one.unwrap(), other.unwrap());
+    for guard in [inner, outer] {
+        guard.release().await.unwrap();
+    }
+    // Members have tokens of their own, and all of them together one.
+    let lock = both(&client).owned_by(&owner);
+    count_ahead(&client, "y").await;
+    let outer = lock.acquire().await.unwrap();
+    let token = outer.fencing_token().await.unwrap();
+    let members = outer.members().iter().map(|member| member.token().unwrap());
+    assert_eq!(members.max(), Some(token));
+    let inner = lock.acquire().await.unwrap();
+    assert_eq!(inner.fencing_token().await.unwrap(), token);
+    for guard in [inner, outer] {
+        guard.release().await.unwrap();
+    }
+    place.is_clean_but_for_counters(&[&client]).await;
+}
+
+#[tokio::test]
+async fn one_token_of_several_is_above_each_members_before_and_below_each_members_after() {
+    let place = place();
+    let client = place.client().await;
+    for ahead in ["x", "y"] {
+        let before = count_ahead(&client, ahead).await;
+        let both = token(both(&client).acquire().await.unwrap()).await;
+        assert!(both > before);
+        for name in ["x", "y"] {
+            let after = token(client.lock(name).acquire().await.unwrap()).await;
+            assert!(after > both, "{name}: {after} after {both}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_was_broken_is_given_no_token_and_is_told_why() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    for kind in ["plain", "fair", "write"] {
+        let guard = hold(&ours, kind).await;
+        let forced = match kind {
+            "plain" => theirs.lock("x").force_unlock().await,
+            "fair" => theirs.fair_lock("x").force_unlock().await,
+            _ => theirs.rw_lock("x").write_lock().force_unlock().await,
+        };
+        assert!(forced.unwrap());
+        let next = hold(&theirs, kind).await;
+        let error = guard.fencing_token().await.unwrap_err();
+        assert_eq!(error.loss(), Some(&LossReason::Forced), "{kind}: {error}");
+        assert_eq!(guard.loss(), Some(LossReason::Forced), "{kind}");
+        let counted = ours.fenced_lock("x").last_token().await.unwrap();
+        assert_eq!(counted, None, "{kind}");
+        next.release().await.unwrap();
+        let released = guard.release().await.unwrap_err();
+        assert_eq!(released.kind(), ErrorKind::Lost);
+    }
+    let guard = hold(&ours, "multi").await;
+    assert!(theirs.lock("y").force_unlock().await.unwrap());
+    let error = guard.fencing_token().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(error.to_string().contains("`y`"), "{error}");
+    assert!(!guard.is_held());
+    drop(guard);
+    let left = [COUNTER, "leasehold:{x}:forced", "leasehold:{y}:forced"];
+    place.is_clean_but_for(&left, &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_hold_that_was_lost_gives_its_token_no_more() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let lock = ours.lock("x").lease(LEASE / 4);
+    let guard = lock.acquire().await.unwrap();
+    let token = guard.fencing_token().await.unwrap();
+    guard.lost().await;
+    let error = guard.fencing_token().await.unwrap_err();
+    assert_eq!(error.loss(), Some(&LossReason::Expired), "{error}");
+    assert_eq!(
+        guard.token(),
+        Some(token),
+        "it was this hold's and no other's"
+    );
+    let guard = lock.acquire().await.unwrap();
+    guard.lost().await;
+    let error = guard.fencing_token().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(guard.token(), None);
+    let next = theirs.lock("x").acquire().await.unwrap();
+    assert!(next.fencing_token().await.unwrap() > token);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_counter_that_is_somebody_elses_is_named_and_the_lock_is_kept() {
+    let place = place();
+    let client = place.client().await;
+    // A lock where the counter should be.
+    let stranger = client.lock(COUNTER).acquire().await.unwrap();
+    for kind in ["plain", "fair", "write", "multi"] {
+        let guard = hold(&client, kind).await;
+        let error = guard.fencing_token().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{kind}: {error}");
+        for name in ["`x`", COUNTER] {
+            assert!(error.to_string().contains(name), "{kind}: {error}");
+        }
+        assert!(guard.is_held(), "{kind}");
+        guard.release().await.unwrap();
+    }
+    stranger.release().await.unwrap();
+    place.is_clean_but_for_counters(&[&client]).await;
+}
+
+#[tokio::test]
+async fn what_several_hold_at_a_time_has_no_token() {
+    let place = place();
+    let client = place.client().await;
+    let refused = async |guard: LockGuard| {
+        let error = guard.fencing_token().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("`x`") && text.contains("; take "), "{text}");
+        assert_eq!(guard.token(), None);
+        guard.release().await.unwrap();
+    };
+    let (read, group) = (
+        client.rw_lock("x").read_lock(),
+        client.group_lock("x", ["a"]),
+    );
+    refused(read.acquire().await.unwrap().into()).await;
+    refused(group.acquire().await.unwrap()).await;
+    for member in [Member::from(read), Member::from(group)] {
+        let members = [member, client.lock("y").into()];
+        let all = MultiLock::new(&members).unwrap();
+        refused(all.acquire().await.unwrap()).await;
+        let majority = RedLock::new(&members).unwrap().distrust_restarted(false);
+        let majority = majority.master_limit(Duration::from_secs(10));
+        refused(majority.acquire().await.unwrap()).await;
+    }
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn the_counter_stays_unless_only_rust_uses_it() {
+    let place = place();
+    let shared = place.client().await;
+    let rust = place
+        .client_with(|builder| builder.peers(Peers::RustOnly))
+        .await;
+    for kind in ["plain", "multi"] {
+        for (client, stays) in [(&shared, true), (&rust, false), (&shared, true)] {
+            token(hold(client, kind).await).await;
+            assert_eq!(place.ttl_ms(COUNTER) == -1, stays, "{kind}");
+            assert!(place.ttl_ms(COUNTER) <= 24 * 3600 * 1000);
+        }
+    }
+}
+
+/// Three servers, and a client of each.
+async fn masters() -> ([Place; 3], Vec<Client>) {
+    let first = place();
+    let places = [first.beside(), first.beside(), first];
+    let mut clients = Vec::new();
+    for place in &places {
+        clients.push(place.client().await);
+    }
+    (places, clients)
+}
+
+/// The servers have just been started, and a busy machine is slow.
+fn majority(clients: &[Client]) -> RedLock {
+    RedLock::new(clients.iter().map(|client| client.lock("x")))
+        .unwrap()
+        .distrust_restarted(false)
+        .master_limit(Duration::from_secs(10))
+}
+
+#[tokio::test]
+async fn tokens_rise_from_majority_to_majority() {
+    let (_places, clients) = masters().await;
+    let lock = majority(&clients);
+    let mut last = count_ahead(&clients[1], "x").await;
+    // Any two majorities have a server in common, and maybe no more than that.
+    for out in [0, 1, 2, 0, 2, 1] {
+        let one = clients[out].lock("x").acquire().await.unwrap();
+        let guard = lock.acquire().await.unwrap();
+        assert_eq!(guard.members().len(), 2);
+        let token = guard.fencing_token().await.unwrap();
+        assert!(token > last, "{token} after {last}");
+        assert_eq!(guard.fencing_token().await.unwrap(), token);
+        last = token;
+        guard.release().await.unwrap();
+        one.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_majority_is_enough_for_a_token_and_a_minority_is_not() {
+    let (_places, clients) = masters().await;
+    let owner = clients[0].owner();
+    let lock = majority(&clients).owned_by(&owner);
+    let guard = lock.acquire().await.unwrap();
+    assert!(clients[2].lock("x").force_unlock().await.unwrap());
+    let token = guard.fencing_token().await.unwrap();
+    // It enters again with a new hold in the place of that one, which changes nothing.
+    let again = lock.acquire().await.unwrap();
+    assert_eq!(again.fencing_token().await.unwrap(), token);
+    drop(again);
+    guard.release().await.unwrap();
+
+    let guard = lock.acquire().await.unwrap();
+    for client in &clients[1..] {
+        assert!(client.lock("x").force_unlock().await.unwrap());
+    }
+    let error = guard.fencing_token().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(guard.token(), None);
+}
