@@ -98,7 +98,7 @@ impl<'a> Waiting<'a> {
         let (held, fenced) = (lock.acquire(self.limit), self.args.fenced);
         let mut acquire = Aborted::on_drop(async move {
             match held.await? {
-                Some(guard) if fenced => guard.with_token().await.map(Some),
+                Some(guard) if fenced => Ok(Some(guard.with_token().await?)),
                 guard => Ok(guard),
             }
         });
