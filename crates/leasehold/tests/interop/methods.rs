@@ -8,7 +8,8 @@ use leasehold_testkit::redisson::Pending;
 use serde_json::json;
 
 use super::VERSION;
-use crate::sides::{JavaClient, SOON};
+use crate::javas::JavaClient;
+use crate::sides::SOON;
 use crate::support::wire::cells;
 use crate::topology;
 

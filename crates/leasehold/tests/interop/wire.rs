@@ -6,7 +6,8 @@ use leasehold_testkit::{RedisServer, RedissonVersion};
 use serde_json::{Value, json};
 
 use super::VERSION;
-use crate::sides::{JavaClient, SOON};
+use crate::javas::JavaClient;
+use crate::sides::SOON;
 use crate::support::eventually;
 use crate::support::wire::{Wire, Writer};
 use crate::topology;
