@@ -83,6 +83,8 @@ impl Context {
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        // Who waits for several, one of them here, may wait for what it can't have any more.
+        self.backend.channels().wake_all();
     }
 
     pub(crate) fn check_open(&self, key: &Key) -> Result<()> {

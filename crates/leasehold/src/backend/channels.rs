@@ -189,6 +189,13 @@ impl Channels {
         self.told(name, b"");
     }
 
+    /// Everybody has a reason to ask again.
+    pub(crate) fn wake_all(&self) {
+        for entry in self.table().entries.values() {
+            entry.signal.send_modify(|signal| signal.count += 1);
+        }
+    }
+
     /// Nothing listens here any more: for "nothing is left behind" checks.
     pub(crate) fn len(&self) -> usize {
         self.table().entries.len()

@@ -288,3 +288,22 @@ async fn what_stands_in_the_way_on_a_majority_is_named() {
     drop(groups);
     masters.are_clean(&[&ours]).await;
 }
+
+#[tokio::test]
+async fn a_waiter_whose_clients_are_closed_is_told_at_once() {
+    let masters = Masters::start(3);
+    let (ours, theirs) = (masters.process().await, masters.process().await);
+    let held = theirs.lock().acquire().await.unwrap();
+    let lock = ours.lock().poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let listens = |client: &Client| client.activity().channels == 1;
+    eventually("it waits", async || ours.clients.iter().all(listens)).await;
+    for client in &ours.clients[..2] {
+        client.close().await;
+    }
+    let told = tokio::time::timeout(Duration::from_secs(20), waiter).await;
+    let error = told.expect("without a message").unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+    held.release().await.unwrap();
+    masters.are_clean(&[&ours, &theirs]).await;
+}
