@@ -7,7 +7,9 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.function.Supplier;
 import org.redisson.Redisson;
+import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
@@ -37,6 +39,12 @@ final class Clients {
         Client client = named(name);
         clients.remove(name, client);
         client.close();
+        return null;
+    }
+
+    /** Interrupts the thread in what it does. */
+    Void interrupt(Call call) {
+        named(call.client()).interrupt(call.thread());
         return null;
     }
 
@@ -70,6 +78,19 @@ final class Clients {
                 .setSubscriptionsPerConnection(50)
                 // The address is a number; there is nothing to look up again.
                 .setDnsMonitoringInterval(-1);
+        call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(single::setTimeout);
+        call.optional("retry_attempts")
+                .map(JsonElement::getAsInt)
+                .ifPresent(single::setRetryAttempts);
+        call.optional("subscription_timeout_ms")
+                .map(JsonElement::getAsInt)
+                .ifPresent(timeout -> Newer.call(single, "setSubscriptionTimeout", timeout));
+        call.optional("channels")
+                .map(JsonElement::getAsInt)
+                .ifPresent(
+                        channels ->
+                                single.setSubscriptionConnectionPoolSize(1)
+                                        .setSubscriptionsPerConnection(channels));
         authenticate(single, server);
         return config;
     }
@@ -94,6 +115,8 @@ final class Clients {
         private final String name;
         private final RedissonClient redisson;
         private final Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
+        private final Map<String, Thread> started = new ConcurrentHashMap<>();
+        private final Map<String, RLock> shared = new ConcurrentHashMap<>();
 
         private Client(String name, RedissonClient redisson) {
             this.name = name;
@@ -112,8 +135,17 @@ final class Clients {
                                     task -> {
                                         Thread java = new Thread(task, name + "/" + thread);
                                         java.setDaemon(true);
+                                        started.put(thread, java);
                                         return java;
                                     }));
+        }
+
+        RLock shared(String lock, Supplier<RLock> fresh) {
+            return shared.computeIfAbsent(lock, absent -> fresh.get());
+        }
+
+        private void interrupt(String thread) {
+            started.get(thread).interrupt();
         }
 
         private void close() {

@@ -76,6 +76,7 @@ public final class Driver {
             case "client" ->
                     run(control, call, () -> clients.open(call));
             case "close_client" -> run(control, call, () -> clients.close(call.client()));
+            case "interrupt" -> run(control, call, () -> clients.interrupt(call));
             case "version" ->
                     run(
                             control,
