@@ -70,6 +70,8 @@ mod together;
 mod together_rw;
 #[path = "interop/topology.rs"]
 mod topology;
+#[path = "interop/weaknesses.rs"]
+mod weaknesses;
 
 #[path = "interop"]
 mod with_3_16_8 {
@@ -101,6 +103,7 @@ mod with_4_7_0 {
     mod members;
     mod rw;
     mod suspects;
+    mod suspects_newer;
     mod synchronizers;
 }
 

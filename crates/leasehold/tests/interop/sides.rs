@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use leasehold::{BackOff, Client, Kind, Lock, LockGuard, MultiLock, RedLock, WaitStrategy};
 use leasehold_testkit::redisson::{LockKind, Pending, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::support::{HOUR, eventually};
@@ -430,10 +431,16 @@ pub(crate) struct JavaClient {
 
 impl JavaClient {
     pub(crate) fn new(version: RedissonVersion, url: &str, watchdog: Option<Duration>) -> Self {
+        let watchdog_ms = watchdog.map(|watchdog| watchdog.as_millis() as u64);
+        Self::with(version, url, json!({ "watchdog_ms": watchdog_ms }))
+    }
+
+    /// With settings of the driver's.
+    pub(crate) fn with(version: RedissonVersion, url: &str, settings: Value) -> Self {
         static CLIENTS: AtomicU32 = AtomicU32::new(0);
         let redisson = jvm(version);
         let name = format!("c{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
-        redisson.client_at(&name, url, watchdog).unwrap();
+        redisson.client_with(&name, url, settings).unwrap();
         Self { redisson, name }
     }
 
