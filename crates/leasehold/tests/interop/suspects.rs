@@ -20,6 +20,7 @@ mod counts;
 mod fair;
 mod plain;
 mod renewal;
+mod replicas;
 mod rw;
 mod whole;
 

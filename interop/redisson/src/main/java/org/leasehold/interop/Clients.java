@@ -13,6 +13,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
+import org.redisson.config.MasterSlaveServersConfig;
 import org.redisson.config.SingleServerConfig;
 
 /** The Redisson clients of this process by name, each with its named threads. */
@@ -68,6 +69,18 @@ final class Clients {
         call.optional("watchdog_ms")
                 .map(JsonElement::getAsLong)
                 .ifPresent(config::setLockWatchdogTimeout);
+        call.optional("check_replicas")
+                .map(JsonElement::getAsBoolean)
+                .ifPresent(check -> Newer.call(config, "setCheckLockSyncedSlaves", check));
+        call.optional("replica")
+                .map(JsonElement::getAsString)
+                .ifPresentOrElse(
+                        replica -> beside(replica, config, call, server),
+                        () -> alone(config, call, server));
+        return config;
+    }
+
+    private static void alone(Config config, Call call, URI server) {
         SingleServerConfig single = config.useSingleServer();
         single.setAddress(server.getScheme() + "://" + server.getHost() + ":" + server.getPort())
                 .setConnectionPoolSize(16)
@@ -92,7 +105,21 @@ final class Clients {
                                 single.setSubscriptionConnectionPoolSize(1)
                                         .setSubscriptionsPerConnection(channels));
         authenticate(single, server);
-        return config;
+    }
+
+    /** A server with a replica, which it waits for. */
+    private static void beside(String replica, Config config, Call call, URI server) {
+        MasterSlaveServersConfig pair = config.useMasterSlaveServers();
+        pair.setMasterAddress(server.toString())
+                .addSlaveAddress(replica)
+                .setMasterConnectionMinimumIdleSize(1)
+                .setSlaveConnectionMinimumIdleSize(1)
+                .setSubscriptionConnectionMinimumIdleSize(1)
+                .setDnsMonitoringInterval(-1);
+        call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(pair::setTimeout);
+        call.optional("retry_attempts")
+                .map(JsonElement::getAsInt)
+                .ifPresent(pair::setRetryAttempts);
     }
 
     /** Redisson 3.16.8 ignores the user and password of an address. */
