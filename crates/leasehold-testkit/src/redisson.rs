@@ -97,7 +97,7 @@ impl Redisson {
     ///
     /// When the server does not answer.
     pub fn client(&self, name: &str, watchdog: Option<Duration>) -> Result<String, RedissonError> {
-        self.open(name, watchdog, Value::Null)
+        self.open(name, settings(watchdog, Value::Null))
     }
 
     /// As [`Redisson::client`], with a server or proxy of its own.
@@ -111,7 +111,27 @@ impl Redisson {
         redis_url: &str,
         watchdog: Option<Duration>,
     ) -> Result<String, RedissonError> {
-        self.open(name, watchdog, redis_url.into())
+        self.open(name, settings(watchdog, redis_url.into()))
+    }
+
+    /// As [`Redisson::client_at`], with any of the settings that the driver knows:
+    /// `interop/redisson/README.md` has them.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer, or this version has no such setting.
+    ///
+    /// # Panics
+    ///
+    /// When `settings` is not an object.
+    pub fn client_with(
+        &self,
+        name: &str,
+        redis_url: &str,
+        mut settings: Value,
+    ) -> Result<String, RedissonError> {
+        settings["address"] = redis_url.into();
+        self.open(name, settings)
     }
 
     /// Shuts a client down. What its threads hold stays held until it expires.
@@ -170,18 +190,9 @@ impl Redisson {
         self.jvm.stderr()
     }
 
-    fn open(
-        &self,
-        name: &str,
-        watchdog: Option<Duration>,
-        address: Value,
-    ) -> Result<String, RedissonError> {
-        let request = json!({
-            "client": name,
-            "watchdog_ms": watchdog.map(millis),
-            "address": address,
-        });
-        self.call("client", fields(request))
+    fn open(&self, name: &str, mut settings: Value) -> Result<String, RedissonError> {
+        settings["client"] = name.into();
+        self.call("client", fields(settings))
             .map(|id: Timed<String>| id.value)
     }
 
@@ -203,6 +214,10 @@ impl Drop for Redisson {
 
 /// How long a blocking call waits for its answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+fn settings(watchdog: Option<Duration>, address: Value) -> Value {
+    json!({ "watchdog_ms": watchdog.map(millis), "address": address })
+}
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("tests do not last that long")

@@ -72,6 +72,8 @@ mod stress;
 mod together;
 #[path = "interop/topology.rs"]
 mod topology;
+#[path = "interop/weaknesses.rs"]
+mod weaknesses;
 #[path = "interop/what.rs"]
 mod what;
 
@@ -108,6 +110,7 @@ mod with_4_7_0 {
     mod methods;
     mod rw;
     mod suspects;
+    mod suspects_newer;
     mod synchronizers;
     mod wire;
 }

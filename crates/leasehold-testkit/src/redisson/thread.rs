@@ -57,6 +57,7 @@ pub struct RedissonThread {
     client: String,
     thread: String,
     kind: LockKind,
+    shares: bool,
 }
 
 impl RedissonThread {
@@ -66,6 +67,7 @@ impl RedissonThread {
             client: client.to_owned(),
             thread: thread.to_owned(),
             kind: LockKind::Plain,
+            shares: false,
         }
     }
 
@@ -77,6 +79,39 @@ impl RedissonThread {
             kind,
             ..self.clone()
         }
+    }
+
+    /// The same Java thread, which uses one Java object for a name, together with all threads of
+    /// its client that do so too. Default: each call has an object of its own.
+    #[must_use = "the thread it is called on stays as it is"]
+    pub fn shared(&self) -> Self {
+        Self {
+            shares: true,
+            ..self.clone()
+        }
+    }
+
+    /// Interrupts this thread in the call that it is in.
+    ///
+    /// # Errors
+    ///
+    /// When it has not made a call yet.
+    pub fn interrupt(&self) -> Answer<()> {
+        self.start_call("interrupt", json!({})).wait(ANSWER_LIMIT)
+    }
+
+    /// Sends any operation of the driver on the lock `name`, for those without a method here.
+    ///
+    /// # Panics
+    ///
+    /// When `request` is not an object.
+    pub fn start_on<T: DeserializeOwned>(
+        &self,
+        op: &str,
+        name: &str,
+        request: Value,
+    ) -> Pending<T> {
+        self.start_with(op, name, request)
     }
 
     /// Sends any operation of the driver, for those without a method here.
@@ -327,6 +362,9 @@ impl RedissonThread {
         let mut request = fields(request);
         request.insert("name".to_owned(), name.into());
         request.insert("kind".to_owned(), self.kind.wire_name().into());
+        if self.shares {
+            request.insert("shared".to_owned(), true.into());
+        }
         self.start_call(op, Value::Object(request))
     }
 }

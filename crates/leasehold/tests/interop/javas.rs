@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold_testkit::redisson::RedissonThread;
 use leasehold_testkit::{Redisson, RedissonVersion};
+use serde_json::{Value, json};
 
 use crate::support::eventually;
 use crate::what::What;
@@ -18,10 +19,16 @@ pub(crate) struct JavaClient {
 
 impl JavaClient {
     pub(crate) fn new(version: RedissonVersion, url: &str, watchdog: Option<Duration>) -> Self {
+        let watchdog_ms = watchdog.map(|watchdog| watchdog.as_millis() as u64);
+        Self::with(version, url, json!({ "watchdog_ms": watchdog_ms }))
+    }
+
+    /// With settings of the driver's.
+    pub(crate) fn with(version: RedissonVersion, url: &str, settings: Value) -> Self {
         static CLIENTS: AtomicU32 = AtomicU32::new(0);
         let redisson = jvm(version);
         let name = format!("c{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
-        redisson.client_at(&name, url, watchdog).unwrap();
+        redisson.client_with(&name, url, settings).unwrap();
         Self { redisson, name }
     }
 

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::weaknesses;
+
 /// Where `scripts/interop` has left what the test run said.
 const LOG: &str = "LEASEHOLD_INTEROP_LOG";
 
@@ -670,44 +672,6 @@ fn latch() -> Primitive {
     }
 }
 
-const SUSPECTS: &str = "What Redisson does otherwise";
-
-/// No primitive: behaviour of Redisson's that was suspected, and is so.
-fn suspects() -> Primitive {
-    const ALONE: &str = "not: what one version does by itself; each has its column";
-    let seen = |check, tests| row(check, [tests, tests, ALONE]);
-    Primitive {
-        name: SUSPECTS,
-        redisson: "each row is what it was seen to do, and that ours does not",
-        rows: vec![
-            seen(
-                "a re-entry with a shorter lease shortens the hold",
-                "suspects::a_re_entry_with_a_shorter_lease_shortens_javas_hold_and_not_ours",
-            ),
-            seen(
-                "a read unlock inside a write hold cuts the write hold to the lease of the reads",
-                "suspects::a_read_unlock_inside_a_write_hold_cuts_javas_write_hold_and_not_ours",
-            ),
-            seen(
-                "a fair lock that is free can be unlocked without an error",
-                "suspects::java_unlocks_a_free_fair_lock_without_an_error",
-            ),
-            seen(
-                "draining a semaphore drops its expiry",
-                "suspects::draining_in_java_drops_the_expiry_of_a_semaphore_and_ours_keeps_it",
-            ),
-            seen(
-                "the watchdog of a reader cuts the longer lease of another",
-                "rw::a_java_readers_watchdog_does_not_end_our_longer_hold",
-            ),
-            seen(
-                "a head of a fair queue that nobody called sleeps for ever (3.16.8) or spins (4.7.0); ours call it",
-                "fair::a_java_head_that_nobody_called_is_called_by_our_waiters",
-            ),
-        ],
-    }
-}
-
 const DOCUMENTS: &str = "What is written down of it";
 
 /// No primitive: the pages that are held against live Redissons.
@@ -734,9 +698,6 @@ fn documents() -> Primitive {
     }
 }
 
-/// Those that have not the rows of a primitive.
-const OTHERS: [&str; 2] = [SUSPECTS, DOCUMENTS];
-
 fn primitives() -> Vec<Primitive> {
     vec![
         plain(),
@@ -750,7 +711,6 @@ fn primitives() -> Vec<Primitive> {
         semaphore(),
         expirable(),
         latch(),
-        suspects(),
         documents(),
     ]
 }
@@ -765,7 +725,7 @@ fn tests(cell: &str, module: &str, known: &BTreeSet<String>) -> Vec<String> {
 }
 
 /// Every test of this binary.
-fn known() -> BTreeSet<String> {
+pub(crate) fn known() -> BTreeSet<String> {
     let binary = std::env::current_exe().unwrap();
     let output = Command::new(binary).arg("--list").output().unwrap();
     let list = String::from_utf8(output.stdout).unwrap();
@@ -816,7 +776,7 @@ fn page(outcomes: &BTreeMap<String, String>, run: &str) -> String {
             let _ = writeln!(page, "| {} | {} |", row.check, cells.join(" | "));
         }
     }
-    page.push_str(include_str!("matrix_open.md"));
+    page.push_str(&weaknesses::part(outcomes));
     page
 }
 
@@ -828,7 +788,7 @@ fn file() -> PathBuf {
 fn each_cell_names_tests_that_exist_or_says_why_there_are_none() {
     let known = known();
     for Primitive { name, rows, .. } in primitives() {
-        for check in COMMON.into_iter().filter(|_| !OTHERS.contains(&name)) {
+        for check in COMMON.into_iter().filter(|_| name != DOCUMENTS) {
             let there = rows.iter().filter(|row| row.check == check).count();
             assert_eq!(there, 1, "{name}: {check}");
         }

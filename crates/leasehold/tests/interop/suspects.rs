@@ -1,116 +1,191 @@
 //! What Redisson does that its users may not expect, seen live; and that ours does not.
+//! `weaknesses.rs` says of each what it means.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use leasehold::Client;
-use leasehold_testkit::RedisServer;
-use leasehold_testkit::redisson::{LockKind, RedissonThread};
-use serde_json::json;
+use leasehold_testkit::redisson::{LockKind, Pending, RedissonThread};
+use leasehold_testkit::{RedisServer, RedissonVersion};
+use serde_json::{Value, json};
 
 use super::VERSION;
 use crate::javas::JavaClient;
+use crate::scene::{calls, scripts};
 use crate::sides::SOON;
+use crate::support::eventually;
 use crate::topology;
 
-struct Place {
-    server: RedisServer,
-    java: JavaClient,
-    rust: Client,
+mod clocks;
+mod counts;
+mod fair;
+mod plain;
+mod renewal;
+mod replicas;
+mod rw;
+mod whole;
+
+const IS_OLD: bool = matches!(VERSION, RedissonVersion::V3_16_8);
+
+/// A lease that nothing here waits for, and a shorter one that is long, too.
+const LONG: Duration = Duration::from_secs(120);
+const SHORT: Duration = Duration::from_secs(20);
+const SHORT_MS: i64 = 20_000;
+
+pub(super) struct Place {
+    pub(super) server: RedisServer,
+    pub(super) java: JavaClient,
+    pub(super) rust: Client,
 }
 
-async fn place() -> Place {
-    let server = topology::start();
+pub(super) async fn place() -> Place {
+    place_with(json!({})).await
+}
+
+/// With settings of the Java client.
+pub(super) async fn place_with(settings: Value) -> Place {
+    place_at(topology::start(), settings).await
+}
+
+async fn place_at(server: RedisServer, settings: Value) -> Place {
     Place {
-        java: JavaClient::new(VERSION, &server.url(), None),
+        java: JavaClient::with(VERSION, &server.url(), settings),
         rust: Client::connect(&server.url()).await.unwrap(),
         server,
     }
 }
 
 impl Place {
-    fn ttl_ms(&self) -> i64 {
-        let ttl = self.server.command(&["PTTL", "x"]).unwrap();
-        ttl.as_int().unwrap()
-    }
-
-    fn thread(&self, kind: LockKind) -> RedissonThread {
+    pub(super) fn thread(&self, kind: LockKind) -> RedissonThread {
         self.java.thread("t").kind(kind)
     }
-}
 
-const LONG: Duration = Duration::from_secs(120);
-const SHORT: Duration = Duration::from_secs(20);
-const SHORT_MS: i64 = 20_000;
+    pub(super) fn other(&self, name: &str, kind: LockKind) -> RedissonThread {
+        self.java.thread(name).kind(kind)
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_re_entry_with_a_shorter_lease_shortens_javas_hold_and_not_ours() {
-    let place = place().await;
-    let java = place.thread(LockKind::Plain);
-    java.lock_lease("x", LONG).unwrap();
-    java.lock_lease("x", SHORT).unwrap();
-    assert!(place.ttl_ms() <= SHORT_MS);
-    java.unlock("x").unwrap();
-    java.unlock("x").unwrap();
-    let owner = place.rust.owner();
-    let lock = place.rust.lock("x").owned_by(&owner);
-    let outer = lock.clone().lease(LONG).acquire().await.unwrap();
-    let inner = lock.lease(SHORT).acquire().await.unwrap();
-    assert!(place.ttl_ms() > SHORT_MS);
-    inner.release().await.unwrap();
-    outer.release().await.unwrap();
-}
+    /// One more Java process, as far as Redis can tell.
+    pub(super) fn stranger(&self) -> JavaClient {
+        JavaClient::new(VERSION, &self.server.url(), None)
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_read_unlock_inside_a_write_hold_cuts_javas_write_hold_and_not_ours() {
-    let place = place().await;
-    let (read, write) = (place.thread(LockKind::Read), place.thread(LockKind::Write));
-    write.lock_lease("x", LONG).unwrap();
-    read.lock_lease("x", SHORT).unwrap();
-    read.lock_lease("x", SHORT).unwrap();
-    read.unlock("x").unwrap();
-    assert!(place.ttl_ms() <= SHORT_MS, "{}", place.ttl_ms());
-    read.unlock("x").unwrap();
-    write.unlock("x").unwrap();
-    let owner = place.rust.owner();
-    let lock = place.rust.rw_lock("x").owned_by(&owner);
-    let writing = lock.clone().lease(LONG).write().await.unwrap();
-    let first = lock.clone().lease(SHORT).read().await.unwrap();
-    let second = lock.lease(SHORT).read().await.unwrap();
-    first.release().await.unwrap();
-    assert!(place.ttl_ms() > SHORT_MS, "{}", place.ttl_ms());
-    second.release().await.unwrap();
-    writing.release().await.unwrap();
-}
+    pub(super) fn text(&self, command: &[&str]) -> String {
+        let reply = self.server.command(command).unwrap();
+        reply.as_text().unwrap().to_owned()
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn java_unlocks_a_free_fair_lock_without_an_error() {
-    let place = place().await;
-    let java = place.thread(LockKind::Fair);
-    java.unlock("x").expect("although nobody holds it");
-    // One that we hold it does not.
-    let guard = place.rust.fair_lock("x").acquire().await.unwrap();
-    assert!(java.unlock("x").is_err());
-    assert!(guard.is_held());
-    guard.release().await.unwrap();
-}
+    pub(super) fn int(&self, command: &[&str]) -> i64 {
+        let reply = self.server.command(command).unwrap();
+        reply
+            .as_int()
+            .unwrap_or_else(|| panic!("{command:?}: {reply:?}"))
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn draining_in_java_drops_the_expiry_of_a_semaphore_and_ours_keeps_it() {
-    let place = place().await;
-    let semaphore = place.rust.semaphore("x");
-    for ours in [true, false] {
-        place
-            .server
-            .command(&["SET", "x", "3", "PX", "100000"])
-            .unwrap();
-        if ours {
-            semaphore.drain().await.unwrap();
-            assert!(place.ttl_ms() > 0);
-        } else {
-            let drained = place.thread(LockKind::Plain);
-            let drained = drained.start_call::<i64>("semaphore_drain", json!({"name": "x"}));
-            assert_eq!(drained.wait(SOON).unwrap().value, 3);
-            assert_eq!(place.ttl_ms(), -1);
+    pub(super) fn ttl_ms(&self, key: &str) -> i64 {
+        self.int(&["PTTL", key])
+    }
+
+    pub(super) fn exists(&self, key: &str) -> bool {
+        self.int(&["EXISTS", key]) == 1
+    }
+
+    pub(super) async fn has_ended(&self, key: &str) {
+        eventually(&format!("{key} has ended"), async || !self.exists(key)).await;
+    }
+
+    /// Waits for the end of so many renewals.
+    async fn is_renewed(&self, key: &str, times: usize) {
+        for _ in 0..times {
+            let mut last = self.ttl_ms(key);
+            eventually(&format!("{key} is renewed"), async || {
+                let left = self.ttl_ms(key);
+                assert!(left > 0, "{key} has ended");
+                std::mem::replace(&mut last, left) < left
+            })
+            .await;
         }
+    }
+
+    /// Somebody else holds the lock, and renews it for so long.
+    pub(super) fn stranger_holds(&self, key: &str, lease: Duration) {
+        let lease_ms = lease.as_millis().to_string();
+        self.int(&["HSET", key, "stranger", "1"]);
+        self.int(&["PEXPIRE", key, &lease_ms]);
+    }
+
+    pub(super) fn stranger_releases(&self, key: &str) {
+        self.int(&["DEL", key]);
+        let channel = format!("redisson_lock__channel:{{{key}}}");
+        self.int(&["PUBLISH", &channel, "0"]);
+    }
+
+    fn published(&self) -> u64 {
+        calls(&self.server, "cmdstat_publish:")
+    }
+
+    pub(super) async fn listen(&self, clients: usize, channel: &str) {
+        eventually(&format!("{clients} listen"), async || {
+            let reply = self.server.command(&["PUBSUB", "NUMSUB", channel]).unwrap();
+            reply.as_array().unwrap()[1].as_int() == i64::try_from(clients).ok()
+        })
+        .await;
+    }
+
+    /// How many scripts have run. One that the server did not know yet is sent twice.
+    pub(super) fn asks(&self) -> u64 {
+        // First: what comes between the two must not count.
+        let sent = scripts(&self.server);
+        let errors = self.text(&["INFO", "errorstats"]);
+        let unknown = errors
+            .lines()
+            .find_map(|line| line.strip_prefix("errorstat_NOSCRIPT:count="));
+        let unknown: u64 = unknown.map_or(0, |count| count.parse().unwrap());
+        sent.saturating_sub(unknown)
+    }
+
+    pub(super) async fn asked(&self, before: u64, more: u64) {
+        eventually("it has asked", async || self.asks() >= before + more).await;
+    }
+}
+
+/// Calls the driver, on `x`.
+pub(super) fn start(java: &RedissonThread, op: &str, mut request: Value) -> Pending<Value> {
+    request["name"] = "x".into();
+    java.start_call(op, request)
+}
+
+pub(super) fn call(java: &RedissonThread, op: &str, request: Value) -> Value {
+    let answer = start(java, op, request).wait(SOON);
+    answer.unwrap_or_else(|error| panic!("{op}: {error}")).value
+}
+
+/// Hears what is published.
+pub(super) struct Ear(BufReader<TcpStream>);
+
+impl Ear {
+    pub(super) fn new(place: &Place, channel: &str) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", place.server.port())).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+            .write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes())
+            .unwrap();
+        let mut ear = Self(BufReader::new(stream));
+        // The confirmation ends with how many channels there are.
+        while ear.line() != ":1" {}
+        ear
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(super) fn message(&mut self) -> String {
+        while self.line() != "$7" || self.line() != "message" {}
+        // The channel and the text, each behind its length.
+        let lines: Vec<_> = (0..4).map(|_| self.line()).collect();
+        lines[3].clone()
     }
 }

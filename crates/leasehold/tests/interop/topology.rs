@@ -1,14 +1,19 @@
 //! What the tests beside Redisson run on. Every one of them asks here for its server, so
 //! another topology is one more arm here and no new test.
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, server::Builder};
 
 const CHOICE: &str = "LEASEHOLD_TOPOLOGY";
 
 /// Starts what `LEASEHOLD_TOPOLOGY` names: `standalone`, which is the default.
 pub(crate) fn start() -> RedisServer {
+    start_with(RedisServer::builder())
+}
+
+/// As [`start`], with these settings.
+pub(crate) fn start_with(settings: Builder) -> RedisServer {
     match name().as_str() {
-        "standalone" => RedisServer::start().unwrap(),
+        "standalone" => settings.start().unwrap(),
         other => panic!("{CHOICE}={other}: there is only `standalone`"),
     }
 }

@@ -3,6 +3,8 @@ package org.leasehold.interop;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import java.util.Optional;
+import java.util.function.Supplier;
+import org.redisson.api.RLock;
 
 /** One request, and when its call into Redisson began and ended. */
 final class Call {
@@ -38,6 +40,11 @@ final class Call {
     /** The clients of this process, for what several of them do together. */
     Clients clients() {
         return clients;
+    }
+
+    /** The object that all calls on this client share which name this lock. */
+    RLock shared(Supplier<RLock> fresh) {
+        return clients.named(client()).shared(text("kind") + " " + name(), fresh);
     }
 
     JsonElement id() {

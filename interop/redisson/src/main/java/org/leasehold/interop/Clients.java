@@ -9,10 +9,13 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.function.Supplier;
 import org.redisson.Redisson;
+import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
+import org.redisson.config.MasterSlaveServersConfig;
 import org.redisson.config.SingleServerConfig;
 
 /** The Redisson clients of this process by name, each with its named threads. */
@@ -42,6 +45,12 @@ final class Clients {
         return null;
     }
 
+    /** Interrupts the thread in what it does. */
+    Void interrupt(Call call) {
+        named(call.client()).interrupt(call.thread());
+        return null;
+    }
+
     Client named(String name) {
         Client client = clients.get(name);
         if (client == null) {
@@ -62,6 +71,18 @@ final class Clients {
         call.optional("watchdog_ms")
                 .map(JsonElement::getAsLong)
                 .ifPresent(config::setLockWatchdogTimeout);
+        call.optional("check_replicas")
+                .map(JsonElement::getAsBoolean)
+                .ifPresent(check -> Newer.call(config, "setCheckLockSyncedSlaves", check));
+        call.optional("replica")
+                .map(JsonElement::getAsString)
+                .ifPresentOrElse(
+                        replica -> beside(replica, config, call, server),
+                        () -> alone(config, call, server));
+        return config;
+    }
+
+    private static void alone(Config config, Call call, URI server) {
         SingleServerConfig single = config.useSingleServer();
         single.setAddress(server.getScheme() + "://" + server.getHost() + ":" + server.getPort())
                 .setConnectionPoolSize(16)
@@ -72,8 +93,35 @@ final class Clients {
                 .setSubscriptionsPerConnection(50)
                 // The address is a number; there is nothing to look up again.
                 .setDnsMonitoringInterval(-1);
+        call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(single::setTimeout);
+        call.optional("retry_attempts")
+                .map(JsonElement::getAsInt)
+                .ifPresent(single::setRetryAttempts);
+        call.optional("subscription_timeout_ms")
+                .map(JsonElement::getAsInt)
+                .ifPresent(timeout -> Newer.call(single, "setSubscriptionTimeout", timeout));
+        call.optional("channels")
+                .map(JsonElement::getAsInt)
+                .ifPresent(
+                        channels ->
+                                single.setSubscriptionConnectionPoolSize(1)
+                                        .setSubscriptionsPerConnection(channels));
         authenticate(single, server);
-        return config;
+    }
+
+    /** A server with a replica, which it waits for. */
+    private static void beside(String replica, Config config, Call call, URI server) {
+        MasterSlaveServersConfig pair = config.useMasterSlaveServers();
+        pair.setMasterAddress(server.toString())
+                .addSlaveAddress(replica)
+                .setMasterConnectionMinimumIdleSize(1)
+                .setSlaveConnectionMinimumIdleSize(1)
+                .setSubscriptionConnectionMinimumIdleSize(1)
+                .setDnsMonitoringInterval(-1);
+        call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(pair::setTimeout);
+        call.optional("retry_attempts")
+                .map(JsonElement::getAsInt)
+                .ifPresent(pair::setRetryAttempts);
     }
 
     /** Redisson 3.16.8 ignores the user and password of an address. */
@@ -101,6 +149,7 @@ final class Clients {
         private final RedissonClient redisson;
         private final Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
         private final Map<String, Thread> started = new ConcurrentHashMap<>();
+        private final Map<String, RLock> shared = new ConcurrentHashMap<>();
 
         private Client(String name, RedissonClient redisson) {
             this.name = name;
@@ -135,6 +184,14 @@ final class Clients {
                             .anyMatch(frame -> LATCHES.contains(frame.getClassName()))
                     && (java.getState() == Thread.State.WAITING
                             || java.getState() == Thread.State.TIMED_WAITING);
+        }
+
+        RLock shared(String lock, Supplier<RLock> fresh) {
+            return shared.computeIfAbsent(lock, absent -> fresh.get());
+        }
+
+        private void interrupt(String thread) {
+            started.get(thread).interrupt();
         }
 
         private void close() {

@@ -81,6 +81,7 @@ public final class Driver {
                             control,
                             call,
                             () -> clients.named(call.client()).sleeps(call.thread()));
+            case "interrupt" -> run(control, call, () -> clients.interrupt(call));
             case "version" ->
                     run(
                             control,

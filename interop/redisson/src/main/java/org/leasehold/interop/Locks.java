@@ -1,8 +1,8 @@
 package org.leasehold.interop;
 
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
+import static java.util.concurrent.TimeUnit.SECONDS;
 
-import java.lang.reflect.InvocationTargetException;
 import java.util.Arrays;
 import java.util.Map;
 import org.redisson.api.RLock;
@@ -17,6 +17,8 @@ final class Locks {
         operations.put(
                 "lock_lease",
                 of((lock, call) -> done(() -> lock.lock(call.number("lease_ms"), MILLISECONDS))));
+        operations.put(
+                "lock_lease_s", of((lock, call) -> done(() -> lock.lock(call.number("lease_s"), SECONDS))));
         operations.put("try_lock", of((lock, call) -> lock.tryLock()));
         operations.put(
                 "try_lock_wait",
@@ -26,27 +28,79 @@ final class Locks {
                                         call.number("wait_ms"),
                                         call.number("lease_ms"),
                                         MILLISECONDS)));
+        operations.put(
+                "try_lock_wait_s", of((lock, call) -> lock.tryLock(call.number("wait_s"), SECONDS)));
         operations.put("unlock", of((lock, call) -> done(lock::unlock)));
+        asynchronous(operations);
         operations.put("force_unlock", of((lock, call) -> lock.forceUnlock()));
+        operations.put("delete", of((lock, call) -> Newer.call(lock, "delete")));
         operations.put("is_locked", of((lock, call) -> lock.isLocked()));
         operations.put(
                 "is_held_by_current_thread", of((lock, call) -> lock.isHeldByCurrentThread()));
         operations.put("hold_count", of((lock, call) -> lock.getHoldCount()));
         operations.put("ttl", of((lock, call) -> lock.remainTimeToLive()));
-        operations.put(
-                "lock_and_get_token", of((lock, call) -> newer(lock, "lockAndGetToken")));
-        operations.put("token", of((lock, call) -> newer(lock, "getToken")));
+        tokens(operations);
     }
 
-    /** The lock a request names. */
+    private static void asynchronous(Map<String, Operations.Operation> operations) {
+        operations.put("lock_async", of((lock, call) -> lock.lockAsync().get()));
+        operations.put(
+                "lock_lease_async",
+                of((lock, call) -> lock.lockAsync(call.number("lease_ms"), MILLISECONDS).get()));
+        operations.put(
+                "try_lock_wait_async",
+                of(
+                        (lock, call) ->
+                                lock.tryLockAsync(
+                                                call.number("wait_ms"),
+                                                call.number("lease_ms"),
+                                                MILLISECONDS)
+                                        .get()));
+    }
+
+    private static void tokens(Map<String, Operations.Operation> operations) {
+        operations.put(
+                "lock_and_get_token", of((lock, call) -> Newer.call(lock, "lockAndGetToken")));
+        operations.put(
+                "lock_lease_and_get_token",
+                of(
+                        (lock, call) ->
+                                Newer.call(
+                                        lock,
+                                        "lockAndGetToken",
+                                        call.number("lease_ms"),
+                                        MILLISECONDS)));
+        operations.put(
+                "try_lock_and_get_token", of((lock, call) -> Newer.call(lock, "tryLockAndGetToken")));
+        operations.put(
+                "try_lock_wait_and_get_token",
+                of(
+                        (lock, call) ->
+                                Newer.call(
+                                        lock,
+                                        "tryLockAndGetToken",
+                                        call.number("wait_ms"),
+                                        MILLISECONDS)));
+        operations.put("token", of((lock, call) -> Newer.call(lock, "getToken")));
+    }
+
+    /** The lock a request names: a Java object of its own, or the one that all who ask share. */
     static RLock named(RedissonClient redisson, Call call) {
-        String name = call.name();
-        String kind = call.text("kind");
+        return call.optional("shared").isPresent()
+                ? call.shared(() -> fresh(redisson, call))
+                : fresh(redisson, call);
+    }
+
+    private static RLock fresh(RedissonClient redisson, Call call) {
+        return ofKind(redisson, call.text("kind"), call.name(), call);
+    }
+
+    private static RLock ofKind(RedissonClient redisson, String kind, String name, Call call) {
         return switch (kind) {
             case "lock" -> redisson.getLock(name);
             case "spin" -> redisson.getSpinLock(name);
             case "fair" -> redisson.getFairLock(name);
-            case "fenced" -> (RLock) newer(redisson, "getFencedLock", name);
+            case "fenced" -> (RLock) Newer.call(redisson, "getFencedLock", name);
             case "read" -> redisson.getReadWriteLock(name).readLock();
             case "write" -> redisson.getReadWriteLock(name).writeLock();
             case "multi" -> redisson.getMultiLock(members(redisson, call));
@@ -56,32 +110,21 @@ final class Locks {
         };
     }
 
-    /** As `a,b`: locks of this client; or `client/a,other/a`. */
+    /** As `a,b`: locks of this client; or `client/a,other/a`; or `fenced:a`, of another kind. */
     private static RLock[] members(RedissonClient redisson, Call call) {
         return Arrays.stream(call.name().split(","))
                 .map(
                         member -> {
                             String[] parts = member.split("/", 2);
+                            String[] kind = member.split(":", 2);
+                            if (kind.length == 2) {
+                                return ofKind(redisson, kind[0], kind[1], call);
+                            }
                             return parts.length == 1
                                     ? redisson.getLock(member)
                                     : call.clients().named(parts[0]).redisson().getLock(parts[1]);
                         })
                 .toArray(RLock[]::new);
-    }
-
-    /** A method that the oldest version of Redisson this is compiled with does not have. */
-    private static Object newer(Object object, String method, Object... arguments) {
-        Class<?>[] types =
-                Arrays.stream(arguments).map(Object::getClass).toArray(Class<?>[]::new);
-        try {
-            return object.getClass().getMethod(method, types).invoke(object, arguments);
-        } catch (InvocationTargetException error) {
-            throw error.getCause() instanceof RuntimeException cause
-                    ? cause
-                    : new IllegalStateException(error.getCause());
-        } catch (ReflectiveOperationException error) {
-            throw new IllegalArgumentException("this version has no " + method, error);
-        }
     }
 
     private static Operations.Operation of(LockOperation operation) {

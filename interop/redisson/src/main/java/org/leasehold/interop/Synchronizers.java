@@ -3,6 +3,7 @@ package org.leasehold.interop;
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
 
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RPermitExpirableSemaphore;
@@ -66,6 +67,11 @@ final class Synchronizers {
                         (s, call) ->
                                 s.updateLeaseTime(
                                         call.text("permit"), call.number("lease_ms"), MILLISECONDS)));
+        operations.put(
+                "expirable_release_many",
+                expirable(
+                        (s, call) ->
+                                Newer.call(s, "release", List.of(call.text("permits").split(",")))));
         operations.put("expirable_available", expirable((s, call) -> s.availablePermits()));
     }
 

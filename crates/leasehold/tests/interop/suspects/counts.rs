@@ -1,0 +1,141 @@
+//! Semaphores and latches.
+
+use super::*;
+use crate::support::HOUR;
+use leasehold_testkit::Proxy;
+
+const SEMAPHORE: &str = "redisson_sc:{x}";
+const LATCH: &str = "redisson_countdownlatch__channel__{x}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_in_java_drops_the_expiry_of_a_semaphore_and_ours_keeps_it() {
+    let place = place().await;
+    let semaphore = place.rust.semaphore("x");
+    let java = place.thread(LockKind::Plain);
+    for ours in [true, false] {
+        for drain in [true, false] {
+            place.text(&["SET", "x", "3", "PX", "100000"]);
+            match (ours, drain) {
+                (true, true) => assert_eq!(semaphore.drain().await.unwrap(), 3),
+                (true, false) => semaphore.add_permits(1).await.unwrap(),
+                (false, true) => {
+                    assert_eq!(call(&java, "semaphore_drain", json!({})), 3);
+                }
+                (false, false) => {
+                    call(&java, "semaphore_add", json!({"permits": 1}));
+                }
+            }
+            assert_eq!(place.ttl_ms("x") > 0, ours);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_in_java_makes_a_semaphore_of_nothing() {
+    let place = place().await;
+    let java = place.thread(LockKind::Plain);
+    call(&java, "semaphore_release", json!({"permits": 2}));
+    assert_eq!(
+        place.rust.semaphore("x").available_permits().await.unwrap(),
+        2
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_lost_leaves_java_waiting_and_ours_asks() {
+    let server = topology::start();
+    let proxy = Proxy::to(server.port());
+    let place = Place {
+        java: JavaClient::with(VERSION, &proxy.url(), json!({})),
+        rust: Client::connect(&server.url()).await.unwrap(),
+        server,
+    };
+    let latch = place.rust.count_down_latch("latch");
+    assert!(latch.try_set_count(1).await.unwrap());
+    let semaphore = place.rust.semaphore("x");
+    assert!(semaphore.try_set_permits(1).await.unwrap());
+    let permit = semaphore.acquire(1).await.unwrap();
+    let gets = || calls(&place.server, "cmdstat_get:");
+    let before = gets();
+    let [takes, awaits] = ["takes", "awaits"].map(|name| place.java.thread(name));
+    let takes = start(&takes, "semaphore_acquire", json!({"permits": 1}));
+    let awaits = awaits.start_call::<Value>("latch_await", json!({"name": "latch"}));
+    place.listen(1, SEMAPHORE).await;
+    place
+        .listen(1, "redisson_countdownlatch__channel__{latch}")
+        .await;
+    // Each once more when it listens.
+    eventually("they sleep", async || gets() >= before + 4).await;
+    proxy.swallow_messages(true);
+    permit.release().await.unwrap();
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    eventually("the messages are lost", async || proxy.swallowed() == 2).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!takes.is_done() && !awaits.is_done());
+    proxy.swallow_messages(false);
+    place.int(&["PUBLISH", SEMAPHORE, "1"]);
+    place.int(&["PUBLISH", "redisson_countdownlatch__channel__{latch}", "0"]);
+    takes.wait(SOON).unwrap();
+    awaits.wait(SOON).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_latch_that_java_deletes_says_nothing_to_those_who_wait_in_java() {
+    let place = place().await;
+    let java = place.thread(LockKind::Plain);
+    assert_eq!(call(&java, "latch_set", json!({"count": 1})), true);
+    let waiter = place.other("waiter", LockKind::Plain);
+    let waiting = start(&waiter, "latch_await", json!({}));
+    place.listen(1, LATCH).await;
+    let mut ear = Ear::new(&place, LATCH);
+    assert_eq!(call(&java, "latch_delete", json!({})), true);
+    assert_eq!(ear.message(), "1", "the one of a latch that is set");
+    assert!(!waiting.is_done());
+    place.int(&["PUBLISH", LATCH, "0"]);
+    waiting.wait(SOON).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_latch_that_opens_and_is_set_again_is_missed_by_java_and_not_by_ours() {
+    let server = topology::start();
+    let proxy = Proxy::to(server.port());
+    let place = Place {
+        java: JavaClient::with(VERSION, &proxy.url(), json!({})),
+        rust: Client::connect(&server.url()).await.unwrap(),
+        server,
+    };
+    let latch = place.rust.count_down_latch("x").poll_cap(HOUR);
+    assert!(latch.try_set_count(1).await.unwrap());
+    let gets = || calls(&place.server, "cmdstat_get:");
+    let before = gets();
+    let waiting = start(&place.thread(LockKind::Plain), "latch_await", json!({}));
+    place.listen(1, LATCH).await;
+    // Once more when it listens.
+    eventually("it sleeps", async || gets() >= before + 2).await;
+    let waits = latch.clone();
+    let ours = tokio::spawn(async move { waits.wait().await.unwrap() });
+    place.listen(2, LATCH).await;
+    // The message comes after both.
+    proxy.hold_replies(true);
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    assert!(latch.try_set_count(1).await.unwrap());
+    proxy.hold_replies(false);
+    tokio::time::timeout(SOON, ours).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!waiting.is_done());
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    waiting.wait(SOON).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_ended_leases_break_javas_permits_and_not_ours() {
+    let place = place().await;
+    place.text(&["SET", "x", "0"]);
+    let fill = "for n = 1, 9000 do redis.call('ZADD', KEYS[1], n, n) end return 'OK'";
+    place.text(&["EVAL", fill, "1", "{x}:timeout"]);
+    let java = place.thread(LockKind::Plain);
+    let asked = start(&java, "expirable_available", json!({})).wait(SOON);
+    assert!(asked.unwrap_err().message.contains("unpack"));
+    let semaphore = place.rust.expirable_semaphore("x");
+    assert_eq!(semaphore.available_permits().await.unwrap(), 9000);
+}

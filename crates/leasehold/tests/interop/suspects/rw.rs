@@ -1,0 +1,154 @@
+//! The read-write lock.
+
+use super::*;
+
+const CHANNEL: &str = "redisson_rwlock:{x}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_unlock_inside_a_write_hold_cuts_javas_write_hold_and_not_ours() {
+    let place = place().await;
+    let (read, write) = (place.thread(LockKind::Read), place.thread(LockKind::Write));
+    write.lock_lease("x", LONG).unwrap();
+    read.lock_lease("x", SHORT).unwrap();
+    read.lock_lease("x", SHORT).unwrap();
+    read.unlock("x").unwrap();
+    assert!(place.ttl_ms("x") <= SHORT_MS, "{}", place.ttl_ms("x"));
+    read.unlock("x").unwrap();
+    write.unlock("x").unwrap();
+    let owner = place.rust.owner();
+    let lock = place.rust.rw_lock("x").owned_by(&owner);
+    let writing = lock.clone().lease(LONG).write().await.unwrap();
+    let first = lock.clone().lease(SHORT).read().await.unwrap();
+    let second = lock.lease(SHORT).read().await.unwrap();
+    first.release().await.unwrap();
+    assert!(place.ttl_ms("x") > SHORT_MS, "{}", place.ttl_ms("x"));
+    second.release().await.unwrap();
+    writing.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_in_java_wakes_nobody() {
+    let place = place().await;
+    let (read, write) = (place.thread(LockKind::Read), place.thread(LockKind::Write));
+    let reader = place.other("reader", LockKind::Read);
+    write.lock("x").unwrap();
+    read.lock("x").unwrap();
+    let before = place.asks();
+    let waiting = reader.start_lock("x");
+    place.listen(1, CHANNEL).await;
+    place.asked(before, 2).await;
+    let published = place.published();
+    write.unlock("x").unwrap();
+    assert_eq!(place.published(), published);
+    assert!(!waiting.is_done());
+    // Ours reads at once.
+    let reading = place.rust.rw_lock("x").try_read().await.unwrap();
+    reading.unwrap().release().await.unwrap();
+    read.unlock("x").unwrap();
+    waiting.wait(SOON).unwrap();
+    reader.unlock("x").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_re_entry_in_java_adds_its_lease_to_that_of_the_hold() {
+    let place = place().await;
+    let write = place.thread(LockKind::Write);
+    for _ in 0..3 {
+        write.lock_lease("x", SHORT).unwrap();
+    }
+    assert!(place.ttl_ms("x") > 2 * SHORT_MS, "{}", place.ttl_ms("x"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn java_readers_pass_a_java_writer_that_waits_and_none_can_upgrade() {
+    let place = place().await;
+    let [a, b] = ["a", "b"].map(|name| place.other(name, LockKind::Read));
+    let writer = place.other("writer", LockKind::Write);
+    a.lock("x").unwrap();
+    let waiting = writer.start_lock("x");
+    place.listen(1, CHANNEL).await;
+    assert!(b.try_lock("x").unwrap().value);
+    a.unlock("x").unwrap();
+    assert!(!b.kind(LockKind::Write).try_lock("x").unwrap().value);
+    b.unlock("x").unwrap();
+    waiting.wait(SOON).unwrap();
+    writer.unlock("x").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_java_reader_whose_lease_is_over_is_told_that_it_reads() {
+    let place = place().await;
+    let [ended, other] = ["ended", "other"].map(|name| place.other(name, LockKind::Read));
+    other.lock_lease("x", LONG).unwrap();
+    ended.lock_lease("x", Duration::from_secs(1)).unwrap();
+    let holds = || {
+        let keys = place.server.keys();
+        keys.iter()
+            .filter(|key| key.contains("rwlock_timeout"))
+            .count()
+    };
+    eventually("its lease is over", async || holds() == 1).await;
+    assert!(ended.is_held_by_current_thread("x").unwrap().value);
+    ended.unlock("x").expect("without an error");
+    // Each unlock asks for the expiry of each hold of all readers.
+    for n in 0..50 {
+        let reader = format!("reader-{n}");
+        place.int(&["HSET", "x", &reader, "1"]);
+        let hold = format!("{{x}}:{reader}:rwlock_timeout:1");
+        place.text(&["SET", &hold, "1", "PX", "60000"]);
+    }
+    let before = calls(&place.server, "cmdstat_pttl:");
+    other.unlock("x").unwrap();
+    assert!(calls(&place.server, "cmdstat_pttl:") - before >= 50);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_3_16_8_keeps_the_dead_and_cuts_the_living() {
+    const WATCHDOG_MS: u64 = 3000;
+    let place = place_with(json!({"watchdog_ms": WATCHDOG_MS})).await;
+    let strangers = [place.stranger(), place.stranger()];
+    let [living, dead] =
+        [&strangers[0], &strangers[1]].map(|java| java.thread("t").kind(LockKind::Read));
+    living.lock_lease("x", LONG).unwrap();
+    dead.lock_lease("x", Duration::from_millis(WATCHDOG_MS))
+        .unwrap();
+    let (read, write) = (place.thread(LockKind::Read), place.thread(LockKind::Write));
+    read.lock("x").unwrap();
+    let cut = || place.ttl_ms("x") <= SHORT_MS;
+    eventually("its watchdog has cut the lock", async || cut()).await;
+    place.is_renewed("x", 4).await;
+    let holds = || {
+        let keys = place.server.keys();
+        keys.iter()
+            .filter(|key| key.contains("rwlock_timeout"))
+            .count()
+    };
+    assert_eq!(
+        holds(),
+        if IS_OLD { 3 } else { 2 },
+        "nobody renews the dead"
+    );
+    read.unlock("x").unwrap();
+    if IS_OLD {
+        let entered = write.try_lock_wait("x", SOON, None).unwrap();
+        assert!(entered.value, "beside one that reads for {LONG:?}");
+    } else {
+        assert!(place.ttl_ms("x") > SHORT_MS, "put right as it leaves");
+        assert!(!write.try_lock("x").unwrap().value);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_a_java_read_hold_is_that_of_the_next_one_of_the_same_object() {
+    let place = place().await;
+    let other = place.other("other", LockKind::Read);
+    other.lock_lease("x", LONG).unwrap();
+    let read = place.thread(LockKind::Read).shared();
+    read.lock_lease("x", Duration::from_secs(3)).unwrap();
+    read.unlock("x").unwrap();
+    read.lock("x").unwrap();
+    let keys = place.server.keys();
+    let leases = keys.iter().filter(|key| key.contains("rwlock_timeout"));
+    let shortest = leases.map(|key| place.ttl_ms(key)).min().unwrap();
+    assert!(shortest <= 3000, "{shortest}: its own would be 30 s");
+}

@@ -1,0 +1,57 @@
+//! Multi-locks.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_multi_lock_of_newer_java_multiplies_its_lease_with_each_round() {
+    let place = place().await;
+    place.stranger_holds("b", LONG);
+    let java = place.thread(LockKind::Multi);
+    let before = place.published();
+    let waiting = java.start_on::<()>("lock_lease_s", "a,b", json!({"lease_s": 4}));
+    // It has given `a` back: the first round is over.
+    eventually("a round has failed", async || place.published() > before).await;
+    place.stranger_releases("b");
+    waiting.wait(SOON).unwrap();
+    for name in ["a", "b"] {
+        let left = place.ttl_ms(name);
+        assert_eq!(left <= 4000, IS_OLD, "{left}");
+    }
+    java.unlock("a,b").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlock_of_a_newer_java_multi_lock_stops_at_the_first_error() {
+    let place = place_with(json!({"watchdog_ms": 3000})).await;
+    let java = place.thread(LockKind::Multi);
+    java.lock("a,b").unwrap();
+    place.int(&["DEL", "a"]);
+    assert!(java.unlock("a,b").is_err());
+    if IS_OLD {
+        // All are asked at once; the error comes first.
+        place.has_ended("b").await;
+    } else {
+        place.is_renewed("b", 2).await;
+    }
+}
+
+/// Whoever holds it by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_java_multi_lock_has_a_member_that_it_has_lost_and_cuts_the_lease_of_its_holder() {
+    let place = place().await;
+    place.stranger_holds("b", LONG);
+    let java = place.thread(LockKind::Multi);
+    let waiting = java.start_try_lock_wait("a,b", LONG, Some(SHORT));
+    eventually("it has the first one", async || place.exists("a")).await;
+    place.listen(1, "redisson_lock__channel:{b}").await;
+    place.int(&["DEL", "a"]);
+    let ours = place.rust.lock("a").lease(LONG).acquire().await.unwrap();
+    place.stranger_releases("b");
+    assert!(
+        waiting.wait(SOON).unwrap().value,
+        "it says that it has both"
+    );
+    assert!(ours.is_held());
+    assert!(place.ttl_ms("a") <= SHORT_MS, "ours, now of its lease");
+    ours.release().await.unwrap();
+}

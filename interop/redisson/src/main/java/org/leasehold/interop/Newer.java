@@ -1,0 +1,31 @@
+package org.leasehold.interop;
+
+import java.lang.invoke.MethodType;
+import java.lang.reflect.InvocationTargetException;
+import java.util.Arrays;
+import java.util.List;
+
+/** Methods that the oldest version of Redisson this is compiled with does not have. */
+final class Newer {
+    private Newer() {}
+
+    static Object call(Object object, String method, Object... arguments) {
+        Class<?>[] types = Arrays.stream(arguments).map(Newer::type).toArray(Class<?>[]::new);
+        try {
+            return object.getClass().getMethod(method, types).invoke(object, arguments);
+        } catch (InvocationTargetException error) {
+            throw error.getCause() instanceof RuntimeException cause
+                    ? cause
+                    : new IllegalStateException(error.getCause());
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalArgumentException("this version has no " + method, error);
+        }
+    }
+
+    /** As a parameter has it: a number as a bare one, a list as the interface. */
+    private static Class<?> type(Object argument) {
+        return argument instanceof List
+                ? List.class
+                : MethodType.methodType(argument.getClass()).unwrap().returnType();
+    }
+}
