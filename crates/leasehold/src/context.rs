@@ -50,9 +50,10 @@ impl Context {
         peers: Peers,
         runtime: &Handle,
     ) -> Arc<Self> {
+        let cleanup = Cleanup::new(backend.clone(), clock, runtime.clone());
         Arc::new(Self {
-            cleanup: Cleanup::new(backend.clone(), clock, runtime.clone()),
-            renewal: Renewal::start(backend.clone(), clock, runtime),
+            renewal: Renewal::start(backend.clone(), Arc::clone(&cleanup), clock, runtime),
+            cleanup,
             backend,
             clock,
             margin,

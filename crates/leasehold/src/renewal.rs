@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::backend::Backend;
 use crate::backend::step::{Cause, Failure, Value};
+use crate::cleanup::Cleanup;
 use crate::clock::{Clock, Moment};
 use crate::lease::Hold;
 use crate::loss::LossReason;
@@ -29,6 +30,7 @@ pub(crate) struct Renewal {
 
 struct Shared {
     backend: Backend,
+    cleanup: Arc<Cleanup>,
     clock: Clock,
     holds: Mutex<BTreeMap<(Moment, u64), Arc<Hold>>>,
     /// When the task wakes by itself; in ms, the greatest number for never. Only a
@@ -38,9 +40,15 @@ struct Shared {
 }
 
 impl Renewal {
-    pub(crate) fn start(backend: Backend, clock: Clock, runtime: &Handle) -> Self {
+    pub(crate) fn start(
+        backend: Backend,
+        cleanup: Arc<Cleanup>,
+        clock: Clock,
+        runtime: &Handle,
+    ) -> Self {
         let shared = Arc::new(Shared {
             backend,
+            cleanup,
             clock,
             holds: Mutex::default(),
             wakes_at_ms: AtomicU64::new(u64::MAX),
@@ -235,7 +243,7 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
     }
     match hold.loss() {
         None => {}
-        Some(LossReason::MaxHold { limit }) => return end_hold(&shared, &hold, limit).await,
+        Some(LossReason::MaxHold { limit }) => return end_hold(&shared, &hold, limit),
         Some(_) => return,
     }
     if hold.looked_after_every().is_none() {
@@ -262,10 +270,10 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
 }
 
 /// The holder has been told by its clock; now the lock is free for others.
-async fn end_hold(shared: &Shared, hold: &Arc<Hold>, limit: Duration) {
+fn end_hold(shared: &Shared, hold: &Arc<Hold>, limit: Duration) {
     tracing::warn!(key = %hold.key, ?limit, "maximum hold time is over; releasing");
-    // A failure is made up for by the guard's own release, or by the lease's end.
-    let _ = shared.backend.submit(hold.steps.release()).await;
+    // Its guard may live on for long.
+    shared.cleanup.give_back(Arc::clone(hold), false);
 }
 
 /// What came of one renewal.

@@ -432,3 +432,57 @@ async fn a_majority_whose_clients_have_been_closed_is_misuse() {
     let error = lock.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_maximum_hold_time_that_ends_in_an_outage_frees_the_lock_behind_it() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let lock = client.lock("x").lease(3600 * 1000 * MS);
+    let guard = lock.max_hold(500 * MS).acquire().await.unwrap();
+    network.refuse(true);
+    network.cut();
+    guard.lost().await;
+    sleep(2000 * MS).await;
+    network.refuse(false);
+    // The one who had it is told, and stands still with its guard.
+    let beside = server.client().lock("x");
+    let next = beside.try_acquire_for(5000 * MS).await.unwrap();
+    next.expect("freed").release().await.unwrap();
+    guard.release().await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_enters_a_majority_again_that_is_near_its_maximum_hold_time() {
+    let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
+    let clients = masters.each_ref().map(Embedded::client);
+    let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
+    let owner = clients[0].owner();
+    let lock = lock.owned_by(&owner).max_hold(500 * MS);
+    let outer = lock.acquire().await.unwrap();
+    let start = Instant::now();
+    let inner = lock.acquire().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(inner.hold_count(), 2);
+    outer.release().await.unwrap();
+    inner.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_could_not_enter_a_majority_again_counts_what_it_holds() {
+    let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
+    let clients = masters.each_ref().map(Embedded::client);
+    let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
+    let owner = clients[0].owner();
+    let lock = lock.owned_by(&owner).poll_cap(3600 * 1000 * MS);
+    let third = masters[2].client().lock("x").acquire().await.unwrap();
+    let outer = lock.acquire().await.unwrap();
+    // One of those that it has can't be entered any more, and the third is a stranger's.
+    clients[0].close().await;
+    let inner = tokio::spawn(async move { lock.acquire().await });
+    sleep(100 * MS).await;
+    assert!(!inner.is_finished());
+    third.release().await.unwrap();
+    let inner = inner.await.unwrap().unwrap();
+    inner.release().await.unwrap();
+    outer.release().await.unwrap();
+}

@@ -201,7 +201,9 @@ impl<'a> Round<'a> {
         let left = guard
             .valid_until()
             .saturating_duration_since(Instant::now());
-        if guard.is_held() && left >= self.terms.settings.lease / 3 {
+        // What its owner has already is good for as long as it is.
+        let is_new = guard.hold_count() == 1;
+        if guard.is_held() && (left >= self.terms.settings.lease / 3 || !is_new) {
             return Ok(guard);
         }
         Err(Failure::no_answer(
