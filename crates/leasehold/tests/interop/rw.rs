@@ -59,8 +59,8 @@ impl Place {
         ttl.as_int().unwrap()
     }
 
-    fn is_clean(&self) {
-        assert_eq!(self.server.keys(), Vec::<String>::new());
+    async fn is_clean(&self) {
+        crate::topology::is_empty(&self.server).await;
     }
 }
 
@@ -86,7 +86,7 @@ async fn readers_of_both_share_and_each_writer_excludes_the_other_side() {
         "Java still reads"
     );
     read.unlock("x").unwrap();
-    place.is_clean();
+    place.is_clean().await;
 
     write.lock("x").unwrap();
     assert!(lock.try_read().await.unwrap().is_none());
@@ -103,7 +103,7 @@ async fn readers_of_both_share_and_each_writer_excludes_the_other_side() {
     writing.release().await.unwrap();
     assert!(write.try_lock("x").unwrap().value);
     write.unlock("x").unwrap();
-    place.is_clean();
+    place.is_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,7 +148,7 @@ async fn a_release_of_one_side_wakes_the_other() {
         waiting.wait(SOON).expect("woken");
         java.unlock("x").unwrap();
     }
-    place.is_clean();
+    place.is_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,7 +200,7 @@ async fn our_downgrade_wakes_javas_readers_and_keeps_its_writers_out() {
         .expect("woken, which Redisson's own downgrade does not");
     reading.release().await.unwrap();
     read.unlock("x").unwrap();
-    place.is_clean();
+    place.is_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,7 +252,7 @@ async fn a_java_readers_watchdog_does_not_end_our_longer_hold() {
     }
     assert!(write.try_lock("x").unwrap().value);
     write.unlock("x").unwrap();
-    place.is_clean();
+    place.is_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -278,7 +278,7 @@ async fn our_renewal_keeps_no_java_hold_alive_and_cuts_none() {
     let ttl = place.ttl_ms("x");
     assert!((1..=2400).contains(&ttl), "{ttl}");
     ours.release().await.unwrap();
-    place.is_clean();
+    place.is_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

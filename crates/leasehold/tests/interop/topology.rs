@@ -3,6 +3,8 @@
 
 use leasehold_testkit::{RedisServer, server::Builder};
 
+use crate::support::eventually;
+
 const CHOICE: &str = "LEASEHOLD_TOPOLOGY";
 
 /// Starts what `LEASEHOLD_TOPOLOGY` names: `standalone`, which is the default.
@@ -20,4 +22,10 @@ pub(crate) fn start_with(settings: Builder) -> RedisServer {
 
 pub(crate) fn name() -> String {
     std::env::var(CHOICE).unwrap_or_else(|_| "standalone".into())
+}
+
+/// Waits until nothing is left. Redisson takes away the key of its unlock's request (from 3.24
+/// on) when the unlock has been answered already.
+pub(crate) async fn is_empty(server: &RedisServer) {
+    eventually("nothing is left", async || server.keys().is_empty()).await;
 }
