@@ -270,6 +270,9 @@ impl Ends {
         match words[..] {
             ["never"] => Self::Never,
             ["lease"] => Self::Within(LEASE),
+            ["lease", "+", count, "ms"] => {
+                Self::Within(LEASE + Duration::from_millis(count.parse().expect("a number")))
+            }
             ["as", "set"] => Self::AsSet,
             ["at", "once,", "else", count, unit] => Self::AtOnce(span(count, unit)),
             [count, unit] => Self::Within(span(count, unit)),

@@ -41,8 +41,9 @@ local function acquire(group, hold, lease_ms, fields)
     local pair = f .. ':' .. hold
     redis.call('HSET', group, f, hold, pair .. ':expire_time', ends, pair .. ':lock_count', '1')
   end
-  if size == 0 or (ttl >= 0 and ttl < tonumber(lease_ms)) then
-    local expiry = redis.pcall('PEXPIRE', group, lease_ms)
+  local life = life_ms(lease_ms)
+  if size == 0 or (ttl >= 0 and ttl < tonumber(life)) then
+    local expiry = redis.pcall('PEXPIRE', group, life)
     if type(expiry) == 'table' then
       -- Fields without an expiry of the key would outlive their holder.
       for f in string.gmatch(fields, '%S+') do

@@ -21,8 +21,9 @@ local function renew(group, hold, lease_ms, most_ms, fields)
   -- memory: that is looked at once, before the first write.
   redis.pcall('HDEL', group, '')
   local ttl = redis.call('PTTL', group)
-  if ttl >= 0 and ttl < tonumber(lease_ms) then
-    redis.call('PEXPIRE', group, lease_ms)
+  local life = life_ms(lease_ms)
+  if ttl >= 0 and ttl < tonumber(life) then
+    redis.call('PEXPIRE', group, life)
   end
   local wanted, left = now + lease_ms, 0
   for f, at in pairs(ends) do

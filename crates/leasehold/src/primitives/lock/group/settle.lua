@@ -19,8 +19,9 @@ local function settle(group)
       longest = math.max(longest, left, 1)
     end
   end
-  if longest > 0 and redis.call('PTTL', group) > longest then
-    redis.pcall('PEXPIRE', group, longest)
+  local life = longest > 0 and life_ms(longest)
+  if life and redis.call('PTTL', group) > tonumber(life) then
+    redis.pcall('PEXPIRE', group, life)
   end
 end
 

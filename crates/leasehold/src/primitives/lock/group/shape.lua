@@ -18,6 +18,13 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- How long the group lives whose last hold lasts `lease_ms` more: a moment longer. Redisson
+-- takes a value over as its time ends, and does not lengthen the life of a key that has less
+-- than a millisecond left: its hold would go with it.
+local function life_ms(lease_ms)
+  return string.format('%.0f', lease_ms + 100)
+end
+
 -- When `holder` ceases to have the value `f`; nil if it has none.
 local function ends_at(group, f, holder)
   return tonumber(redis.call('HGET', group, f .. ':' .. holder .. ':expire_time') or '')

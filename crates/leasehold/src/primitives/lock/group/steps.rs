@@ -47,9 +47,9 @@ pub(crate) static ACQUIRE: Step = Step {
             keyspace.hset(group, &beside(f, hold, LOCK_COUNT), b"1")?;
         }
         if size == 0 {
-            keyspace.pexpire(group, lease_ms);
+            keyspace.pexpire(group, life_ms(lease_ms));
         } else if keyspace.pttl(group) >= 0 {
-            lengthen(keyspace, group, lease_ms);
+            lengthen(keyspace, group, life_ms(lease_ms));
         }
         for (f, holder) in dead {
             remove(keyspace, group, f, &holder)?;
@@ -119,7 +119,7 @@ pub(crate) static RENEW: Step = Step {
         }
         let (lease_ms, most_ms) = (number(lease_ms)?, number(most_ms)?);
         if keyspace.pttl(group) >= 0 {
-            lengthen(keyspace, group, lease_ms);
+            lengthen(keyspace, group, life_ms(lease_ms));
         }
         let (wanted, mut left) = (now + lease_ms, 0);
         for (f, mut at) in ends {
@@ -306,6 +306,11 @@ fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal>
     Ok(())
 }
 
+/// As in `shape.lua`, which says why.
+fn life_ms(lease_ms: u64) -> u64 {
+    lease_ms + 100
+}
+
 /// `settle.lua`.
 fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
     if keyspace.hlen(group)? > SWEPT {
@@ -318,11 +323,11 @@ fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
         .iter()
         .filter(|(field, _)| field.ends_with(b":expire_time"));
     let longest = ends.filter_map(|(_, at)| number::<u64>(at).ok()).max();
-    let longest = longest.map(|at| at.saturating_sub(now).max(1));
-    if let Some(longest) = longest
-        && u64::try_from(keyspace.pttl(group)).is_ok_and(|left| left > longest)
+    let life = longest.map(|at| life_ms(at.saturating_sub(now).max(1)));
+    if let Some(life) = life
+        && u64::try_from(keyspace.pttl(group)).is_ok_and(|left| left > life)
     {
-        keyspace.pexpire(group, longest);
+        keyspace.pexpire(group, life);
     }
     Ok(())
 }
