@@ -7,7 +7,7 @@ use leasehold::Client;
 use leasehold_testkit::redisson::LockKind;
 use leasehold_testkit::{Redisson, RedissonVersion};
 
-use crate::javas::{JavaClient, java_that_holds};
+use crate::javas::{JavaClient, asleep, java_that_holds};
 use crate::scene::Scene;
 use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
@@ -290,6 +290,7 @@ pub(crate) async fn readers_of_all_share_and_the_last_one_lets_a_writer_in(
         let waiting: Vec<_> = writers
             .map(|writer| (writer.start_lock("x"), writer))
             .collect();
+        asleep(&waiting.iter().map(|(_, writer)| writer).collect::<Vec<_>>()).await;
         let writing = lock.clone();
         let we_write = tokio::spawn(async move { writing.write().await.unwrap() });
         eventually("ours waits", async || client.activity().channels > 0).await;
@@ -340,6 +341,7 @@ pub(crate) async fn our_downgrade_wakes_the_readers_of_all(cast: &[RedissonVersi
         waiting.push(reader.start_lock("x"));
         let asked = async || crate::scene::scripts(&server) >= before + 2;
         eventually("it waits", asked).await;
+        asleep(&[reader]).await;
     }
     let reading = writing.downgrade().await.unwrap();
     for (waiting, reader) in waiting.iter().zip(&readers) {
