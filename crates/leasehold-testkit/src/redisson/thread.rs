@@ -333,7 +333,7 @@ impl RedissonThread {
     }
 
     /// Lets `threads` new Java threads claim the numbers of the string `counter` under the lock
-    /// `name` for as long as `run`: each in the hash `claims`, as `who-thread asked_ns
+    /// `name` until there is a key `over`: each in the hash `claims`, as `who-thread asked_ns
     /// acquired_ns claimed_ns`, so that nothing of it is lost when the JVM is killed. A number
     /// that has an owner already is an error. The value is how many were claimed.
     ///
@@ -344,10 +344,9 @@ impl RedissonThread {
         name: &str,
         who: &str,
         threads: usize,
-        run: Duration,
         wait: Option<Duration>,
     ) -> Pending<u64> {
-        let mut plan = json!({ "who": who, "threads": threads, "run_ms": millis(run) });
+        let mut plan = json!({ "who": who, "threads": threads });
         if let Some(wait) = wait {
             plan["wait_ms"] = millis(wait).into();
         }

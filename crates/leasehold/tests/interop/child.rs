@@ -44,17 +44,12 @@ pub(crate) fn hold_permit(sort: Sort, url: &str, lease: Duration) -> Child {
 }
 
 /// Claims numbers under the lock, as Redisson's `torment` does.
-pub(crate) fn torment(
-    what: What,
-    url: &str,
-    who: &str,
-    tasks: usize,
-    run: Duration,
-    lease: Duration,
-) -> Child {
-    let (run, lease) = (run.as_millis(), lease.as_millis());
-    let job = format!("torment {what:?} {url} {who} {tasks} {run} {lease}");
-    Child::start(TEST, &job)
+pub(crate) fn torment(what: What, url: &str, who: &str, tasks: usize, lease: Duration) -> Child {
+    let lease = lease.as_millis();
+    Child::start(
+        TEST,
+        &format!("torment {what:?} {url} {who} {tasks} {lease}"),
+    )
 }
 
 /// What the counting processes do.
@@ -126,10 +121,10 @@ fn a_process_of_its_own() {
                 _ => panic!("no process has a lock of kind {kind} yet"),
             }
         }),
-        ["torment", what, url, who, tasks, run, lease] => runtime.block_on(async {
+        ["torment", what, url, who, tasks, lease] => runtime.block_on(async {
             let client = Client::builder().lease(ms(lease)).connect(url).await?;
             let (what, tasks) = (What::named(what), tasks.parse().unwrap());
-            stress::claim(&client, what, url, who, tasks, ms(run)).await;
+            stress::claim(&client, what, url, who, tasks).await;
             Ok(())
         }),
         ["hold_permit", sort, url, lease] => runtime.block_on(async {
