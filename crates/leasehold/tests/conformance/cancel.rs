@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::Client;
+use tokio::task::JoinHandle;
 
 use super::{lock_of, place};
 use crate::support::{Place, eventually};
@@ -109,10 +110,17 @@ async fn acquires_of_a_held_lock() {
     assert!(points >= 6, "a wait has more await points than {points}");
 }
 
-/// Somebody else holds the lock, and releases it when `waiter` is in line or a
-/// moment has passed.
-async fn held_for_a_moment(other: &Client, waiter: &Client) -> tokio::task::JoinHandle<()> {
+/// Somebody else holds the lock, and releases it when `waiter` is in line.
+async fn held_for_a_moment(other: &Client, waiter: &Client) -> JoinHandle<()> {
     let guard = lock_of(other, "x").acquire().await.unwrap();
+    once_it_waits(waiter, async move { guard.release().await.unwrap() })
+}
+
+/// Does something when `waiter` is in line or a moment has passed.
+pub(super) fn once_it_waits(
+    waiter: &Client,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
     let waiter = waiter.clone();
     tokio::spawn(async move {
         for _ in 0..10 {
@@ -121,7 +129,7 @@ async fn held_for_a_moment(other: &Client, waiter: &Client) -> tokio::task::Join
             }
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
-        guard.release().await.unwrap();
+        work.await;
     })
 }
 

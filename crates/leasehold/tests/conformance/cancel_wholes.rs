@@ -5,25 +5,16 @@ use std::time::Duration;
 
 use leasehold::{Client, LockGuard, MultiLock, RedLock};
 
-use super::cancel::{at_each_point, drop_after};
+use super::cancel::{at_each_point, drop_after, once_it_waits};
 use super::place;
 
 fn multi(client: &Client) -> MultiLock {
     MultiLock::new(["a", "b", "c"].map(|name| client.lock(name))).unwrap()
 }
 
-/// Releases `guard` when `waiter` is in line or a moment has passed.
+/// Releases `guard` when `waiter` is in line.
 fn released_soon(guard: LockGuard, waiter: &Client) -> tokio::task::JoinHandle<()> {
-    let waiter = waiter.clone();
-    tokio::spawn(async move {
-        for _ in 0..10 {
-            if waiter.activity().channels > 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-        guard.release().await.unwrap();
-    })
+    once_it_waits(waiter, async move { guard.release().await.unwrap() })
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Client, RwLock};
 
-use super::cancel::{at_each_point, drop_after};
+use super::cancel::{at_each_point, drop_after, once_it_waits};
 use super::place;
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -26,19 +26,9 @@ async fn acquires_of_a_free_side() {
     .await;
 }
 
-/// Somebody else holds `guard`, and gives it up when `waiter` listens or a moment has
-/// passed.
+/// Somebody else holds `guard`, and gives it up when `waiter` listens.
 fn gives_up<G: Send + 'static>(guard: G, waiter: &Client) -> tokio::task::JoinHandle<()> {
-    let waiter = waiter.clone();
-    tokio::spawn(async move {
-        for _ in 0..10 {
-            if waiter.activity().channels > 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-        drop(guard);
-    })
+    once_it_waits(waiter, async move { drop(guard) })
 }
 
 #[tokio::test]
