@@ -42,6 +42,11 @@ impl Backend {
         }
     }
 
+    /// Whether each reply is there when [`submit`](Self::submit) returns.
+    pub(crate) fn is_in_process(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
     pub(crate) fn channels(&self) -> &Arc<Channels> {
         match self {
             Self::Memory(memory) => memory.channels(),

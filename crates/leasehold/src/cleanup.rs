@@ -1,6 +1,7 @@
 //! What dropped guards and dropped waits leave to do: give back what the server
 //! granted, or may have granted.
 
+pub(crate) mod batches;
 pub(crate) mod markers;
 
 use std::sync::Arc;
@@ -83,10 +84,17 @@ impl Cleanup {
         if matches!(reply, Reply::Ready(_)) {
             return;
         }
+        self.spawn(async move {
+            let _ = reply.await;
+        });
+    }
+
+    /// Runs in the background what has something to give back.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let pending = PendingOne::new(&self.pending);
         self.runtime.spawn(async move {
             let _pending = pending;
-            let _ = reply.await;
+            work.await;
         });
     }
 
@@ -101,10 +109,8 @@ impl Cleanup {
         if matches!(first, Reply::Ready(Some(Ok(_)))) {
             return;
         }
-        let pending = PendingOne::new(&self.pending);
         let cleanup = Arc::clone(self);
-        self.runtime.spawn(async move {
-            let _pending = pending;
+        self.spawn(async move {
             let started = cleanup.clock.now();
             cleanup.until_given_back(&*hold, first, started).await;
             if unanswered {
@@ -115,10 +121,8 @@ impl Cleanup {
 
     /// `hold` is given back, but an earlier request for it can still be on the network.
     fn give_back_again<H: Return>(self: &Arc<Self>, hold: Arc<H>) {
-        let pending = PendingOne::new(&self.pending);
         let cleanup = Arc::clone(self);
-        self.runtime.spawn(async move {
-            let _pending = pending;
+        self.spawn(async move {
             let started = cleanup.clock.now();
             cleanup.give_back_what_comes_late(&*hold, started).await;
         });

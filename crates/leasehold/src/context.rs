@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::cleanup::Cleanup;
+use crate::cleanup::batches::Batches;
 use crate::cleanup::markers::Markers;
 use crate::clock::Clock;
 use crate::config::{Peers, Settings};
@@ -32,6 +33,7 @@ pub(crate) struct Context {
     pub(crate) turns: Arc<Turns<Trouble>>,
     pub(crate) companies: Arc<Companies>,
     pub(crate) rounds: Rounds,
+    pub(crate) batches: Batches,
     pub(crate) markers: Markers,
     pub(crate) owners: Arc<Owners>,
     pub(crate) client_id: String,
@@ -60,6 +62,7 @@ impl Context {
             turns: Arc::default(),
             companies: Arc::default(),
             rounds: Rounds::default(),
+            batches: Batches::default(),
             markers: Markers::default(),
             owners: Arc::default(),
             client_id: uuid::Uuid::new_v4().to_string(),

@@ -17,5 +17,7 @@ mod faults;
 mod servers;
 #[path = "synchronizers/soak.rs"]
 mod soak;
+#[path = "synchronizers/together.rs"]
+mod together;
 #[path = "synchronizers/waiters.rs"]
 mod waiters;

@@ -2,6 +2,7 @@
 
 mod ask;
 mod permit;
+mod returns;
 pub(crate) mod steps;
 
 use std::fmt;
@@ -18,8 +19,8 @@ use crate::key::Key;
 use crate::primitives::once;
 use crate::primitives::setters::wait_setters;
 use crate::wait::Deadline;
-use permit::Names;
 pub use permit::SemaphorePermit;
+use returns::Names;
 
 /// Redisson counts permits with 31 bits.
 pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
@@ -258,7 +259,7 @@ impl Semaphore {
     /// As [`release`](Self::release).
     #[doc(alias = "drainPermits")]
     pub async fn drain(&self) -> Result<i64> {
-        let key = self.key()?;
+        let key = self.next()?;
         let context = &self.context;
         let reply = once::send(context, key, |marked| steps::drain(key, marked)).await?;
         once::whole(context, key, &reply)
@@ -277,7 +278,7 @@ impl Semaphore {
     /// A question; nothing is left behind.
     #[doc(alias = "availablePermits")]
     pub async fn available_permits(&self) -> Result<i64> {
-        let key = self.key()?;
+        let key = self.next()?;
         let reply = once::ask(&self.context, key, steps::available(key)).await?;
         once::whole(&self.context, key, &reply)
     }
@@ -324,14 +325,14 @@ impl Semaphore {
     ///
     /// As [`release`](Self::release).
     pub async fn delete(&self) -> Result<bool> {
-        let key = self.key()?;
+        let key = self.next()?;
         let context = &self.context;
         let reply = once::send(context, key, |marked| steps::delete(key, marked)).await?;
         Ok(once::whole(context, key, &reply)? == 1)
     }
 
     async fn add(&self, permits: i64, only_if_there: bool) -> Result<bool> {
-        let key = self.key()?;
+        let key = self.next()?;
         if permits == 0 && !only_if_there {
             return Ok(true);
         }
@@ -347,11 +348,18 @@ impl Semaphore {
     }
 
     async fn set(&self, permits: u32, life: Option<Duration>) -> Result<bool> {
-        let key = self.key()?;
+        let key = self.next()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         let make = |marked: &_| steps::set(key, marked, permits, life, &self.channel);
         let reply = once::send(&self.context, key, make).await?;
         Ok(once::whole(&self.context, key, &reply)? == 1)
+    }
+
+    /// The name, for a request that runs behind what was given back before.
+    fn next(&self) -> Result<&Key> {
+        let key = self.key()?;
+        returns::send(&self.context, &self.names(key));
+        Ok(key)
     }
 
     fn key(&self) -> Result<&Key> {

@@ -64,6 +64,11 @@ impl Companies {
         }
     }
 
+    /// Whether anybody of ours stands in line.
+    pub(crate) fn anyone_stands(&self, key: &Key) -> bool {
+        self.lines().contains_key(key)
+    }
+
     /// Those who stand in line beside `head`, in their order, and no more than `most`.
     pub(crate) fn behind(&self, head: &Standing, most: usize) -> Vec<Arc<Slot>> {
         let lines = self.lines();

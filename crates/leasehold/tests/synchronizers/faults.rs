@@ -8,11 +8,11 @@ use std::time::Duration;
 use leasehold::testing::{Fate, Network};
 use leasehold::{Client, Embedded, ErrorKind};
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// What can happen to a request, and what it is called.
-fn fates() -> Vec<(&'static str, Fate)> {
+pub(crate) fn fates() -> Vec<(&'static str, Fate)> {
     let soon = Fate::delivered(MS, MS);
     vec![
         ("lost", soon.request_lost()),
@@ -29,7 +29,12 @@ fn fates() -> Vec<(&'static str, Fate)> {
 }
 
 /// Lets `fate` happen to the nth request of a step; says how often it did.
-fn strike(network: &Network, step: &'static str, nth: usize, fate: Fate) -> Arc<AtomicUsize> {
+pub(crate) fn strike(
+    network: &Network,
+    step: &'static str,
+    nth: usize,
+    fate: Fate,
+) -> Arc<AtomicUsize> {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
     network.on_request(move |request| {

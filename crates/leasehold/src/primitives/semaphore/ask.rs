@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Semaphore;
-use super::permit::{Asked, Names, SemaphorePermit};
+use super::permit::SemaphorePermit;
+use super::returns::{self, Asked, Names};
 use super::steps;
 use crate::backend::step::{Failure, Value};
 use crate::cleanup::Undo;
@@ -84,6 +85,7 @@ impl Ask for Asker<'_> {
                 marker: marked.marker.clone(),
             }),
         );
+        returns::send(context, &self.names);
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
         let (asks, free) = match reply.await {

@@ -1,25 +1,11 @@
-//! Permits in use, and how they are given back.
+//! Permits in use.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::steps;
-use crate::backend::step::{Operation, Outcome, Value};
-use crate::cleanup::markers::{Marked, repeatable_for};
-use crate::cleanup::{Return, Undo};
-use crate::clock::Moment;
+use super::returns::{self, Names};
 use crate::context::Context;
 use crate::error::Result;
-use crate::key::Key;
-use crate::primitives::once;
-
-/// A semaphore's key and channel.
-#[derive(Clone)]
-pub(super) struct Names {
-    pub(super) key: Key,
-    pub(super) channel: Arc<str>,
-}
 
 /// Permits in use: what [`Semaphore::acquire`](crate::Semaphore::acquire) gives.
 ///
@@ -55,41 +41,12 @@ impl SemaphorePermit {
     ///
     /// Once called, the permits are given back whether the future is dropped or not.
     pub async fn release(mut self) -> Result<()> {
-        let Some(returned) = self.take() else {
-            return Ok(());
-        };
-        let context = &self.context;
-        // Armed: a dropped call and a lost reply end in the background.
-        let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
-        undo.granted();
-        let returned = Arc::clone(undo.hold());
-        let operation = returned.give_back();
-        // Also if this is dropped meanwhile.
-        returned.unsure_since(Some(context.clock.now()));
-        let first = context.backend.submit(operation.clone());
-        self.nudge();
-        let reply = once::repeat(context, first, operation).await;
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(failure) => {
-                if !failure.may_heal() {
-                    undo.disarm();
-                }
-                if failure.outcome == Outcome::DidNotRun {
-                    returned.unsure_since(None);
-                }
-                return Err(failure.into_error(&self.names.key));
-            }
-        };
-        undo.disarm();
-        if let Value::List(items) = reply
-            && let [_, Value::Int(listeners)] = items[..]
-        {
-            context.companies.told(&self.names.key, listeners);
+        match std::mem::take(&mut self.permits) {
+            0 => Ok(()),
+            permits => returns::release(&self.context, &self.names, permits)
+                .await
+                .map_err(|failure| failure.into_error(&self.names.key)),
         }
-        let (key, now) = (&self.names.key, context.clock.now());
-        context.markers.answered(key, returned.marked.clone(), now);
-        Ok(())
     }
 
     /// Keeps the permits from being given back: they stay in use until somebody calls
@@ -135,32 +92,13 @@ impl SemaphorePermit {
     pub fn name(&self) -> &str {
         self.names.key.as_str()
     }
-
-    /// Lets our own waiters ask right behind the release, before its message comes, unless
-    /// others wait as well: those would hardly ever be first.
-    fn nudge(&self) {
-        if self.context.companies.alone(&self.names.key) {
-            self.context.backend.channels().wake(&self.names.channel);
-        }
-    }
-
-    /// What has to be given back; from now on it is somebody else's to do.
-    fn take(&mut self) -> Option<Returned> {
-        let permits = std::mem::take(&mut self.permits);
-        (permits > 0).then(|| Returned {
-            names: self.names.clone(),
-            marked: once::mark(&self.context, &self.names.key),
-            permits,
-            unsure_since: Mutex::default(),
-        })
-    }
 }
 
 impl Drop for SemaphorePermit {
     fn drop(&mut self) {
-        if let Some(returned) = self.take() {
-            self.context.cleanup.give_back(Arc::new(returned), false);
-            self.nudge();
+        match self.permits {
+            0 => {}
+            permits => returns::give_back(&self.context, &self.names, permits),
         }
     }
 }
@@ -171,83 +109,5 @@ impl fmt::Debug for SemaphorePermit {
             .field("name", &self.name())
             .field("permits", &self.permits)
             .finish_non_exhaustive()
-    }
-}
-
-/// How long it is tried to give back to a server that can't be reached.
-const PATIENCE: Duration = Duration::from_secs(600);
-
-/// Beyond the life of a marker the same request would count twice.
-fn over_at(started: Moment, unsure_since: Option<Moment>, reply_limit: Duration) -> Moment {
-    unsure_since.map_or(started + PATIENCE, |since| {
-        since + repeatable_for(reply_limit)
-    })
-}
-
-/// Permits that are given back, under a marker of their own.
-struct Returned {
-    names: Names,
-    marked: Marked,
-    permits: u32,
-    /// When a request left that may have run, before it was given to the clean-up.
-    unsure_since: Mutex<Option<Moment>>,
-}
-
-impl Returned {
-    fn unsure_since(&self, moment: Option<Moment>) {
-        *self.unsure() = moment;
-    }
-
-    fn unsure(&self) -> MutexGuard<'_, Option<Moment>> {
-        // No code that can panic runs under this lock.
-        self.unsure_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Return for Returned {
-    fn key(&self) -> &Key {
-        &self.names.key
-    }
-
-    fn give_back(&self) -> Operation {
-        let Names { key, channel } = &self.names;
-        steps::add(key, &self.marked, self.permits.into(), false, channel)
-    }
-
-    fn over_at(
-        &self,
-        started: Moment,
-        unsure_since: Option<Moment>,
-        reply_limit: Duration,
-    ) -> Moment {
-        let before = *self.unsure();
-        over_at(started, before.or(unsure_since), reply_limit)
-    }
-}
-
-/// What an ask may have been granted.
-pub(super) struct Asked {
-    pub(super) names: Names,
-    pub(super) marker: String,
-}
-
-impl Return for Asked {
-    fn key(&self) -> &Key {
-        &self.names.key
-    }
-
-    fn give_back(&self) -> Operation {
-        steps::undo(&self.names.key, &self.marker, &self.names.channel)
-    }
-
-    fn over_at(
-        &self,
-        started: Moment,
-        unsure_since: Option<Moment>,
-        reply_limit: Duration,
-    ) -> Moment {
-        over_at(started, unsure_since, reply_limit)
     }
 }

@@ -1,0 +1,238 @@
+//! How permits are given back. When others of this process wait, those that are given back
+//! in one turn of the scheduler go as one request: that is when they are many.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use super::steps;
+use crate::backend::Reply;
+use crate::backend::step::{Failure, Operation, Outcome, Value};
+use crate::cleanup::batches::{Carrier, Member, Sent};
+use crate::cleanup::markers::repeatable_for;
+use crate::cleanup::{Return, Undo};
+use crate::clock::Moment;
+use crate::context::Context;
+use crate::key::Key;
+use crate::primitives::once;
+
+/// A semaphore's key and channel.
+#[derive(Clone)]
+pub(super) struct Names {
+    pub(super) key: Key,
+    pub(super) channel: Arc<str>,
+}
+
+/// Permits on their way back.
+enum Returning {
+    /// In a request of their own.
+    Alone(Sent),
+    /// In one that is seen through whatever becomes of this.
+    Together(Member),
+}
+
+/// Gives `permits` back, and says how that ended. They are given back, too, when this is
+/// dropped after it was polled.
+pub(super) async fn release(
+    context: &Arc<Context>,
+    names: &Names,
+    permits: u32,
+) -> Result<(), Failure> {
+    match start(context, names, permits) {
+        Returning::Alone(sent) => follow(context, &names.key, sent, || true).await,
+        Returning::Together(member) => match member.ending().await {
+            Some(ending) => ending,
+            None => Err(Failure::runtime_stopped(context.backend.address())),
+        },
+    }
+}
+
+/// Gives `permits` back in the background.
+pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
+    if let Returning::Alone(sent) = start(context, names, permits) {
+        let is_here = matches!(sent.reply, Reply::Ready(_));
+        let (context, key) = (Arc::clone(context), names.key.clone());
+        let cleanup = Arc::clone(&context.cleanup);
+        let followed = async move {
+            // Without anybody who would hear of it the clean-up sees to the rest.
+            let _ = follow(&context, &key, sent, || false).await;
+        };
+        if is_here {
+            followed.now_or_never();
+        } else {
+            cleanup.spawn(followed);
+        }
+    }
+}
+
+fn start(context: &Arc<Context>, names: &Names, permits: u32) -> Returning {
+    let is_company = context.companies.anyone_stands(&names.key);
+    if !is_company || context.backend.is_in_process() {
+        send(context, names);
+        let sent = submit(context, names, permits.into());
+        nudge(context, names);
+        return Returning::Alone(sent);
+    }
+    let (member, carrier) = context.batches.join(&names.key, permits);
+    if let Some(carrier) = carrier {
+        let carried = carry(Arc::clone(context), names.clone(), carrier);
+        context.cleanup.spawn(carried);
+    }
+    Returning::Together(member)
+}
+
+async fn carry(context: Arc<Context>, names: Names, carrier: Carrier) {
+    // Whoever is ready to run may have something to give back as well.
+    tokio::task::yield_now().await;
+    send(&context, &names);
+    if let Some(sent) = carrier.take() {
+        let is_awaited = || carrier.is_awaited();
+        let ending = follow(&context, &names.key, sent, is_awaited).await;
+        carrier.end(ending);
+    }
+}
+
+/// Sends what was given back so far: whatever is asked for next runs behind it.
+pub(super) fn send(context: &Context, names: &Names) {
+    let submit = |permits| submit(context, names, permits);
+    if context.batches.send(&names.key, submit) {
+        nudge(context, names);
+    }
+}
+
+fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
+    let Names { key, channel } = names;
+    let marked = once::mark(context, key);
+    let operation = steps::add(key, &marked, permits, false, channel);
+    Sent {
+        at: context.clock.now(),
+        marked,
+        reply: context.backend.submit(operation.clone()),
+        operation,
+    }
+}
+
+/// Lets our own waiters ask right behind the release, before its message comes, unless
+/// others wait as well: those would hardly ever be first.
+fn nudge(context: &Context, names: &Names) {
+    if context.companies.alone(&names.key) {
+        context.backend.channels().wake(&names.channel);
+    }
+}
+
+/// Sees it through: dropped, or without a reply, it ends in the background.
+async fn follow(
+    context: &Context,
+    key: &Key,
+    sent: Sent,
+    is_awaited: impl Fn() -> bool,
+) -> Result<(), Failure> {
+    let returned = Returned {
+        key: key.clone(),
+        operation: sent.operation.clone(),
+        // Also if this is dropped meanwhile.
+        unsure_since: Mutex::new(Some(sent.at)),
+    };
+    let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
+    undo.granted();
+    match once::repeat(context, sent.reply, sent.operation).await {
+        Ok(reply) => {
+            undo.disarm();
+            if let Value::List(items) = reply
+                && let [_, Value::Int(listeners)] = items[..]
+            {
+                context.companies.told(key, listeners);
+            }
+            let now = context.clock.now();
+            context.markers.answered(key, sent.marked, now);
+            Ok(())
+        }
+        Err(failure) => {
+            // Where nobody hears of it, the clean-up says why it gives up.
+            if !failure.may_heal() && is_awaited() {
+                undo.disarm();
+            }
+            if failure.outcome == Outcome::DidNotRun {
+                undo.hold().unsure_since(None);
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// How long it is tried to give back to a server that can't be reached.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Beyond the life of a marker the same request would count twice.
+fn over_at(started: Moment, unsure_since: Option<Moment>, reply_limit: Duration) -> Moment {
+    unsure_since.map_or(started + PATIENCE, |since| {
+        since + repeatable_for(reply_limit)
+    })
+}
+
+/// Permits that are given back, under a marker of their own.
+struct Returned {
+    key: Key,
+    operation: Operation,
+    /// When a request left that may have run, before it was given to the clean-up.
+    unsure_since: Mutex<Option<Moment>>,
+}
+
+impl Returned {
+    fn unsure_since(&self, moment: Option<Moment>) {
+        *self.unsure() = moment;
+    }
+
+    fn unsure(&self) -> MutexGuard<'_, Option<Moment>> {
+        // No code that can panic runs under this lock.
+        self.unsure_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Return for Returned {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn give_back(&self) -> Operation {
+        self.operation.clone()
+    }
+
+    fn over_at(
+        &self,
+        started: Moment,
+        unsure_since: Option<Moment>,
+        reply_limit: Duration,
+    ) -> Moment {
+        let before = *self.unsure();
+        over_at(started, before.or(unsure_since), reply_limit)
+    }
+}
+
+/// What an ask may have been granted.
+pub(super) struct Asked {
+    pub(super) names: Names,
+    pub(super) marker: String,
+}
+
+impl Return for Asked {
+    fn key(&self) -> &Key {
+        &self.names.key
+    }
+
+    fn give_back(&self) -> Operation {
+        steps::undo(&self.names.key, &self.marker, &self.names.channel)
+    }
+
+    fn over_at(
+        &self,
+        started: Moment,
+        unsure_since: Option<Moment>,
+        reply_limit: Duration,
+    ) -> Moment {
+        over_at(started, unsure_since, reply_limit)
+    }
+}

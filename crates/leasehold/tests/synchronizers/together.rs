@@ -1,0 +1,181 @@
+//! Permits that are given back at the same time while others of the process wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::{join_all, poll_immediate};
+use leasehold::testing::{Fate, Network};
+use leasehold::{Client, Embedded, ErrorKind, Result, Semaphore, SemaphorePermit};
+use tokio::task::JoinHandle;
+
+use crate::faults::{MS, SECOND, fates, strike};
+
+const PERMITS: u32 = 8;
+
+struct Scene {
+    server: Embedded,
+    client: Client,
+    network: Network,
+    semaphore: Semaphore,
+    /// One each.
+    permits: Vec<SemaphorePermit>,
+    /// For all of them.
+    waiter: JoinHandle<Result<SemaphorePermit>>,
+}
+
+/// All are in use, and somebody of the same process waits for all of them.
+async fn scene() -> Scene {
+    let server = Embedded::new();
+    let (client, network) = server.client_over_network(&Client::builder()).unwrap();
+    network.on_request(|_| Fate::delivered(MS, MS));
+    let semaphore = client.semaphore("x");
+    semaphore.try_set_permits(PERMITS).await.unwrap();
+    let mut permits = Vec::new();
+    for _ in 0..PERMITS {
+        permits.push(semaphore.acquire(1).await.unwrap());
+    }
+    let waits = semaphore.clone();
+    let waiter = tokio::spawn(async move { waits.acquire(PERMITS).await });
+    tokio::time::sleep(SECOND / 2).await;
+    Scene {
+        server,
+        client,
+        network,
+        semaphore,
+        permits,
+        waiter,
+    }
+}
+
+impl Scene {
+    /// Lets `fate` happen to the first request that adds permits; counts them.
+    fn strike(&self, fate: Fate) -> Arc<AtomicUsize> {
+        strike(&self.network, "semaphore.add", 0, fate)
+    }
+
+    /// The waiter is served, and in the end all are free.
+    async fn all_come_back(self, what: &str) {
+        let served = self.waiter.await.unwrap().unwrap();
+        tokio::time::sleep(30 * SECOND).await;
+        let witness = self.server.client().semaphore("x");
+        let free = witness.available_permits().await.unwrap();
+        assert_eq!(free, 0, "{what}: the waiter has them all");
+        served.release().await.unwrap();
+        self.client.close().await;
+        tokio::time::sleep(30 * SECOND).await;
+        let free = witness.available_permits().await.unwrap();
+        assert_eq!(free, i64::from(PERMITS), "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_at_the_same_time_goes_as_one_request() {
+    let mut scene = scene().await;
+    let requests = scene.strike(Fate::delivered(MS, MS));
+    let released = scene.permits.split_off(3);
+    drop(std::mem::take(&mut scene.permits));
+    for released in join_all(released.into_iter().map(SemaphorePermit::release)).await {
+        released.unwrap();
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+    scene.all_come_back("nothing happens").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_to_that_request_each_permit_comes_back_once() {
+    for (what, fate) in fates() {
+        let mut scene = scene().await;
+        let requests = scene.strike(fate);
+        let mut permits = std::mem::take(&mut scene.permits);
+        let released = permits.split_off(4);
+        for given_up in permits.split_off(2) {
+            // Polled once and dropped.
+            assert!(poll_immediate(given_up.release()).await.is_none());
+        }
+        drop(permits);
+        for released in join_all(released.into_iter().map(SemaphorePermit::release)).await {
+            assert!(released.is_ok(), "{what}: it is sent again: {released:?}");
+        }
+        assert!(requests.load(Ordering::SeqCst) > 0);
+        scene.all_come_back(what).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_to_each() {
+    let mut scene = scene().await;
+    let permits = std::mem::take(&mut scene.permits);
+    assert!(scene.server.remove("x"));
+    let other = scene.server.client().lock("x");
+    let _in_the_way = other.try_acquire().await.unwrap().unwrap();
+    for released in join_all(permits.into_iter().map(SemaphorePermit::release)).await {
+        assert_eq!(released.unwrap_err().kind(), ErrorKind::WrongKind);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_behind_a_drop_finds_its_permits() {
+    let mut scene = scene().await;
+    let semaphore = scene.semaphore.clone();
+    drop(scene.permits.pop());
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+    drop(scene.permits.pop());
+    assert_eq!(semaphore.drain().await.unwrap(), 2);
+    drop(scene.permits.pop());
+    assert!(!semaphore.try_set_permits(7).await.unwrap());
+    semaphore.release(2).await.unwrap();
+    drop(std::mem::take(&mut scene.permits));
+    scene.all_come_back("drained and released").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_polls_holds_up_no_other() {
+    let mut scene = scene().await;
+    let requests = scene.strike(Fate::delivered(MS, MS));
+    let first = scene.permits.pop().unwrap();
+    let mut left_alone = Box::pin(first.release());
+    assert!(poll_immediate(&mut left_alone).await.is_none());
+    let permits = std::mem::take(&mut scene.permits);
+    for released in join_all(permits.into_iter().map(SemaphorePermit::release)).await {
+        released.unwrap();
+    }
+    assert_eq!(
+        requests.load(Ordering::SeqCst),
+        1,
+        "they went with the first"
+    );
+    scene.all_come_back("left alone").await;
+    left_alone.await.unwrap();
+}
+
+#[test]
+fn without_its_runtime_a_release_ends_with_an_error() {
+    let theirs = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = Embedded::new();
+    let (client, permit) = theirs.block_on(async {
+        let (client, _network) = server.client_over_network(&Client::builder()).unwrap();
+        let semaphore = client.semaphore("x");
+        semaphore.try_set_permits(1).await.unwrap();
+        let permit = semaphore.acquire(1).await.unwrap();
+        (client, permit)
+    });
+    let ours = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let waits = client.semaphore("x");
+    let mut waiter = Box::pin(waits.acquire(1));
+    ours.block_on(async {
+        while client.activity().channels == 0 {
+            assert!(poll_immediate(&mut waiter).await.is_none());
+            tokio::time::sleep(MS).await;
+        }
+    });
+    drop(theirs);
+    let released = ours.block_on(permit.release());
+    assert_eq!(released.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
