@@ -108,6 +108,30 @@ impl RedisServer {
         call(&mut self.connect()?, command)
     }
 
+    /// How often it has run a command, also from scripts, such as `hset`; without those that
+    /// it refused.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not answer.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.command(&["INFO", "commandstats"]).expect("it runs");
+        let stats = stats.as_text().expect("a text");
+        let prefix = format!("cmdstat_{command}:calls=");
+        let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        let calls = calls.and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
+    /// How many scripts it has run.
+    ///
+    /// # Panics
+    ///
+    /// As [`calls`](Self::calls).
+    pub fn scripts(&self) -> u64 {
+        self.calls("eval") + self.calls("evalsha")
+    }
+
     /// Begins to listen to every channel, and to what happens to every key.
     ///
     /// # Panics

@@ -4,9 +4,9 @@
 //! the lock of the table: whoever finds none open knows that all before is in the queue.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::markers::Marked;
 use crate::backend::Reply;
@@ -21,79 +21,85 @@ pub(crate) struct Batches {
 }
 
 struct Open {
-    amount: i64,
-    sent: Slot,
+    content: Content,
+    sent: oneshot::Sender<Sent>,
     ending: watch::Receiver<Ending>,
 }
 
-type Slot = Arc<Mutex<Option<Sent>>>;
-type Ending = Option<Result<(), Failure>>;
+/// What is in a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content {
+    pub(crate) permits: i64,
+    /// Of so many releases.
+    pub(crate) releases: u32,
+}
 
-/// A request for a batch, on its way.
+/// A request that has been sent.
 pub(crate) struct Sent {
     pub(crate) marked: Marked,
     pub(crate) operation: Operation,
     pub(crate) reply: Reply,
-    pub(crate) at: Moment,
+    pub(crate) left_at: Moment,
 }
+
+type Ending = Option<Result<(), Failure>>;
 
 /// For whoever opened a batch: the one who sees it through.
 pub(crate) struct Carrier {
-    sent: Slot,
+    sent: oneshot::Receiver<Sent>,
     ending: watch::Sender<Ending>,
 }
 
-/// How a batch ends, for those in it who want to know.
+/// A place in a batch.
 pub(crate) struct Member(watch::Receiver<Ending>);
 
 impl Batches {
     fn open(&self) -> MutexGuard<'_, HashMap<Key, Open>> {
-        // What runs under this lock leaves the table as it should be, also if it panics.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds `amount` to the open batch of the name, or opens one: then there is a carrier.
-    pub(crate) fn join(&self, key: &Key, amount: u32) -> (Member, Option<Carrier>) {
+    /// Adds `permits` to the open batch of the name, or opens one: then there is a carrier.
+    pub(crate) fn join(&self, key: &Key, permits: u32) -> (Member, Option<Carrier>) {
         let mut table = self.open();
         if let Some(open) = table.get_mut(key) {
-            open.amount += i64::from(amount);
+            open.content.permits += i64::from(permits);
+            open.content.releases += 1;
             return (Member(open.ending.clone()), None);
         }
-        let (ending, member) = watch::channel(None);
-        let sent = Slot::default();
+        let (end, ending) = watch::channel(None);
+        let (sender, sent) = oneshot::channel();
+        let content = Content {
+            permits: permits.into(),
+            releases: 1,
+        };
+        let member = Member(ending.clone());
         let open = Open {
-            amount: amount.into(),
-            sent: Arc::clone(&sent),
-            ending: member.clone(),
+            content,
+            sent: sender,
+            ending,
         };
         table.insert(key.clone(), open);
-        (Member(member), Some(Carrier { sent, ending }))
+        (member, Some(Carrier { sent, ending: end }))
     }
 
     /// Sends the open batch of the name, if there is one.
-    pub(crate) fn send(&self, key: &Key, submit: impl FnOnce(i64) -> Sent) -> bool {
+    pub(crate) fn send(&self, key: &Key, submit: impl FnOnce(Content) -> Sent) -> bool {
+        // Held while it is submitted, for the order. Should the runtime have stopped, what is
+        // dropped then is requests, and none of them comes back for this lock.
         let mut table = self.open();
         let Some(open) = table.remove(key) else {
             return false;
         };
-        *slot(&open.sent) = Some(submit(open.amount));
+        // Without a carrier its reply is dropped, and the request goes nevertheless.
+        let _ = open.sent.send(submit(open.content));
         true
     }
 }
 
-fn slot(sent: &Slot) -> MutexGuard<'_, Option<Sent>> {
-    sent.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Carrier {
     /// The request, once it was sent.
-    pub(crate) fn take(&self) -> Option<Sent> {
-        slot(&self.sent).take()
-    }
-
-    /// Whether anybody waits for the end.
-    pub(crate) fn is_awaited(&self) -> bool {
-        !self.ending.is_closed()
+    pub(crate) fn sent(&mut self) -> Option<Sent> {
+        self.sent.try_recv().ok()
     }
 
     pub(crate) fn end(self, ending: Result<(), Failure>) {
@@ -102,7 +108,7 @@ impl Carrier {
 }
 
 impl Member {
-    /// The end; `None` when nobody will see to it any more.
+    /// How the batch ended; `None` when nobody sees it through any more.
     pub(crate) async fn ending(mut self) -> Ending {
         let ending = self.0.wait_for(Option::is_some).await;
         ending.ok().and_then(|ending| ending.clone())

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::once;
 use crate::primitives::semaphore::MOST_PERMITS;
-use crate::primitives::semaphore::steps as plain;
+use crate::primitives::semaphore::steps::{self as plain, Change};
 use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
@@ -423,7 +423,7 @@ impl ExpirableSemaphore {
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
         let Names { key, channel } = self.names()?;
-        let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
+        let make = |marked: &_| plain::add(key, marked, Change::by(permits.into()), channel);
         once::send(&self.context, key, make).await.map(drop)
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::backend::Reply;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
 use crate::cleanup::markers::{Marked, repeatable_for};
+use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -26,21 +27,23 @@ pub(super) async fn send(
 ) -> Result<Value> {
     let marked = mark(context, key);
     let operation = make(&marked);
+    let left_at = context.clock.now();
     let first = context.backend.submit(operation.clone());
-    let reply = repeat(context, first, operation).await;
+    let reply = repeat(context, left_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error(key))?;
     context.markers.answered(key, marked, context.clock.now());
     Ok(reply)
 }
 
-/// Sends `operation` until it is answered; it has been sent once, as `reply`.
+/// Sends `operation` until it is answered; it has been sent once, at `left_at` as `reply`.
 pub(super) async fn repeat(
     context: &Context,
+    left_at: Moment,
     mut reply: Reply,
     operation: Operation,
 ) -> Result<Value, Failure> {
     let (backend, clock) = (&context.backend, context.clock);
-    let marked_until = clock.now() + repeatable_for(backend.reply_limit());
+    let marked_until = left_at + repeatable_for(backend.reply_limit());
     let (mut limit, mut may_have_run) = (None, false);
     let mut pause = Duration::from_millis(10);
     loop {

@@ -337,9 +337,9 @@ pub(crate) async fn our_downgrade_wakes_the_readers_of_all(cast: &[RedissonVersi
         .collect();
     let mut waiting = Vec::new();
     for reader in &readers {
-        let before = crate::scene::scripts(&server);
+        let before = server.scripts();
         waiting.push(reader.start_lock("x"));
-        let asked = async || crate::scene::scripts(&server) >= before + 2;
+        let asked = async || server.scripts() >= before + 2;
         eventually("it waits", asked).await;
         asleep(&[reader]).await;
     }

@@ -11,7 +11,6 @@ use tokio::task::JoinHandle;
 
 use crate::child;
 use crate::javas::JavaClient;
-use crate::scene::scripts;
 use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
 use crate::topology;
@@ -144,9 +143,9 @@ impl Scene {
 
     /// Makes a side wait; returns when it has asked, listened and asked again.
     async fn waits(&self, side: usize) -> JoinHandle<Option<Held>> {
-        let before = scripts(&self.server);
+        let before = self.server.scripts();
         let task = self.take(side, None);
-        let asked = || scripts(&self.server).saturating_sub(before);
+        let asked = || self.server.scripts().saturating_sub(before);
         eventually(&format!("side {side} waits"), async || {
             match &self.sides[side] {
                 Body::Java(_) => asked() >= 2,
@@ -308,10 +307,10 @@ pub(crate) async fn all_who_wait_for_a_latch_go_on_whoever_counts_it_down(
         assert!(latch.try_set_count(2).await.unwrap());
         let mut waiting = Vec::new();
         for client in &clients {
-            let before = scripts(&server) + gets(&server);
+            let before = server.scripts() + gets(&server);
             let thread = client.thread("waiter");
             waiting.push(call(&thread, "latch_await", json!({})));
-            let asked = async || scripts(&server) + gets(&server) >= before + 2;
+            let asked = async || server.scripts() + gets(&server) >= before + 2;
             eventually("it waits", asked).await;
         }
         let task = latch.clone();
@@ -339,5 +338,5 @@ pub(crate) async fn all_who_wait_for_a_latch_go_on_whoever_counts_it_down(
 
 /// Redisson reads a latch with `GET`.
 fn gets(server: &RedisServer) -> u64 {
-    crate::scene::calls(server, "cmdstat_get:")
+    server.calls("get")
 }

@@ -42,10 +42,10 @@ impl Scene {
 
     /// Makes a side wait; returns when it does: it has asked in vain, and a message wakes it.
     pub(crate) async fn waits(&mut self, side: usize, limit: Option<Duration>) -> Waiting {
-        let (before, queued) = (scripts(&self.server), self.queue().await);
+        let (before, queued) = (self.server.scripts(), self.queue().await);
         let waiting = self.sides[side].start_lock(limit);
         let in_line = async || self.what != What::Fair || self.queue().await > queued;
-        let asked = || scripts(&self.server).saturating_sub(before);
+        let asked = || self.server.scripts().saturating_sub(before);
         eventually(&format!("{} waits", self.sides[side].who), async || {
             asked() >= self.sides[side].asks() && self.sides[side].sleeps() && in_line().await
         })
@@ -126,21 +126,4 @@ impl Scene {
             .filter(|other| *other != side)
             .collect()
     }
-}
-/// How many scripts a server has run.
-pub(crate) fn scripts(server: &RedisServer) -> u64 {
-    calls(server, "cmdstat_eval")
-}
-
-/// How many commands it has run whose line of statistics starts so.
-pub(crate) fn calls(server: &RedisServer, line: &str) -> u64 {
-    let info = server.command(&["INFO", "commandstats"]).unwrap();
-    let lines = info.as_text().unwrap().lines();
-    lines
-        .filter(|there| there.starts_with(line))
-        .map(|there| -> u64 {
-            let calls = there.split_once("calls=").unwrap().1;
-            calls.split(',').next().unwrap().parse().unwrap()
-        })
-        .sum()
 }

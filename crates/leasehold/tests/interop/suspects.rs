@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::VERSION;
 use crate::javas::JavaClient;
-use crate::scene::{calls, scripts};
 use crate::sides::SOON;
 use crate::support::eventually;
 use crate::topology;
@@ -121,7 +120,7 @@ impl Place {
     }
 
     fn published(&self) -> u64 {
-        calls(&self.server, "cmdstat_publish:")
+        self.server.calls("publish")
     }
 
     pub(super) async fn listen(&self, clients: usize, channel: &str) {
@@ -135,7 +134,7 @@ impl Place {
     /// How many scripts have run. One that the server did not know yet is sent twice.
     pub(super) fn asks(&self) -> u64 {
         // First: what comes between the two must not count.
-        let sent = scripts(&self.server);
+        let sent = self.server.scripts();
         let errors = self.text(&["INFO", "errorstats"]);
         let unknown = errors
             .lines()

@@ -483,6 +483,13 @@ const SEMAPHORES: &[Weakness] = &[
         "suspects::counts::a_message_that_is_lost_leaves_java_waiting_and_ours_asks",
     ),
     weakness(
+        "A message serves one asynchronous waiter of a process, however many permits it tells of; it never asks by itself.",
+        BOTH,
+        "None: each release of ours has a message, also when several go as one request.",
+        "Release one by one in Java where others wait with `acquireAsync`; the blocking API.",
+        "suspects::counts::one_message_serves_one_asynchronous_waiter_of_javas",
+    ),
+    weakness(
         "Draining a semaphore, or adding to it, drops its expiry.",
         BOTH,
         "A semaphore that was to end stays.",

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::child;
 use super::permissions::client_with;
-use super::scene::{LEASE, NAME, builder, calls, struck, through_proxy};
+use super::scene::{LEASE, NAME, builder, struck, through_proxy};
 use crate::support::{HOUR, eventually, is_clean};
 
 /// Whole arguments, as in `scene.rs`.
@@ -93,7 +93,7 @@ async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
     let line = lock_of(&beside).waiters().await.unwrap();
     // Two to join, and one to stay.
     eventually("it listens, and has asked once more", async || {
-        calls(&server, "zadd") > 2
+        server.calls("zadd") > 2
     })
     .await;
     let second = waiter(lock_of(&beside), &beside).await;
@@ -200,10 +200,10 @@ async fn a_line_is_kept_and_served_when_the_server_is_out_of_memory() {
     server
         .command(&["CONFIG", "SET", "maxmemory", "1"])
         .unwrap();
-    let asked = calls(&server, "time");
+    let asked = server.calls("time");
     eventually(
         "they have asked for longer than their timeout",
-        async || calls(&server, "time") > asked + 20,
+        async || server.calls("time") > asked + 20,
     )
     .await;
     assert_eq!(lock_of(&ours).waiters().await.unwrap().len(), 2);
@@ -300,7 +300,7 @@ async fn a_line_of_thousands_is_served_in_its_order() {
         }
         server.command(&["CONFIG", "RESETSTAT"]).unwrap();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let (idle, asks) = (usec(&server), calls(&server, "evalsha"));
+        let (idle, asks) = (usec(&server), server.calls("evalsha"));
         println!("waiting: {asks} calls and {idle} us of the server in 5 s");
         server.command(&["CONFIG", "RESETSTAT"]).unwrap();
         let started = std::time::Instant::now();

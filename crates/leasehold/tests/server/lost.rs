@@ -6,7 +6,7 @@ use leasehold::{Client, ErrorKind, LockGuard};
 use leasehold_testkit::{Reply, Strike};
 use tokio::task::JoinSet;
 
-use super::scene::{ACQUIRE, NAME, RELEASE, RENEW, Scene, builder, calls, replay, steady, struck};
+use super::scene::{ACQUIRE, NAME, RELEASE, RENEW, Scene, builder, replay, steady, struck};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
@@ -140,14 +140,11 @@ async fn an_acquire_that_comes_too_late_grants_nothing() {
     let error = ours.lock(NAME).try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     struck(&fault).await;
-    let before = calls(&scene.server, "hdel");
+    let before = scene.server.calls("hdel");
     scene.proxy.let_go(&fault);
     // The request has come when what was behind it, its undo, has.
-    eventually("it has come", async || {
-        calls(&scene.server, "hdel") > before
-    })
-    .await;
-    assert_eq!(calls(&scene.server, "hset"), 0, "a lock for nobody");
+    eventually("it has come", async || scene.server.calls("hdel") > before).await;
+    assert_eq!(scene.server.calls("hset"), 0, "a lock for nobody");
     scene.end().await;
 }
 
@@ -159,15 +156,12 @@ async fn a_waiter_is_served_on_a_new_connection_while_its_request_is_stuck() {
     let hold = scene.hold(&ours.lock(NAME), "ours").await;
     assert!(fault.fired());
     hold.release().await.unwrap();
-    assert_eq!(calls(&scene.server, "hset"), 1);
-    let before = calls(&scene.server, "hdel");
+    assert_eq!(scene.server.calls("hset"), 1);
+    let before = scene.server.calls("hdel");
     // Now the stuck one comes, and its undo behind it.
     scene.proxy.let_go(&fault);
-    eventually("it has come", async || {
-        calls(&scene.server, "hdel") > before
-    })
-    .await;
-    assert_eq!(calls(&scene.server, "hset"), 1, "a lock for nobody");
+    eventually("it has come", async || scene.server.calls("hdel") > before).await;
+    assert_eq!(scene.server.calls("hset"), 1, "a lock for nobody");
     scene.end().await;
 }
 
@@ -301,7 +295,7 @@ async fn a_client_that_hears_nothing_from_its_server_asks_again_when_it_does() {
         ),
         "{error}"
     );
-    assert!(calls(&scene.server, "hset") > 0, "the server has granted");
+    assert!(scene.server.calls("hset") > 0, "the server has granted");
     scene.proxy.hold_replies(false);
     scene.end().await;
 }

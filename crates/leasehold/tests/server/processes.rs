@@ -9,7 +9,7 @@ use leasehold::{ErrorKind, LossReason};
 use leasehold_testkit::{RedisServer, Strike};
 
 use super::child;
-use super::scene::{ACQUIRE, LEASE, NAME, Scene, builder, calls, struck};
+use super::scene::{ACQUIRE, LEASE, NAME, Scene, builder, struck};
 use crate::support::child::Child;
 use crate::support::{HOUR, eventually};
 
@@ -36,9 +36,9 @@ async fn a_killed_holder_is_succeeded_when_its_lease_is_over() {
     let theirs = scene.beside(builder()).await;
     let mut holder = child::hold(&scene.server.url(), LEASE * 3);
     let held: u64 = said(&holder, "held").await.parse().unwrap();
-    let expiries = calls(&scene.server, "pexpire");
+    let expiries = scene.server.calls("pexpire");
     eventually("a renewal", async || {
-        calls(&scene.server, "pexpire") > expiries
+        scene.server.calls("pexpire") > expiries
     })
     .await;
     let asked = monotonic_ns();

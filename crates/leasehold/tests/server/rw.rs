@@ -89,13 +89,7 @@ async fn two_thousand_readers_that_leave_together_do_not_keep_the_server_busy() 
     let lock = client.rw_lock("x");
     let reads = (0..READERS).map(|_| lock.read());
     let readers = futures_util::future::try_join_all(reads).await.unwrap();
-    let looks = || {
-        let stats = server.command(&["INFO", "commandstats"]).unwrap();
-        let stats = stats.as_text().unwrap().to_owned();
-        let line = stats.lines().find(|line| line.contains("cmdstat_pttl"));
-        let calls = line.unwrap().split("calls=").nth(1).unwrap();
-        calls.split(',').next().unwrap().parse::<u64>().unwrap()
-    };
+    let looks = || server.calls("pttl");
     let before = looks();
     let releases = readers.into_iter().map(leasehold::ReadGuard::release);
     futures_util::future::try_join_all(releases).await.unwrap();

@@ -58,15 +58,6 @@ pub(crate) async fn struck(fault: &Fault) {
     eventually("the fault", async || fault.fired()).await;
 }
 
-/// How often the server has run a command.
-pub(crate) fn calls(server: &RedisServer, command: &str) -> usize {
-    let stats = server.command(&["INFO", "commandstats"]).unwrap();
-    let prefix = format!("cmdstat_{command}:calls=");
-    let stats = stats.as_text().unwrap().to_owned();
-    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-}
-
 /// Sends the bytes of a request again, from nowhere. Gives back what the server says.
 pub(crate) fn replay(server: &RedisServer, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();

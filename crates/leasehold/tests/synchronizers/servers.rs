@@ -157,3 +157,26 @@ async fn markers_stay_few_while_a_semaphore_is_used_without_end() {
     let keys = server.keys().len();
     assert!((2..=600).contains(&keys), "{keys} keys");
 }
+
+/// Redisson serves one asynchronous waiter per message.
+#[tokio::test]
+async fn each_release_has_its_message_also_when_several_go_as_one_request() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let semaphore = client.semaphore("x");
+    semaphore.try_set_permits(5).await.unwrap();
+    let mut permits = Vec::new();
+    for _ in 0..5 {
+        permits.push(semaphore.acquire(1).await.unwrap());
+    }
+    let waits = semaphore.clone();
+    let waiter = tokio::spawn(async move { waits.acquire(5).await });
+    eventually("it waits", async || client.activity().channels == 1).await;
+    let adds = || server.calls("incrby");
+    let (mut heard, before) = (server.listen(), adds());
+    drop(permits);
+    waiter.await.unwrap().unwrap().forget();
+    assert_eq!(adds() - before, 1);
+    let all_free = ("redisson_sc:{x}".to_owned(), "5".to_owned());
+    assert_eq!(heard.messages(), vec![all_free; 5]);
+}

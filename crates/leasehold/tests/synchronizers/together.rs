@@ -92,11 +92,17 @@ async fn whatever_happens_to_that_request_each_permit_comes_back_once() {
             // Polled once and dropped.
             assert!(poll_immediate(given_up.release()).await.is_none());
         }
+        // The others go with a request of their own, while the first is under way.
+        let behind = permits.pop();
         drop(permits);
+        for _ in 0..5 {
+            tokio::task::yield_now().await;
+        }
+        drop(behind);
         for released in join_all(released.into_iter().map(SemaphorePermit::release)).await {
             assert!(released.is_ok(), "{what}: it is sent again: {released:?}");
         }
-        assert!(requests.load(Ordering::SeqCst) > 0);
+        assert!(requests.load(Ordering::SeqCst) >= 2, "{what}");
         scene.all_come_back(what).await;
     }
 }
@@ -126,6 +132,20 @@ async fn whoever_asks_behind_a_drop_finds_its_permits() {
     semaphore.release(2).await.unwrap();
     drop(std::mem::take(&mut scene.permits));
     scene.all_come_back("drained and released").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_tries_behind_a_drop_gets_its_permit() {
+    let mut scene = scene().await;
+    scene.waiter.abort();
+    assert!(scene.waiter.await.is_err());
+    let mut waiter = Box::pin(scene.semaphore.acquire(PERMITS));
+    let waits = tokio::time::timeout(SECOND, &mut waiter).await;
+    assert!(waits.is_err());
+    drop(scene.permits.pop());
+    // Nobody waits any more, and the permit has not been sent yet.
+    drop(waiter);
+    assert!(scene.semaphore.try_acquire(1).await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]

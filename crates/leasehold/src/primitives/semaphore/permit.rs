@@ -10,7 +10,9 @@ use crate::error::Result;
 /// Permits in use: what [`Semaphore::acquire`](crate::Semaphore::acquire) gives.
 ///
 /// [`release`](Self::release) gives them back and reports what stood in the way; dropping
-/// them gives them back in the background. A process that is killed takes them with it:
+/// them gives them back in the background, before whatever this client asks of the same
+/// semaphore next. (What it asks of other names may come first.) While others of this process
+/// wait, what is given back at the same time travels as one request. A process that is killed takes them with it:
 /// see [`Semaphore`](crate::Semaphore).
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
@@ -35,7 +37,8 @@ impl SemaphorePermit {
     ///
     /// `Unavailable` or `OutcomeUnknown` when no server answered: it is tried again in the
     /// background, for most of a minute if a request may have run, and for ten minutes if
-    /// none did. `WrongKind` when something else stands there now.
+    /// none did; not if the client's runtime has stopped. `WrongKind` when something else
+    /// stands there now.
     ///
     /// # Cancel safety
     ///

@@ -1,15 +1,17 @@
 //! How permits are given back. When others of this process wait, those that are given back
 //! in one turn of the scheduler go as one request: that is when they are many.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::steps;
+use super::steps::{self, Change};
 use crate::backend::Reply;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
-use crate::cleanup::batches::{Carrier, Member, Sent};
+use crate::cleanup::batches::{Carrier, Content, Member, Sent};
 use crate::cleanup::markers::repeatable_for;
 use crate::cleanup::{Return, Undo};
 use crate::clock::Moment;
@@ -40,7 +42,7 @@ pub(super) async fn release(
     permits: u32,
 ) -> Result<(), Failure> {
     match start(context, names, permits) {
-        Returning::Alone(sent) => follow(context, &names.key, sent, || true).await,
+        Returning::Alone(sent) => follow(context, &names.key, sent).await,
         Returning::Together(member) => match member.ending().await {
             Some(ending) => ending,
             None => Err(Failure::runtime_stopped(context.backend.address())),
@@ -50,27 +52,32 @@ pub(super) async fn release(
 
 /// Gives `permits` back in the background.
 pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
-    if let Returning::Alone(sent) = start(context, names, permits) {
-        let is_here = matches!(sent.reply, Reply::Ready(_));
-        let (context, key) = (Arc::clone(context), names.key.clone());
-        let cleanup = Arc::clone(&context.cleanup);
-        let followed = async move {
-            // Without anybody who would hear of it the clean-up sees to the rest.
-            let _ = follow(&context, &key, sent, || false).await;
-        };
-        if is_here {
-            followed.now_or_never();
-        } else {
-            cleanup.spawn(followed);
-        }
+    let Returning::Alone(sent) = start(context, names, permits) else {
+        return;
+    };
+    let is_here = matches!(sent.reply, Reply::Ready(_));
+    let (context, key) = (Arc::clone(context), names.key.clone());
+    let cleanup = Arc::clone(&context.cleanup);
+    let followed = async move {
+        let ended = follow(&context, &key, sent).await;
+        tell_if_final(&key, &ended);
+    };
+    if is_here {
+        followed.now_or_never();
+    } else {
+        cleanup.spawn(followed);
     }
 }
 
 fn start(context: &Arc<Context>, names: &Names, permits: u32) -> Returning {
-    let is_company = context.companies.anyone_stands(&names.key);
-    if !is_company || context.backend.is_in_process() {
+    let others_wait = context.companies.anyone_stands(&names.key);
+    if !others_wait || context.backend.is_in_process() {
         send(context, names);
-        let sent = submit(context, names, permits.into());
+        let content = Content {
+            permits: permits.into(),
+            releases: 1,
+        };
+        let sent = submit(context, names, content);
         nudge(context, names);
         return Returning::Alone(sent);
     }
@@ -82,34 +89,54 @@ fn start(context: &Arc<Context>, names: &Names, permits: u32) -> Returning {
     Returning::Together(member)
 }
 
-async fn carry(context: Arc<Context>, names: Names, carrier: Carrier) {
-    // Whoever is ready to run may have something to give back as well.
-    tokio::task::yield_now().await;
-    send(&context, &names);
-    if let Some(sent) = carrier.take() {
-        let is_awaited = || carrier.is_awaited();
-        let ending = follow(&context, &names.key, sent, is_awaited).await;
-        carrier.end(ending);
+async fn carry(context: Arc<Context>, names: Names, mut carrier: Carrier) {
+    turn().await;
+    if send(&context, &names) {
+        nudge(&context, &names);
+    }
+    if let Some(sent) = carrier.sent() {
+        let ended = follow(&context, &names.key, sent).await;
+        // Not everybody in it may wait for the end.
+        tell_if_final(&names.key, &ended);
+        carrier.end(ended);
     }
 }
 
-/// Sends what was given back so far: whatever is asked for next runs behind it.
-pub(super) fn send(context: &Context, names: &Names) {
-    let submit = |permits| submit(context, names, permits);
-    if context.batches.send(&names.key, submit) {
-        nudge(context, names);
-    }
+/// Lets whoever is ready run first: they may have something to give back as well. Not
+/// `yield_now`, which would wait for this thread although another one is idle.
+async fn turn() {
+    let mut is_over = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_over, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
-fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
+/// Sends what was given back so far: whatever is asked for next runs behind it. `true` if
+/// there was anything.
+pub(super) fn send(context: &Context, names: &Names) -> bool {
+    let submit = |content| submit(context, names, content);
+    context.batches.send(&names.key, submit)
+}
+
+fn submit(context: &Context, names: &Names, content: Content) -> Sent {
     let Names { key, channel } = names;
     let marked = once::mark(context, key);
-    let operation = steps::add(key, &marked, permits, false, channel);
+    let change = Change {
+        permits: content.permits,
+        releases: content.releases,
+        only_if_there: false,
+    };
+    let operation = steps::add(key, &marked, change, channel);
     Sent {
-        at: context.clock.now(),
-        marked,
+        left_at: context.clock.now(),
         reply: context.backend.submit(operation.clone()),
         operation,
+        marked,
     }
 }
 
@@ -122,21 +149,16 @@ fn nudge(context: &Context, names: &Names) {
 }
 
 /// Sees it through: dropped, or without a reply, it ends in the background.
-async fn follow(
-    context: &Context,
-    key: &Key,
-    sent: Sent,
-    is_awaited: impl Fn() -> bool,
-) -> Result<(), Failure> {
+async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure> {
     let returned = Returned {
         key: key.clone(),
         operation: sent.operation.clone(),
         // Also if this is dropped meanwhile.
-        unsure_since: Mutex::new(Some(sent.at)),
+        unsure_since: Mutex::new(Some(sent.left_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
     undo.granted();
-    match once::repeat(context, sent.reply, sent.operation).await {
+    match once::repeat(context, sent.left_at, sent.reply, sent.operation).await {
         Ok(reply) => {
             undo.disarm();
             if let Value::List(items) = reply
@@ -149,8 +171,7 @@ async fn follow(
             Ok(())
         }
         Err(failure) => {
-            // Where nobody hears of it, the clean-up says why it gives up.
-            if !failure.may_heal() && is_awaited() {
+            if !failure.may_heal() {
                 undo.disarm();
             }
             if failure.outcome == Outcome::DidNotRun {
@@ -158,6 +179,15 @@ async fn follow(
             }
             Err(failure)
         }
+    }
+}
+
+/// Says so when the clean-up will not try any more either.
+fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
+    if let Err(failure) = ended
+        && !failure.may_heal()
+    {
+        tracing::warn!(key = %key, cause = %failure.cause, "can't give permits back; they stay in use");
     }
 }
 

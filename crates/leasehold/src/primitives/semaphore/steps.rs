@@ -77,10 +77,19 @@ pub(crate) static ADD: Step = Step {
     name: "semaphore.add",
     lua: concat!(include_str!("../once.lua"), include_str!("add.lua")),
     keys: 3,
-    args: 3,
+    args: 4,
     grants: false,
     twin: |keyspace, parts| {
-        let [semaphore, marker, done, permits, if_there, channel] = parts else {
+        let [
+            semaphore,
+            marker,
+            done,
+            permits,
+            if_there,
+            releases,
+            channel,
+        ] = parts
+        else {
             return Err(arity());
         };
         if let Some(before) = replied(keyspace, marker)? {
@@ -92,7 +101,9 @@ pub(crate) static ADD: Step = Step {
         note(keyspace, marker, &reply.to_string());
         if reply == 1 {
             let free = keyspace.incr_by(semaphore, number(permits)?)?;
-            tell(keyspace, channel, free);
+            for _ in 0..number(releases)? {
+                tell(keyspace, channel, free);
+            }
         }
         Ok(list(&[reply, 0]))
     },
@@ -206,17 +217,33 @@ pub(crate) fn undo(key: &Key, marker: &str, channel: &str) -> Operation {
     Operation::new(&UNDO, parts)
 }
 
-pub(crate) fn add(
-    key: &Key,
-    marked: &Marked,
-    permits: i64,
-    only_if_there: bool,
-    channel: &str,
-) -> Operation {
+/// What changes the number of free permits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    /// So many more.
+    pub(crate) permits: i64,
+    /// By so many releases.
+    pub(crate) releases: u32,
+    pub(crate) only_if_there: bool,
+}
+
+impl Change {
+    /// Of one release.
+    pub(crate) fn by(permits: i64) -> Self {
+        Self {
+            permits,
+            releases: 1,
+            only_if_there: false,
+        }
+    }
+}
+
+pub(crate) fn add(key: &Key, marked: &Marked, change: Change, channel: &str) -> Operation {
     let mut parts = marked.keys(key);
     parts.extend([
-        permits.to_string().into_bytes(),
-        vec![if only_if_there { b'1' } else { b'0' }],
+        change.permits.to_string().into_bytes(),
+        vec![if change.only_if_there { b'1' } else { b'0' }],
+        change.releases.to_string().into_bytes(),
         channel.into(),
     ]);
     Operation::new(&ADD, parts)

@@ -55,7 +55,7 @@ async fn a_message_that_is_lost_leaves_java_waiting_and_ours_asks() {
     let semaphore = place.rust.semaphore("x");
     assert!(semaphore.try_set_permits(1).await.unwrap());
     let permit = semaphore.acquire(1).await.unwrap();
-    let gets = || calls(&place.server, "cmdstat_get:");
+    let gets = || place.server.calls("get");
     let before = gets();
     let [takes, awaits] = ["takes", "awaits"].map(|name| place.java.thread(name));
     let takes = start(&takes, "semaphore_acquire", json!({"permits": 1}));
@@ -77,6 +77,33 @@ async fn a_message_that_is_lost_leaves_java_waiting_and_ours_asks() {
     place.int(&["PUBLISH", "redisson_countdownlatch__channel__{latch}", "0"]);
     takes.wait(SOON).unwrap();
     awaits.wait(SOON).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_message_serves_one_asynchronous_waiter_of_javas() {
+    const WAITERS: usize = 5;
+    let place = place().await;
+    let gets = || place.server.calls("get");
+    let before = gets();
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|n| {
+            let thread = place.java.thread(&format!("waiter{n}"));
+            start(&thread, "semaphore_acquire_async", json!({"permits": 1}))
+        })
+        .collect();
+    // Each once more when it listens.
+    eventually("they wait", async || gets() >= before + 2 * WAITERS as u64).await;
+    let served = || waiters.iter().filter(|waiter| waiter.is_done()).count();
+    let java = place.thread(LockKind::Plain);
+    call(&java, "semaphore_release", json!({"permits": WAITERS}));
+    let mut messages = 1;
+    while served() < WAITERS {
+        assert!(served() <= messages, "{} for {messages}", served());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        place.int(&["PUBLISH", SEMAPHORE, "5"]);
+        messages += 1;
+    }
+    assert!(messages >= WAITERS, "{messages} messages");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +133,7 @@ async fn a_latch_that_opens_and_is_set_again_is_missed_by_java_and_not_by_ours()
     };
     let latch = place.rust.count_down_latch("x").poll_cap(HOUR);
     assert!(latch.try_set_count(1).await.unwrap());
-    let gets = || calls(&place.server, "cmdstat_get:");
+    let gets = || place.server.calls("get");
     let before = gets();
     let waiting = start(&place.thread(LockKind::Plain), "latch_await", json!({}));
     place.listen(1, LATCH).await;

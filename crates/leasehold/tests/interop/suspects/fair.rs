@@ -167,11 +167,11 @@ async fn an_asynchronous_java_waiter_that_gives_up_takes_five_minutes_from_those
         place.int(&["RPUSH", QUEUE, &member]);
         place.set_score(&member, before_ms + 300_000);
     }
-    let steps = calls(&place.server, "cmdstat_zincrby:");
+    let steps = place.server.calls("zincrby");
     assert!(!gives_up.wait(SOON).unwrap().value);
     place.queued(51).await;
     assert_eq!(place.score_ms(&behind), before_ms - 300_000, "not 5000");
-    assert_eq!(calls(&place.server, "cmdstat_zincrby:") - steps, 51);
+    assert_eq!(place.server.calls("zincrby") - steps, 51);
     place.int(&["DEL", "x"]);
     place.call_waiter(&behind);
     // Its place may be over by then.

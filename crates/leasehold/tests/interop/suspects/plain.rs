@@ -58,7 +58,7 @@ async fn a_reply_that_is_lost_leaves_java_without_the_lock_that_it_took() {
 async fn an_unlock_of_newer_java_writes_a_key_and_takes_it_away() {
     let place = place().await;
     let java = place.thread(LockKind::Plain);
-    let count = |command: &str| calls(&place.server, &format!("cmdstat_{command}:"));
+    let count = |command: &str| place.server.calls(command);
     for _ in 0..5 {
         java.lock("x").unwrap();
         java.unlock("x").unwrap();

@@ -97,9 +97,9 @@ async fn a_java_reader_whose_lease_is_over_is_told_that_it_reads() {
         let hold = format!("{{x}}:{reader}:rwlock_timeout:1");
         place.text(&["SET", &hold, "1", "PX", "60000"]);
     }
-    let before = calls(&place.server, "cmdstat_pttl:");
+    let before = place.server.calls("pttl");
     other.unlock("x").unwrap();
-    assert!(calls(&place.server, "cmdstat_pttl:") - before >= 50);
+    assert!(place.server.calls("pttl") - before >= 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -27,6 +27,9 @@ final class Synchronizers {
                 "semaphore_acquire",
                 semaphore((s, call) -> done(() -> s.acquire(call.count("permits")))));
         operations.put(
+                "semaphore_acquire_async",
+                semaphore((s, call) -> s.acquireAsync(call.count("permits")).get()));
+        operations.put(
                 "semaphore_try",
                 semaphore(
                         (s, call) ->
