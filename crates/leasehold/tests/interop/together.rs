@@ -97,7 +97,9 @@ fn no_count_is_lost(kind: LockKind, name: &str) {
     let mut intervals = Vec::new();
     let mut sides = Vec::new();
     for (hammer, (version, ..)) in hammers.into_iter().zip(&javas) {
-        let report = hammer.wait(RUN * 4).unwrap().value;
+        let report = hammer.wait(RUN * 4);
+        let report = report.unwrap_or_else(|error| panic!("{error}: {}", stands(&servers)));
+        let report = report.value;
         sides.push((format!("Redisson {version}"), report.intervals.len()));
         for (number, hold) in report.intervals.iter().enumerate() {
             intervals.push(Interval::new(
@@ -125,4 +127,15 @@ fn no_count_is_lost(kind: LockKind, name: &str) {
     eventually("nothing else is left", RUN, || {
         left().all(|key| stays(&key))
     });
+}
+
+/// The keys that stand on the servers, for a look at what holds up somebody.
+fn stands(servers: &[RedisServer]) -> String {
+    let keys = servers.iter().flat_map(|server| {
+        server.keys().into_iter().map(move |key| {
+            let [fields, ttl_ms] = ["HGETALL", "PTTL"].map(|ask| server.command(&[ask, &key]));
+            format!("\n{key}: {fields:?}, {ttl_ms:?}")
+        })
+    });
+    keys.collect()
 }
