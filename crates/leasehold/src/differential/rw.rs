@@ -56,7 +56,7 @@ fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operati
         "rw.downgrade" => vec![lock, timeout, write, hold, lease_ms, channel],
         "rw.upgrade" => vec![lock, write, hold, lease_ms],
         "rw.why_lost" => vec![lock, text(&marker), if odd { hold } else { write }],
-        "rw.force_unlock" => vec![lock, text(&marker), side, channel, text("1")],
+        "rw.force_unlock" => vec![lock, text(&marker), side, channel],
         "rw.inspect" => vec![lock, side],
         other => panic!("`{other}` needs arguments here"),
     };

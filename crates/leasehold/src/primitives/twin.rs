@@ -69,6 +69,12 @@ pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64) {
     }
 }
 
+/// `wake_all.lua`.
+pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) {
+    keyspace.publish(channel, b"1");
+    keyspace.publish(channel, b"0");
+}
+
 pub(super) fn list(numbers: &[i64]) -> Value {
     Value::List(numbers.iter().copied().map(Value::Int).collect())
 }

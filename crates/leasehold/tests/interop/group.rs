@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime};
 
 use leasehold::{Client, LockGuard, Owner};
+use leasehold_testkit::proxy::Strike;
 use leasehold_testkit::redisson::{LockKind, RedissonThread};
-use leasehold_testkit::{RedisServer, Redisson};
+use leasehold_testkit::{Proxy, RedisServer, Redisson};
 
 use super::VERSION;
 use crate::javas::asleep;
@@ -95,6 +96,36 @@ async fn our_release_wakes_the_java_thread_that_waits_for_just_that_value() {
     assert!(!wait_a.is_done());
     a.release().await.unwrap();
     wait_a.wait(SOON).expect("woken");
+}
+
+/// The answer comes after the message that the values are free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_java_thread_that_is_refused_as_we_release_is_woken() {
+    let Place {
+        server,
+        redisson,
+        rust,
+        ..
+    } = &place().await;
+    let proxy = Proxy::to(server.port());
+    redisson.client_at("slow", &proxy.url(), None).unwrap();
+    let threads = ["sleeps", "refused"].map(|name| redisson.thread("slow", name));
+    let [sleeps, refused] = threads.map(|java| java.kind(LockKind::Group));
+    // From now on its script is known to the server.
+    sleeps.lock("G/a").unwrap();
+    sleeps.unlock("G/a").unwrap();
+    let guard = rust.group_lock("G", ["a", "b"]).acquire().await.unwrap();
+    let sleeping = sleeps.start_lock("G/a");
+    asleep(&[&sleeps]).await;
+    let answer = proxy.strike_after(1, b"\r\n30000\r\n", Strike::HoldReply);
+    let waiting = refused.start_lock("G/b");
+    eventually("it is refused", async || answer.fired()).await;
+    guard.release().await.unwrap();
+    sleeping.wait(SOON).expect("woken by the message");
+    proxy.let_go(&answer);
+    waiting.wait(SOON).expect("woken by what is kept for it");
+    sleeps.unlock("G/a").unwrap();
+    refused.unlock("G/b").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

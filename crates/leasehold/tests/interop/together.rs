@@ -10,6 +10,8 @@ use crate::child::{self, Count};
 
 const THREADS: usize = 8;
 const RUN: Duration = Duration::from_secs(10);
+/// A thread of Redisson's that misses the message of a Redisson sleeps for a lease, 30 s.
+const LIMIT: Duration = Duration::from_secs(80);
 
 /// Names of a lock whose parts stand under several, as each side writes them.
 const PAIR: &str = "hot,warm";
@@ -97,7 +99,7 @@ fn no_count_is_lost(kind: LockKind, name: &str) {
     let mut intervals = Vec::new();
     let mut sides = Vec::new();
     for (hammer, (version, ..)) in hammers.into_iter().zip(&javas) {
-        let report = hammer.wait(RUN * 4);
+        let report = hammer.wait(LIMIT);
         let report = report.unwrap_or_else(|error| panic!("{error}: {}", stands(&servers)));
         let report = report.value;
         sides.push((format!("Redisson {version}"), report.intervals.len()));

@@ -348,6 +348,13 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::a_downgrade_in_java_wakes_nobody",
     ),
     weakness(
+        "An unlock of the write side wakes the threads that sleep. One that has just been refused misses that, and sleeps for what was left of the lease.",
+        BOTH,
+        "Java threads sleep on while the lock is free; ours are woken.",
+        "Short leases in Java. Behind such a message ours sends one that is kept for the next that goes to sleep.",
+        "suspects::rw::a_java_reader_that_is_refused_as_a_java_writer_unlocks_sleeps_on_and_ours_wakes_it group::a_java_thread_that_is_refused_as_we_release_is_woken",
+    ),
+    weakness(
         "A write re-entry adds its lease to the hold's.",
         BOTH,
         "A Java process that dies after some re-entries keeps ours out for as many leases.",

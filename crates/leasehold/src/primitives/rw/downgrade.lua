@@ -6,7 +6,7 @@
 -- hold      the write hold's field
 -- read      the read hold's field
 -- lease_ms  how long the read hold lasts without renewal
--- channel   where the waiters listen; the message is "1"
+-- channel   where the waiters listen
 -- Returns   1  done; a request that comes a second time changes nothing
 --           0  the write hold is not there any more; nothing was changed
 
@@ -22,7 +22,7 @@ local function downgrade(lock, timeout, hold, read, lease_ms, channel)
   redis.call('SET', timeout, '1', 'PX', lease_ms)
   redis.call('HSET', lock, 'mode', 'read', read, '1')
   redis.call('HDEL', lock, hold)
-  settle(lock, channel, '1')
-  redis.pcall('PUBLISH', channel, '1')
+  settle(lock)
+  wake_all(channel)
   return 1
 end

@@ -6,12 +6,11 @@
 --          holds would have, so that their holders learn the reason
 -- side     read or write
 -- channel  where the waiters listen
--- message  what is published there: 0 for read, 1 for write, as Redisson does
 -- Returns  1  unlocked
 --          0  it was free, or the other side has it
 --          text WRONGKIND: not a read-write lock; nothing was changed
 
-local function force_unlock(lock, marker, side, channel, message)
+local function force_unlock(lock, marker, side, channel)
   local mode = redis.call('HGET', lock, 'mode')
   local other = foreign(lock, mode)
   if other then
@@ -37,6 +36,10 @@ local function force_unlock(lock, marker, side, channel, message)
       if type(expiry) == 'table' then redis.pcall('DEL', marker) end
     end
   end
-  redis.pcall('PUBLISH', channel, message)
+  if side == 'write' then
+    wake_all(channel)
+  else
+    redis.pcall('PUBLISH', channel, '0')
+  end
   return 1
 end

@@ -310,7 +310,6 @@ pub(super) fn force_unlock(key: &Key, side: Side, channel: &str) -> Operation {
         key.forced_marker().into_bytes(),
         side.name().into(),
         channel.into(),
-        side.message().into(),
     ];
     Operation::new(&steps::FORCE_UNLOCK, parts)
 }

@@ -38,14 +38,6 @@ impl Side {
             Self::Write => "write",
         }
     }
-
-    /// What is published when it is unlocked.
-    pub(super) fn message(self) -> &'static str {
-        match self {
-            Self::Read => "0",
-            Self::Write => "1",
-        }
-    }
 }
 
 /// What both sides of a [`RwLock`](crate::RwLock) are set to.

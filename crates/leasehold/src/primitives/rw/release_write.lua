@@ -4,9 +4,8 @@
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
 --          `uuid:n:write`
 -- hold     this hold's field
--- channel  where the waiters listen; the message is "1", as Redisson sends it for a
---          lock that is free. Redisson sends none when read holds stay, and its own
---          readers then wait for the expiry.
+-- channel  where the waiters listen. Redisson says nothing there when read holds stay, and
+--          its own readers then wait for the expiry.
 -- Returns  1  released
 --          0  not ours any more; nothing was changed
 
@@ -18,7 +17,7 @@ local function release_write(lock, hold, channel)
   if redis.call('HLEN', lock) > 1 then
     redis.call('HSET', lock, 'mode', 'read')
   end
-  settle(lock, channel, '1')
-  if redis.call('EXISTS', lock) == 1 then redis.pcall('PUBLISH', channel, '1') end
+  settle(lock)
+  wake_all(channel)
   return 1
 end

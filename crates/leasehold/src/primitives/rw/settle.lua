@@ -1,7 +1,7 @@
 -- Somebody has left a lock in read mode: lets the hash end with the longest of the
--- read holds that remain, or frees the lock and says so. Fields of holds that are over
+-- read holds that remain, or frees the lock and returns true. Fields of holds that are over
 -- go, or a lock that is always read would gather them for ever.
-local function settle(lock, channel, message)
+local function settle(lock)
   local fields, longest = redis.call('HGETALL', lock), 0
   for n = 1, #fields, 2 do
     local count = fields[n] ~= 'mode' and tonumber(string.match(fields[n + 1], '^%d+$'))
@@ -16,8 +16,8 @@ local function settle(lock, channel, message)
   end
   if longest > 0 then
     redis.call('PEXPIRE', lock, longest)
-    return
+    return false
   end
   redis.call('DEL', lock)
-  redis.pcall('PUBLISH', channel, message)
+  return true
 end

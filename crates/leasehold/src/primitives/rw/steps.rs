@@ -3,7 +3,7 @@
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Step, Value};
-use crate::primitives::twin::{arity, lengthen, number};
+use crate::primitives::twin::{arity, lengthen, number, wake_all};
 
 /// A step whose file needs those it shares with others before it.
 macro_rules! lua {
@@ -78,7 +78,7 @@ pub(crate) static ACQUIRE_WRITE: Step = Step {
 
 pub(crate) static WITHDRAW: Step = Step {
     name: "rw.withdraw",
-    lua: include_str!("withdraw.lua"),
+    lua: lua!("../wake_all.lua", "withdraw.lua"),
     keys: 1,
     args: 2,
     grants: false,
@@ -88,7 +88,7 @@ pub(crate) static WITHDRAW: Step = Step {
         };
         let gone = keyspace.zrem(writers, waiter)?;
         if gone && !keyspace.exists(writers) {
-            keyspace.publish(channel, b"1");
+            wake_all(keyspace, channel);
         }
         Ok(Value::Int(gone.into()))
     },
@@ -114,7 +114,10 @@ pub(crate) static RELEASE_READ: Step = Step {
         let put_off =
             fields > 64 && !has_its_turn(keyspace, hold, fields) && anyone(keyspace, lock)?;
         if fields == 1 || !(writes || put_off) {
-            settle(keyspace, lock, channel, b"0")?;
+            let is_free = settle(keyspace, lock)?;
+            if is_free {
+                keyspace.publish(channel, b"0");
+            }
         }
         Ok(Value::Int(held.into()))
     },
@@ -122,7 +125,12 @@ pub(crate) static RELEASE_READ: Step = Step {
 
 pub(crate) static RELEASE_WRITE: Step = Step {
     name: "rw.release_write",
-    lua: lua!("left.lua", "settle.lua", "release_write.lua"),
+    lua: lua!(
+        "../wake_all.lua",
+        "left.lua",
+        "settle.lua",
+        "release_write.lua"
+    ),
     keys: 1,
     args: 2,
     grants: false,
@@ -136,10 +144,8 @@ pub(crate) static RELEASE_WRITE: Step = Step {
         if keyspace.hlen(lock)? > 1 {
             keyspace.hset(lock, b"mode", b"read")?;
         }
-        settle(keyspace, lock, channel, b"1")?;
-        if keyspace.exists(lock) {
-            keyspace.publish(channel, b"1");
-        }
+        settle(keyspace, lock)?;
+        wake_all(keyspace, channel);
         Ok(Value::Int(1))
     },
 };
@@ -198,7 +204,7 @@ pub(crate) static RENEW_WRITE: Step = Step {
 
 pub(crate) static DOWNGRADE: Step = Step {
     name: "rw.downgrade",
-    lua: lua!("left.lua", "settle.lua", "downgrade.lua"),
+    lua: lua!("../wake_all.lua", "left.lua", "settle.lua", "downgrade.lua"),
     keys: 2,
     args: 4,
     grants: true,
@@ -217,8 +223,8 @@ pub(crate) static DOWNGRADE: Step = Step {
         keyspace.hset(lock, b"mode", b"read")?;
         keyspace.hset(lock, read, b"1")?;
         keyspace.hdel(lock, hold)?;
-        settle(keyspace, lock, channel, b"1")?;
-        keyspace.publish(channel, b"1");
+        settle(keyspace, lock)?;
+        wake_all(keyspace, channel);
         Ok(Value::Int(1))
     },
 };
@@ -280,12 +286,12 @@ pub(crate) static WHY_LOST: Step = Step {
 
 pub(crate) static FORCE_UNLOCK: Step = Step {
     name: "rw.force_unlock",
-    lua: lua!("shape.lua", "force_unlock.lua"),
+    lua: lua!("../wake_all.lua", "shape.lua", "force_unlock.lua"),
     keys: 2,
-    args: 3,
+    args: 2,
     grants: false,
     twin: |keyspace, parts| {
-        let [lock, marker, side, channel, message] = parts else {
+        let [lock, marker, side, channel] = parts else {
             return Err(arity());
         };
         if mode(keyspace, lock)?.is_none_or(|mode| mode.name() != &side[..]) {
@@ -305,7 +311,11 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
                 lengthen(keyspace, marker, ttl);
             }
         }
-        keyspace.publish(channel, message);
+        if side == b"write" {
+            wake_all(keyspace, channel);
+        } else {
+            keyspace.publish(channel, b"0");
+        }
         Ok(Value::Int(1))
     },
 };
@@ -448,24 +458,21 @@ fn left(keyspace: &mut Keyspace, lock: &[u8], field: &[u8], count: u64) -> i64 {
 }
 
 /// `settle.lua`.
-fn settle(
-    keyspace: &mut Keyspace,
-    lock: &[u8],
-    channel: &[u8],
-    message: &[u8],
-) -> Result<(), Refusal> {
+fn settle(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     for (field, _) in holds.iter().filter(|(_, left)| *left < 0) {
         keyspace.hdel(lock, field)?;
     }
     match holds.iter().map(|(_, left)| *left).max() {
-        Some(longest @ 1..) => keyspace.pexpire(lock, longest.unsigned_abs()),
+        Some(longest @ 1..) => {
+            keyspace.pexpire(lock, longest.unsigned_abs());
+            Ok(false)
+        }
         _ => {
             keyspace.del(lock);
-            keyspace.publish(channel, message);
+            Ok(true)
         }
     }
-    Ok(())
 }
 
 /// Whether this is the one release among many that goes through all read holds.

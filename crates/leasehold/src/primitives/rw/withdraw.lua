@@ -9,7 +9,7 @@
 local function withdraw(writers, waiter, channel)
   local gone = redis.call('ZREM', writers, waiter)
   if gone == 1 and redis.call('EXISTS', writers) == 0 then
-    redis.pcall('PUBLISH', channel, '1')
+    wake_all(channel)
   end
   return gone
 end

@@ -1,7 +1,12 @@
 //! The read-write lock.
 
 use super::*;
+use crate::javas::asleep;
+use leasehold_testkit::Proxy;
+use leasehold_testkit::proxy::Strike;
 
+/// In each request for a lock with Redisson's watchdog.
+const LEASE_MS: &[u8] = b"\r\n30000\r\n";
 const CHANNEL: &str = "redisson_rwlock:{x}";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,6 +52,52 @@ async fn a_downgrade_in_java_wakes_nobody() {
     read.unlock("x").unwrap();
     waiting.wait(SOON).unwrap();
     reader.unlock("x").unwrap();
+}
+
+/// The answer comes after the message that the lock is free: to who sleeps that is a wake-up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_java_reader_that_is_refused_as_a_java_writer_unlocks_sleeps_on_and_ours_wakes_it() {
+    let server = topology::start();
+    let proxy = Proxy::to(server.port());
+    let readers = JavaClient::with(VERSION, &proxy.url(), json!({}));
+    let [sleeps, refused] = ["sleeps", "refused"].map(|name| readers.thread(name));
+    let [sleeps, refused] = [sleeps, refused].map(|java| java.kind(LockKind::Read));
+    let place = place_at(server, json!({})).await;
+    let write = place.thread(LockKind::Write);
+    // From now on its script is known to the server.
+    sleeps.lock("x").unwrap();
+    sleeps.unlock("x").unwrap();
+    for ours in [true, false] {
+        let writing = match ours {
+            true => Some(place.rust.rw_lock("x").write().await.unwrap()),
+            false => write.lock("x").map(|_| None).unwrap(),
+        };
+        let sleeping = sleeps.start_lock("x");
+        asleep(&[&sleeps]).await;
+        let answer = proxy.strike_after(1, LEASE_MS, Strike::HoldReply);
+        let waiting = refused.start_lock("x");
+        eventually("it is refused", async || answer.fired()).await;
+        match writing {
+            Some(writing) => writing.release().await.unwrap(),
+            None => drop(write.unlock("x").unwrap()),
+        }
+        sleeping.wait(SOON).expect("woken by the message");
+        proxy.let_go(&answer);
+        match ours {
+            true => drop(waiting.wait(SOON).expect("woken by what is kept for it")),
+            false => {
+                asleep(&[&refused]).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                assert!(!waiting.is_done());
+            }
+        }
+        // The last reader's message is kept, too.
+        sleeps.unlock("x").unwrap();
+        if !ours {
+            waiting.wait(SOON).expect("woken");
+        }
+        refused.unlock("x").unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

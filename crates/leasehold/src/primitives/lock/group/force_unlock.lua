@@ -40,6 +40,6 @@ local function force_unlock(group, marker, channel, fields)
     end
   end
   settle(group)
-  redis.pcall('PUBLISH', channel, '1')
+  wake_all(channel)
   return ended
 end

@@ -25,8 +25,7 @@ local function release(group, hold, channel, fields)
     return 0
   end
   settle(group)
-  -- `0` would wake one waiter of each Java process, which may want another value; `1`
-  -- wakes them all. An ACL may deny the channel.
-  redis.pcall('PUBLISH', channel, '1')
+  -- One waiter of a Java process may want another value.
+  wake_all(channel)
   return #lost == 0 and 1 or lost
 end

@@ -10,7 +10,7 @@ use crate::backend::step::{Operation, Refusal, Step, Value};
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
-use crate::primitives::twin::{arity, lengthen, ms, number};
+use crate::primitives::twin::{arity, lengthen, ms, number, wake_all};
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "group.acquire",
@@ -64,6 +64,7 @@ pub(crate) static ACQUIRE: Step = Step {
 pub(crate) static RELEASE: Step = Step {
     name: "group.release",
     lua: concat!(
+        include_str!("../../wake_all.lua"),
         include_str!("shape.lua"),
         include_str!("settle.lua"),
         include_str!("release.lua")
@@ -89,7 +90,7 @@ pub(crate) static RELEASE: Step = Step {
             return Ok(Value::Int(0));
         }
         settle(keyspace, group)?;
-        keyspace.publish(channel, b"1");
+        wake_all(keyspace, channel);
         Ok(match lost.is_empty() {
             true => Value::Int(1),
             false => Value::List(lost),
@@ -161,6 +162,7 @@ pub(crate) static WHY_LOST: Step = Step {
 pub(crate) static FORCE_UNLOCK: Step = Step {
     name: "group.force_unlock",
     lua: concat!(
+        include_str!("../../wake_all.lua"),
         include_str!("shape.lua"),
         include_str!("settle.lua"),
         include_str!("force_unlock.lua")
@@ -196,7 +198,7 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
             }
         }
         settle(keyspace, group)?;
-        keyspace.publish(channel, b"1");
+        wake_all(keyspace, channel);
         Ok(Value::Int(ended))
     },
 };
