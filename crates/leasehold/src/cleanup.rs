@@ -33,6 +33,9 @@ pub(crate) trait Return: Send + Sync + 'static {
         unsure_since: Option<Moment>,
         reply_limit: Duration,
     ) -> Moment;
+
+    /// That time has come, and no server has answered.
+    fn given_up(&self) {}
 }
 
 impl Return for Hold {
@@ -155,6 +158,7 @@ impl Cleanup {
                 Err(_) => {}
             }
             if self.clock.now() >= hold.over_at(started, unsure_since, self.backend.reply_limit()) {
+                hold.given_up();
                 return;
             }
             tokio::time::sleep(pause).await;

@@ -53,9 +53,15 @@ async fn open_in_time(
     if latch.wait_for(limit).await? {
         return Ok(Exit::Success);
     }
-    let (name, left) = (Shown(latch.name()), latch.count().await?);
+    let name = Shown(latch.name());
+    let left = match latch.count().await {
+        Ok(0) => return Ok(Exit::Success),
+        Ok(left) => format!(": {left} to count down"),
+        // What counts is that the time is over.
+        Err(_) => String::new(),
+    };
     tell(format_args!(
-        "`{name}` was not open within {}: {left} to count down; wait longer with --wait",
+        "`{name}` was not open within {}{left}; wait longer with --wait",
         duration::shown(limit)
     ));
     Ok(Exit::Busy(Exit::DEFAULT_BUSY))
@@ -65,9 +71,13 @@ async fn set(latch: &CountDownLatch, count: u64) -> Result<Exit, Failure> {
     if latch.try_set_count(count).await? {
         return Ok(Exit::Success);
     }
-    let (name, left) = (Shown(latch.name()), latch.count().await?);
+    let name = Shown(latch.name());
+    let left = match latch.count().await {
+        Ok(left) => format!(", with {left} to count down"),
+        Err(_) => String::new(),
+    };
     tell(format_args!(
-        "`{name}` is set already, with {left} to count down; wait until it is open, or use another name"
+        "`{name}` is set already{left}; wait until it is open, or use another name"
     ));
     Ok(Exit::Busy(Exit::DEFAULT_BUSY))
 }

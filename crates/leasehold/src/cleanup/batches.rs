@@ -21,17 +21,10 @@ pub(crate) struct Batches {
 }
 
 struct Open {
-    content: Content,
+    permits: i64,
+    members: u32,
     sent: oneshot::Sender<Sent>,
     ending: watch::Receiver<Ending>,
-}
-
-/// What is in a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Content {
-    pub(crate) permits: i64,
-    /// Of so many releases.
-    pub(crate) releases: u32,
 }
 
 /// A request that has been sent.
@@ -41,6 +34,9 @@ pub(crate) struct Sent {
     pub(crate) reply: Reply,
     pub(crate) left_at: Moment,
 }
+
+/// Of one request: it sends a message for each.
+const MOST: u32 = 64;
 
 type Ending = Option<Result<(), Failure>>;
 
@@ -59,31 +55,32 @@ impl Batches {
     }
 
     /// Adds `permits` to the open batch of the name, or opens one: then there is a carrier.
-    pub(crate) fn join(&self, key: &Key, permits: u32) -> (Member, Option<Carrier>) {
+    /// `None` when it is full, and has to be sent first.
+    pub(crate) fn join(&self, key: &Key, permits: u32) -> Option<(Member, Option<Carrier>)> {
         let mut table = self.open();
         if let Some(open) = table.get_mut(key) {
-            open.content.permits += i64::from(permits);
-            open.content.releases += 1;
-            return (Member(open.ending.clone()), None);
+            if open.members == MOST {
+                return None;
+            }
+            open.permits += i64::from(permits);
+            open.members += 1;
+            return Some((Member(open.ending.clone()), None));
         }
         let (end, ending) = watch::channel(None);
         let (sender, sent) = oneshot::channel();
-        let content = Content {
-            permits: permits.into(),
-            releases: 1,
-        };
         let member = Member(ending.clone());
         let open = Open {
-            content,
+            permits: permits.into(),
+            members: 1,
             sent: sender,
             ending,
         };
         table.insert(key.clone(), open);
-        (member, Some(Carrier { sent, ending: end }))
+        Some((member, Some(Carrier { sent, ending: end })))
     }
 
     /// Sends the open batch of the name, if there is one.
-    pub(crate) fn send(&self, key: &Key, submit: impl FnOnce(Content) -> Sent) -> bool {
+    pub(crate) fn send(&self, key: &Key, submit: impl FnOnce(i64) -> Sent) -> bool {
         // Held while it is submitted, for the order. Should the runtime have stopped, what is
         // dropped then is requests, and none of them comes back for this lock.
         let mut table = self.open();
@@ -91,7 +88,7 @@ impl Batches {
             return false;
         };
         // Without a carrier its reply is dropped, and the request goes nevertheless.
-        let _ = open.sent.send(submit(open.content));
+        let _ = open.sent.send(submit(open.permits));
         true
     }
 }

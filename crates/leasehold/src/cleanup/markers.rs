@@ -3,7 +3,8 @@
 //!
 //! A marker ends by itself, and until then takes memory. So each request takes the marker
 //! of an earlier one along, whose answer came long enough ago that no copy of it can still
-//! be under way.
+//! be under way. One that was sent again is not among them: a network that held back the
+//! first for long may bring it yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -80,7 +81,7 @@ impl Markers {
         }
     }
 
-    /// The request with this marker was answered.
+    /// The request with this marker was sent once, and answered.
     pub(crate) fn answered(&self, key: &Key, marked: Marked, now: Moment) {
         let mut table = self.table();
         let markers = table.names.entry(key.clone()).or_default();

@@ -38,7 +38,6 @@ fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operati
             first(vec![
                 text(permits[usize::from(variant)]),
                 text(if_there),
-                text(if variant > 5 { "3" } else { "1" }),
                 channel,
             ])
         }

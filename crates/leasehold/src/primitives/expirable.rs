@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::once;
 use crate::primitives::semaphore::MOST_PERMITS;
-use crate::primitives::semaphore::steps::{self as plain, Change};
+use crate::primitives::semaphore::steps as plain;
 use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
@@ -40,7 +40,8 @@ const MOST_AT_ONCE: u64 = 1000;
 /// from the return of the acquire to the call of the release, or to
 /// [`valid_until`](ExpirablePermit::valid_until) if that comes first; under the conditions
 /// that [`Lock`](crate::Lock) names. Leases end by the server's clock. Redisson's clients go
-/// by their own: one whose clock is ahead takes permits back early, for everybody.
+/// by their own: one whose clock is ahead takes permits back early, for everybody, and one
+/// whose clock is behind has its own taken back before it believes that they end.
 ///
 /// Permits that Redisson acquires without a lease never end by themselves; here
 /// [`lease_left`](Self::lease_left) says so, and [`release`](Self::release) gives them back.
@@ -290,7 +291,8 @@ impl ExpirableSemaphore {
 
     /// Sets the lease of a permit anew, to more or to less than it has: it ends `lease` from
     /// now. `false` when it was over, or there is no such permit. A guard's own lease is
-    /// made longer with [`ExpirablePermit::extend`], of which the guard knows.
+    /// made longer with [`ExpirablePermit::extend`], of which the guard knows; of a shorter one
+    /// it learns at its next renewal, and of one that is fixed not before its end.
     ///
     /// # Errors
     ///
@@ -423,7 +425,7 @@ impl ExpirableSemaphore {
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
         let Names { key, channel } = self.names()?;
-        let make = |marked: &_| plain::add(key, marked, Change::by(permits.into()), channel);
+        let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
         once::send(&self.context, key, make).await.map(drop)
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::backend::channels::Listener;
 use crate::backend::step::{Failure, Value};
-use crate::config::{Settings, WaitStrategy, check_number, check_wait};
+use crate::config::{Settings, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
@@ -126,6 +126,12 @@ impl CountDownLatch {
     /// As [`wait`](Self::wait).
     #[doc(alias = "await")]
     pub async fn wait_for(&self, wait: Duration) -> Result<bool> {
+        if wait.is_zero() {
+            let key = self.key()?;
+            let message =
+                format!("a wait of zero for `{key}`; call count() to ask without waiting");
+            return Err(Error::new(ErrorKind::Misuse, message).with_key(key));
+        }
         check_wait(wait, self.key()?)?;
         let deadline = self.context.clock.now() + wait;
         self.wait_by(Deadline::At(deadline)).await
@@ -185,7 +191,7 @@ impl CountDownLatch {
     #[doc(alias = "trySetCount")]
     pub async fn try_set_count(&self, count: u64) -> Result<bool> {
         let key = self.key()?;
-        self.check_steps("a count", count, key)?;
+        self.check_steps("a count of", count, key)?;
         let make = |marked: &_| steps::set(key, marked, count, &self.channel);
         let reply = once::send(&self.context, key, make).await?;
         Ok(once::whole(&self.context, key, &reply)? == 1)
@@ -261,11 +267,12 @@ impl CountDownLatch {
     }
 
     fn check_steps(&self, what: &str, steps: u64, key: &Key) -> Result<()> {
-        if steps == 0 {
-            let message = format!("{what} zero for `{key}`; a latch that is not set is open");
-            return Err(Error::new(ErrorKind::Misuse, message).with_key(key));
-        }
-        check_number("steps", steps, MOST, key)
+        let message = match steps {
+            1..=MOST => return Ok(()),
+            0 => format!("{what} zero for `{key}`; a latch that is not set is open"),
+            _ => format!("{what} {steps} for `{key}` is over the maximum of {MOST}; use fewer"),
+        };
+        Err(Error::new(ErrorKind::Misuse, message).with_key(key))
     }
 
     fn key(&self) -> Result<&Key> {
@@ -297,7 +304,7 @@ struct Asker<'a> {
 
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// A time of the server when it was not open yet. It was opened since if it was
+    /// When it had been opened last while it was not open yet. It was opened since if it was
     /// opened later.
     since: Option<i64>,
     /// How far the channel has moved.
@@ -331,9 +338,8 @@ impl Ask for Asker<'_> {
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));
         }
-        // Its clock can be behind what it has told before.
-        let since = now.at.max(now.opened_at);
-        self.seen().since.get_or_insert(since);
+        // No clock is compared with another one: the next server's may be behind.
+        self.seen().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
             within: None,
             sign: (i64::try_from(now.count).unwrap_or(i64::MAX), 0),
@@ -351,19 +357,17 @@ impl Ask for Asker<'_> {
 struct Count {
     count: u64,
     opened_at: i64,
-    at: i64,
 }
 
 fn read(reply: &Value) -> Option<Count> {
     let Value::List(items) = reply else {
         return None;
     };
-    let [Value::Int(count), Value::Int(opened_at), Value::Int(at)] = items[..] else {
+    let [Value::Int(count), Value::Int(opened_at)] = items[..] else {
         return None;
     };
     Some(Count {
         count: u64::try_from(count).ok()?,
         opened_at,
-        at,
     })
 }

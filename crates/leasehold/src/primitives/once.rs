@@ -31,8 +31,18 @@ pub(super) async fn send(
     let first = context.backend.submit(operation.clone());
     let reply = repeat(context, left_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error(key))?;
-    context.markers.answered(key, marked, context.clock.now());
-    Ok(reply)
+    if reply.is_only_copy {
+        context.markers.answered(key, marked, context.clock.now());
+    }
+    Ok(reply.value)
+}
+
+/// The answer to a request.
+pub(super) struct Answered {
+    pub(super) value: Value,
+    /// Whether no other copy of the request can still be under way. The network may hold one
+    /// back on a connection that was given up, so its marker stays for as long as it lives.
+    pub(super) is_only_copy: bool,
 }
 
 /// Sends `operation` until it is answered; it has been sent once, at `left_at` as `reply`.
@@ -41,14 +51,20 @@ pub(super) async fn repeat(
     left_at: Moment,
     mut reply: Reply,
     operation: Operation,
-) -> Result<Value, Failure> {
+) -> Result<Answered, Failure> {
     let (backend, clock) = (&context.backend, context.clock);
     let marked_until = left_at + repeatable_for(backend.reply_limit());
     let (mut limit, mut may_have_run) = (None, false);
     let mut pause = Duration::from_millis(10);
     loop {
         let failure = match reply.await {
-            Ok(reply) => return Ok(reply),
+            Ok(value) => {
+                let is_only_copy = !may_have_run;
+                return Ok(Answered {
+                    value,
+                    is_only_copy,
+                });
+            }
             Err(failure) => failure,
         };
         may_have_run |= failure.outcome == Outcome::MayHaveRun;

@@ -21,7 +21,6 @@ use crate::primitives::setters::wait_setters;
 use crate::wait::Deadline;
 pub use permit::SemaphorePermit;
 use returns::Names;
-use steps::Change;
 
 /// Redisson counts permits with 31 bits.
 pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
@@ -337,11 +336,7 @@ impl Semaphore {
         if permits == 0 && !only_if_there {
             return Ok(true);
         }
-        let change = Change {
-            only_if_there,
-            ..Change::by(permits)
-        };
-        let make = |marked: &_| steps::add(key, marked, change, &self.channel);
+        let make = |marked: &_| steps::add(key, marked, permits, only_if_there, &self.channel);
         let reply = once::send(&self.context, key, make).await?;
         match reply {
             Value::List(items) => match items[..] {

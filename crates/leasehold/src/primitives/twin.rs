@@ -62,10 +62,13 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
     number(&text).map(Some)
 }
 
-/// Tells those who wait how many permits are free.
-pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64) {
+/// `tell.lua`.
+pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64) {
     if free > 0 {
         keyspace.publish(channel, free.to_string().as_bytes());
+        for _ in 1..more.min(64) {
+            keyspace.publish(channel, b"0");
+        }
     }
 }
 

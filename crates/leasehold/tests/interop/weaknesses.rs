@@ -351,7 +351,7 @@ const READ_WRITE: &[Weakness] = &[
         "An unlock of the write side wakes the threads that sleep. One that has just been refused misses that, and sleeps for what was left of the lease.",
         BOTH,
         "Java threads sleep on while the lock is free; ours are woken.",
-        "Short leases in Java. Behind such a message ours sends one that is kept for the next that goes to sleep.",
+        "Short leases in Java. Behind such a message ours sends one that is kept for the next thread of a process that goes to sleep.",
         "suspects::rw::a_java_reader_that_is_refused_as_a_java_writer_unlocks_sleeps_on_and_ours_wakes_it group::a_java_thread_that_is_refused_as_we_release_is_woken",
     ),
     weakness(
@@ -492,7 +492,7 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "A message serves one asynchronous waiter of a process, however many permits it tells of; it never asks by itself.",
         BOTH,
-        "None: each release of ours has a message, also when several go as one request.",
+        "None: ours sends a message for each permit.",
         "Release one by one in Java where others wait with `acquireAsync`; the blocking API.",
         "suspects::counts::one_message_serves_one_asynchronous_waiter_of_javas",
     ),

@@ -357,6 +357,24 @@ async fn a_release_that_ran_does_not_count_again_when_its_marker_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_copy_that_the_network_held_back_for_long_does_not_count_again() {
+    let place = place();
+    let latch = place.client.count_down_latch("x");
+    latch.try_set_count(10).await.unwrap();
+    let late = Fate::default().request_lost().again_after(20 * SECOND);
+    strike(&place.network, "latch.count_down", 0, late);
+    // The first is answered when it is sent again, and the others take along the markers of
+    // those that were answered before them.
+    for left in (5..10).rev() {
+        assert_eq!(latch.count_down().await.unwrap(), left);
+        tokio::time::sleep(6 * SECOND).await;
+    }
+    place.settles().await;
+    let count = place.witness.count_down_latch("x").count().await;
+    assert_eq!(count.unwrap(), 5);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_ran_is_not_repeated_beyond_its_marker_however_slow_the_server_may_be() {
     let server = Embedded::new();
     let builder = Client::builder().reply_limit(30 * SECOND);

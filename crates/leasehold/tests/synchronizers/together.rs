@@ -10,38 +10,41 @@ use tokio::task::JoinHandle;
 
 use crate::faults::{MS, SECOND, fates, strike};
 
-const PERMITS: u32 = 8;
-
 struct Scene {
     server: Embedded,
     client: Client,
     network: Network,
     semaphore: Semaphore,
+    number: u32,
     /// One each.
     permits: Vec<SemaphorePermit>,
     /// For all of them.
     waiter: JoinHandle<Result<SemaphorePermit>>,
 }
 
-/// All are in use, and somebody of the same process waits for all of them.
 async fn scene() -> Scene {
+    scene_of(8).await
+}
+
+/// All are in use, and somebody of the same process waits for all of them.
+async fn scene_of(number: u32) -> Scene {
     let server = Embedded::new();
     let (client, network) = server.client_over_network(&Client::builder()).unwrap();
     network.on_request(|_| Fate::delivered(MS, MS));
     let semaphore = client.semaphore("x");
-    semaphore.try_set_permits(PERMITS).await.unwrap();
-    let mut permits = Vec::new();
-    for _ in 0..PERMITS {
-        permits.push(semaphore.acquire(1).await.unwrap());
-    }
+    semaphore.try_set_permits(number).await.unwrap();
+    let mut all = semaphore.acquire(number).await.unwrap();
+    let mut permits: Vec<_> = (1..number).filter_map(|_| all.split(1)).collect();
+    permits.push(all);
     let waits = semaphore.clone();
-    let waiter = tokio::spawn(async move { waits.acquire(PERMITS).await });
+    let waiter = tokio::spawn(async move { waits.acquire(number).await });
     tokio::time::sleep(SECOND / 2).await;
     Scene {
         server,
         client,
         network,
         semaphore,
+        number,
         permits,
         waiter,
     }
@@ -64,7 +67,7 @@ impl Scene {
         self.client.close().await;
         tokio::time::sleep(30 * SECOND).await;
         let free = witness.available_permits().await.unwrap();
-        assert_eq!(free, i64::from(PERMITS), "{what}");
+        assert_eq!(free, i64::from(self.number), "{what}");
     }
 }
 
@@ -79,6 +82,16 @@ async fn what_is_given_back_at_the_same_time_goes_as_one_request() {
     }
     assert_eq!(requests.load(Ordering::SeqCst), 1);
     scene.all_come_back("nothing happens").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_takes_64_releases_and_no_more() {
+    let mut scene = scene_of(200).await;
+    let requests = scene.strike(Fate::delivered(MS, MS));
+    drop(std::mem::take(&mut scene.permits));
+    scene.all_come_back("200 at once").await;
+    // And the one of the waiter.
+    assert_eq!(requests.load(Ordering::SeqCst), 4 + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +152,7 @@ async fn whoever_tries_behind_a_drop_gets_its_permit() {
     let mut scene = scene().await;
     scene.waiter.abort();
     assert!(scene.waiter.await.is_err());
-    let mut waiter = Box::pin(scene.semaphore.acquire(PERMITS));
+    let mut waiter = Box::pin(scene.semaphore.acquire(scene.number));
     let waits = tokio::time::timeout(SECOND, &mut waiter).await;
     assert!(waits.is_err());
     drop(scene.permits.pop());

@@ -24,8 +24,11 @@ end
 local function give_back(permits, timeout, members, channel)
   redis.call('ZREM', timeout, '')
   redis.call('INCRBY', permits, 0)
-  local free = redis.call('INCRBY', permits, redis.call('ZREM', timeout, unpack(members)))
-  if free > 0 then redis.pcall('PUBLISH', channel, free) end
+  local removed = redis.call('ZREM', timeout, unpack(members))
+  -- An asynchronous waiter of Redisson's that has slept to the end of a lease, which was
+  -- renewed meanwhile, listens twice: a message that comes to what is left of the first is
+  -- lost. Some more find the waiter; else it sleeps to the end of the lease that it knows.
+  tell(channel, redis.call('INCRBY', permits, removed), removed + 8)
 end
 
 -- Takes back permits whose leases are over. Not all at once: there can be any number.

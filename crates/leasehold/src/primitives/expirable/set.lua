@@ -34,6 +34,6 @@ local function set(permits, timeout, marker, done, total, channel)
     return changed.err
   end
   redis.pcall('DEL', done)
-  if changed and changed > 0 then redis.pcall('PUBLISH', channel, changed) end
+  if changed then tell(channel, changed, changed) end
   return 1
 end

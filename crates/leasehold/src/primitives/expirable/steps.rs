@@ -24,6 +24,7 @@ macro_rules! step {
             name: $name,
             lua: concat!(
                 include_str!("../once.lua"),
+                include_str!("../tell.lua"),
                 include_str!("leases.lua"),
                 include_str!($file)
             ),
@@ -132,7 +133,7 @@ pub(crate) static RELEASE: Step = step!(
             removed += i64::from(keyspace.zrem(timeout, &member)?);
         }
         let free = keyspace.incr_by(permits, removed)?;
-        tell(keyspace, channel, free);
+        tell(keyspace, channel, free, removed + 8);
         Ok(Value::Int(i64::from(held)))
     }
 );
@@ -228,7 +229,7 @@ pub(crate) static SET: Step = step!(
         keyspace.del(done);
         if more != 0 || !keyspace.exists(permits) {
             let free = keyspace.incr_by(permits, more)?;
-            tell(keyspace, channel, free);
+            tell(keyspace, channel, free, free);
         }
         Ok(Value::Int(1))
     }
@@ -291,8 +292,9 @@ fn reclaim(
     for member in &ended {
         keyspace.zrem(timeout, member)?;
     }
-    let free = keyspace.incr_by(permits, i64::try_from(ended.len()).unwrap_or(i64::MAX))?;
-    tell(keyspace, channel, free);
+    let removed = i64::try_from(ended.len()).unwrap_or(i64::MAX);
+    let free = keyspace.incr_by(permits, removed)?;
+    tell(keyspace, channel, free, removed + 8);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 --
 -- latch    text: the count
 -- opened   text: when the latch was opened last, in ms of the server's clock
--- Returns  { count, last, now }  0 when it is open; 0 when that is not known; both in ms
+-- Returns  { count, last }  0 when it is open; 0 when that is not known
 --          text WRONGKIND: not a latch
 
 local function count(latch, opened)
@@ -10,6 +10,5 @@ local function count(latch, opened)
   if other then
     return other
   end
-  local now, last = times(opened)
-  return { math.max(there or 0, 0), last, now }
+  return { math.max(there or 0, 0), last_opened(opened) }
 end

@@ -85,8 +85,7 @@ pub(crate) static COUNT: Step = Step {
             return Err(arity());
         };
         let count = number_at(keyspace, latch)?.unwrap_or(0).max(0);
-        let (now, last) = times(keyspace, opened);
-        Ok(list(&[count, last, now]))
+        Ok(list(&[count, last_opened(keyspace, opened)]))
     },
 };
 
@@ -122,16 +121,16 @@ pub(crate) static DELETE: Step = Step {
 /// All of them, in the order they stand in the script.
 pub(crate) static ALL: [&Step; 4] = [&SET, &COUNT_DOWN, &COUNT, &DELETE];
 
-/// Now, and when the latch was opened last.
-fn times(keyspace: &mut Keyspace, opened: &[u8]) -> (i64, i64) {
+/// When the latch was opened last.
+fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
     let last = keyspace.get(opened).ok().flatten();
-    let last = last.and_then(|text| number(&text).ok()).unwrap_or(0);
-    (i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX), last)
+    last.and_then(|text| number(&text).ok()).unwrap_or(0)
 }
 
 fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
     const KEPT_MS: u64 = 3_600_000;
-    let (now, last) = times(keyspace, opened);
+    let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
+    let last = last_opened(keyspace, opened);
     keyspace.set(opened, (now.max(last) + 1).to_string().as_bytes());
     keyspace.pexpire(opened, KEPT_MS);
 }

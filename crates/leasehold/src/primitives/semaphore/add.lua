@@ -5,13 +5,12 @@
 -- done       a marker that is not needed any more
 -- permits    how many more are free; negative for fewer
 -- if_there   1: only a semaphore that exists, else it is made
--- releases   how many releases these are; each has its message
--- channel    where the waiters listen; the message is the number of free permits
+-- channel    where the waiters listen: `tell.lua`
 -- Returns    { 1, listeners }  done; so many connections were told
 --            { 0, 0 }          there was none, and none was made
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function add(semaphore, marker, done, permits, if_there, releases, channel)
+local function add(semaphore, marker, done, permits, if_there, channel)
   local before = redis.call('GET', marker)
   if before then
     return { tonumber(before), 0 }
@@ -33,12 +32,6 @@ local function add(semaphore, marker, done, permits, if_there, releases, channel
     redis.call('DEL', marker)
     return free.err
   end
-  local listeners = 0
-  -- The number that is free, not the number released: waiters for more than that sleep
-  -- on. Redisson's listener fails on a negative one. An ACL may deny the channel.
-  if free > 0 then
-    -- One message serves one asynchronous waiter of Redisson's, whatever number it has.
-    for _ = 1, releases do listeners = redis.pcall('PUBLISH', channel, free) end
-  end
-  return { 1, type(listeners) == 'number' and listeners or 0 }
+  -- The number that is free, not the number released: waiters for more than that sleep on.
+  return { 1, tell(channel, free, tonumber(permits)) }
 end

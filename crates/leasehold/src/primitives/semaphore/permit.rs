@@ -11,9 +11,12 @@ use crate::error::Result;
 ///
 /// [`release`](Self::release) gives them back and reports what stood in the way; dropping
 /// them gives them back in the background, before whatever this client asks of the same
-/// semaphore next. (What it asks of other names may come first.) While others of this process
-/// wait, what is given back at the same time travels as one request. A process that is killed takes them with it:
-/// see [`Semaphore`](crate::Semaphore).
+/// semaphore next. (What it asks of other names may come first.) Nothing gives them back
+/// when the client's runtime has stopped, or the process is killed: see
+/// [`Semaphore`](crate::Semaphore).
+///
+/// While others of this process wait, what is given back at the same time travels as one
+/// request.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::steps::{self, Change};
+use super::steps;
 use crate::backend::Reply;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
-use crate::cleanup::batches::{Carrier, Content, Member, Sent};
+use crate::cleanup::batches::{Carrier, Member, Sent};
 use crate::cleanup::markers::repeatable_for;
 use crate::cleanup::{Return, Undo};
 use crate::clock::Moment;
@@ -73,15 +73,16 @@ fn start(context: &Arc<Context>, names: &Names, permits: u32) -> Returning {
     let others_wait = context.companies.anyone_stands(&names.key);
     if !others_wait || context.backend.is_in_process() {
         send(context, names);
-        let content = Content {
-            permits: permits.into(),
-            releases: 1,
-        };
-        let sent = submit(context, names, content);
+        let sent = submit(context, names, permits.into());
         nudge(context, names);
         return Returning::Alone(sent);
     }
-    let (member, carrier) = context.batches.join(&names.key, permits);
+    let (member, carrier) = loop {
+        match context.batches.join(&names.key, permits) {
+            Some(joined) => break joined,
+            None => send(context, names),
+        };
+    };
     if let Some(carrier) = carrier {
         let carried = carry(Arc::clone(context), names.clone(), carrier);
         context.cleanup.spawn(carried);
@@ -119,19 +120,14 @@ async fn turn() {
 /// Sends what was given back so far: whatever is asked for next runs behind it. `true` if
 /// there was anything.
 pub(super) fn send(context: &Context, names: &Names) -> bool {
-    let submit = |content| submit(context, names, content);
+    let submit = |permits| submit(context, names, permits);
     context.batches.send(&names.key, submit)
 }
 
-fn submit(context: &Context, names: &Names, content: Content) -> Sent {
+fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
     let Names { key, channel } = names;
     let marked = once::mark(context, key);
-    let change = Change {
-        permits: content.permits,
-        releases: content.releases,
-        only_if_there: false,
-    };
-    let operation = steps::add(key, &marked, change, channel);
+    let operation = steps::add(key, &marked, permits, false, channel);
     Sent {
         left_at: context.clock.now(),
         reply: context.backend.submit(operation.clone()),
@@ -161,13 +157,15 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
     match once::repeat(context, sent.left_at, sent.reply, sent.operation).await {
         Ok(reply) => {
             undo.disarm();
-            if let Value::List(items) = reply
+            if let Value::List(items) = reply.value
                 && let [_, Value::Int(listeners)] = items[..]
             {
                 context.companies.told(key, listeners);
             }
-            let now = context.clock.now();
-            context.markers.answered(key, sent.marked, now);
+            if reply.is_only_copy {
+                let now = context.clock.now();
+                context.markers.answered(key, sent.marked, now);
+            }
             Ok(())
         }
         Err(failure) => {
@@ -187,8 +185,15 @@ fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
     if let Err(failure) = ended
         && !failure.may_heal()
     {
-        tracing::warn!(key = %key, cause = %failure.cause, "can't give permits back; they stay in use");
+        tracing::warn!(key = %key, cause = %failure.cause, "can't give permits back; they may stay in use");
     }
+}
+
+fn given_up(key: &Key) {
+    tracing::warn!(
+        key = %key,
+        "no server answered in time to give permits back; they may stay in use"
+    );
 }
 
 /// How long it is tried to give back to a server that can't be reached.
@@ -240,6 +245,10 @@ impl Return for Returned {
         let before = *self.unsure();
         over_at(started, before.or(unsure_since), reply_limit)
     }
+
+    fn given_up(&self) {
+        given_up(&self.key);
+    }
 }
 
 /// What an ask may have been granted.
@@ -264,5 +273,9 @@ impl Return for Asked {
         reply_limit: Duration,
     ) -> Moment {
         over_at(started, unsure_since, reply_limit)
+    }
+
+    fn given_up(&self) {
+        given_up(&self.names.key);
     }
 }

@@ -5,7 +5,7 @@
 -- done       a marker that is not needed any more
 -- permits    how many are free at first
 -- expiry_ms  how long the semaphore lives; 0 for ever
--- channel    where the waiters listen; the message is the number of free permits
+-- channel    where the waiters listen: `tell.lua`
 -- Returns    1  made
 --            0  there was one; it stays as it is
 --            text WRONGKIND: not a semaphore; nothing was changed
@@ -34,6 +34,6 @@ local function set(semaphore, marker, done, permits, expiry_ms, channel)
     return made.err
   end
   redis.pcall('DEL', done)
-  if permits ~= '0' then redis.pcall('PUBLISH', channel, permits) end
+  tell(channel, tonumber(permits), tonumber(permits))
   return 1
 end

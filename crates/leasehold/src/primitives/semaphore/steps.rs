@@ -47,7 +47,11 @@ pub(crate) static ACQUIRE: Step = Step {
 
 pub(crate) static UNDO: Step = Step {
     name: "semaphore.undo",
-    lua: concat!(include_str!("../once.lua"), include_str!("undo.lua")),
+    lua: concat!(
+        include_str!("../once.lua"),
+        include_str!("../tell.lua"),
+        include_str!("undo.lua")
+    ),
     keys: 2,
     args: 1,
     grants: false,
@@ -64,7 +68,7 @@ pub(crate) static UNDO: Step = Step {
         match number_at(keyspace, semaphore)? {
             Some(_) if taken > 0 => {
                 let free = keyspace.incr_by(semaphore, taken)?;
-                tell(keyspace, channel, free);
+                tell(keyspace, channel, free, taken);
             }
             _ => taken = 0,
         }
@@ -75,21 +79,16 @@ pub(crate) static UNDO: Step = Step {
 
 pub(crate) static ADD: Step = Step {
     name: "semaphore.add",
-    lua: concat!(include_str!("../once.lua"), include_str!("add.lua")),
+    lua: concat!(
+        include_str!("../once.lua"),
+        include_str!("../tell.lua"),
+        include_str!("add.lua")
+    ),
     keys: 3,
-    args: 4,
+    args: 3,
     grants: false,
     twin: |keyspace, parts| {
-        let [
-            semaphore,
-            marker,
-            done,
-            permits,
-            if_there,
-            releases,
-            channel,
-        ] = parts
-        else {
+        let [semaphore, marker, done, permits, if_there, channel] = parts else {
             return Err(arity());
         };
         if let Some(before) = replied(keyspace, marker)? {
@@ -100,10 +99,9 @@ pub(crate) static ADD: Step = Step {
         let reply = i64::from(there || if_there == b"0");
         note(keyspace, marker, &reply.to_string());
         if reply == 1 {
-            let free = keyspace.incr_by(semaphore, number(permits)?)?;
-            for _ in 0..number(releases)? {
-                tell(keyspace, channel, free);
-            }
+            let permits = number(permits)?;
+            let free = keyspace.incr_by(semaphore, permits)?;
+            tell(keyspace, channel, free, permits);
         }
         Ok(list(&[reply, 0]))
     },
@@ -134,7 +132,11 @@ pub(crate) static DRAIN: Step = Step {
 
 pub(crate) static SET: Step = Step {
     name: "semaphore.set",
-    lua: concat!(include_str!("../once.lua"), include_str!("set.lua")),
+    lua: concat!(
+        include_str!("../once.lua"),
+        include_str!("../tell.lua"),
+        include_str!("set.lua")
+    ),
     keys: 3,
     args: 3,
     grants: false,
@@ -153,7 +155,7 @@ pub(crate) static SET: Step = Step {
                 keyspace.pexpire(semaphore, ms);
             }
             keyspace.del(done);
-            tell(keyspace, channel, number(permits)?);
+            tell(keyspace, channel, number(permits)?, number(permits)?);
         }
         Ok(Value::Int(i64::from(made)))
     },
@@ -217,33 +219,17 @@ pub(crate) fn undo(key: &Key, marker: &str, channel: &str) -> Operation {
     Operation::new(&UNDO, parts)
 }
 
-/// What changes the number of free permits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
-    /// So many more.
-    pub(crate) permits: i64,
-    /// By so many releases.
-    pub(crate) releases: u32,
-    pub(crate) only_if_there: bool,
-}
-
-impl Change {
-    /// Of one release.
-    pub(crate) fn by(permits: i64) -> Self {
-        Self {
-            permits,
-            releases: 1,
-            only_if_there: false,
-        }
-    }
-}
-
-pub(crate) fn add(key: &Key, marked: &Marked, change: Change, channel: &str) -> Operation {
+pub(crate) fn add(
+    key: &Key,
+    marked: &Marked,
+    permits: i64,
+    only_if_there: bool,
+    channel: &str,
+) -> Operation {
     let mut parts = marked.keys(key);
     parts.extend([
-        change.permits.to_string().into_bytes(),
-        vec![if change.only_if_there { b'1' } else { b'0' }],
-        change.releases.to_string().into_bytes(),
+        permits.to_string().into_bytes(),
+        vec![if only_if_there { b'1' } else { b'0' }],
         channel.into(),
     ]);
     Operation::new(&ADD, parts)

@@ -2,7 +2,7 @@
 --
 -- semaphore  text: the number of free permits
 -- marker     that acquire's
--- channel    where the waiters listen; the message is the number of free permits
+-- channel    where the waiters listen: `tell.lua`
 -- Returns    n  permits given back; 0 if it was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
 
@@ -29,6 +29,6 @@ local function undo(semaphore, marker, channel)
     note(marker, before)
     return free.err
   end
-  if free > 0 then redis.pcall('PUBLISH', channel, free) end
+  tell(channel, free, taken)
   return taken
 end
