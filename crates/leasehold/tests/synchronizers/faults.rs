@@ -277,6 +277,24 @@ async fn without_any_message_everybody_is_served_by_polls_and_nobody_misses_zero
 }
 
 #[tokio::test(start_paused = true)]
+async fn nobody_misses_zero_although_the_clock_of_the_server_is_set_back() {
+    let place = place();
+    place.network.on_message(|_| None);
+    let opens = place.witness.count_down_latch("l");
+    opens.try_set_count(1).await.unwrap();
+    for _ in 0..2 {
+        let latch = place.client.count_down_latch("l");
+        let waits = tokio::spawn(async move { latch.wait().await.unwrap() });
+        tokio::time::sleep(SECOND).await;
+        place.server.step_clock_back(600 * SECOND);
+        opens.count_down().await.unwrap();
+        opens.try_set_count(1).await.unwrap();
+        let served = tokio::time::timeout(3 * SECOND, waits).await;
+        served.expect("the poll cap is a second").unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_message_about_an_earlier_zero_opens_nothing() {
     let place = place();
     // Messages take longer than everything else.
