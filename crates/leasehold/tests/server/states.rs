@@ -153,7 +153,12 @@ async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
     );
     let dump = server.command(&["DUMP", "held"]).unwrap();
     let release = tokio::spawn(guard.release());
-    eventually("it is asked for", async || server.calls("hdel") > 0).await;
+    eventually("it is asked for", async || {
+        let stats = server.command(&["INFO", "commandstats"]).unwrap();
+        // Refused, so that it is no call.
+        stats.as_text().unwrap().contains("cmdstat_hdel")
+    })
+    .await;
     assert_eq!(server.command(&["DUMP", "held"]).unwrap(), dump);
     set(&server, "stop-writes-on-bgsave-error", "no");
     // Either the release has waited, or what it left is done behind it.
