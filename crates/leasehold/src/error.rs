@@ -36,9 +36,10 @@ pub enum ErrorKind {
     /// No server answered, or it can't serve now (loading, out of memory,
     /// read-only). Nothing is held. Try again later.
     Unavailable,
-    /// A request was sent and no answer came: it may have run. What it may have
-    /// left behind is undone in the background and ends with its lease at the
-    /// latest.
+    /// A request was sent and no answer came: it may have run. What an acquire may
+    /// have left behind is undone in the background and ends with its lease at the
+    /// latest. What has no owner (a count that was set or counted down, permits that
+    /// were added, a forced unlock) is not undone: look before you ask again.
     OutcomeUnknown,
     /// The lock was held and is not any more; see [`Error::loss`]. Stop the
     /// protected work.

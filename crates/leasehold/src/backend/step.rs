@@ -201,10 +201,44 @@ impl Failure {
         self
     }
 
-    /// The error of an operation on `key`.
+    /// The error of an operation on `key` that is undone when its outcome is not known.
     pub(crate) fn into_error(self, key: &Key) -> Error {
+        self.into_error_with(
+            key,
+            "what it left is undone in the background or ends with its lease",
+        )
+    }
+
+    /// The error of a question: it has changed nothing, whether it ran or not.
+    pub(crate) fn into_error_of_question(mut self, key: &Key) -> Error {
+        if matches!(self.cause, Cause::NoAnswer(_)) {
+            self.outcome = Outcome::DidNotRun;
+        }
+        self.into_error(key)
+    }
+
+    /// The error of a change that stands if it was made.
+    pub(crate) fn into_error_of_change(mut self, key: &Key) -> Error {
+        // An earlier request may have made it, whatever the server said to the last one.
+        if self.outcome == Outcome::MayHaveRun
+            && let Cause::NotNow(said) | Cause::Denied(said) | Cause::WrongKind(said) = self.cause
+        {
+            self.cause = Cause::NoAnswer(said);
+        }
+        self.into_error_with(
+            key,
+            "nothing undoes it: look at the key before you ask again",
+        )
+    }
+
+    /// The error of giving back what goes on being given back.
+    pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
+        self.into_error_with(key, "it is sent again in the background and counts once")
+    }
+
+    fn into_error_with(self, key: &Key, if_it_ran: &str) -> Error {
         let brief = format!("`{key}` at {}: {}", self.address, self.cause);
-        self.explain(&format!(" for `{key}`"))
+        self.explain(&format!(" for `{key}`"), if_it_ran)
             .with_key(key)
             .with_brief(brief)
     }
@@ -212,10 +246,10 @@ impl Failure {
     /// The error of connecting, which is about no name.
     #[cfg(feature = "redis")]
     pub(crate) fn into_connect_error(self) -> Error {
-        self.explain("")
+        self.explain("", "nothing was changed")
     }
 
-    fn explain(self, subject: &str) -> Error {
+    fn explain(self, subject: &str, if_it_ran: &str) -> Error {
         let at = &self.address;
         let (kind, message) = match (&self.cause, self.outcome) {
             (Cause::NoAnswer(what), Outcome::DidNotRun) => (
@@ -227,7 +261,7 @@ impl Failure {
             (Cause::NoAnswer(what), Outcome::MayHaveRun) => (
                 ErrorKind::OutcomeUnknown,
                 format!(
-                    "no answer from {at}{subject}: {what}; the request may have run: what it left is undone in the background or ends with its lease"
+                    "no answer from {at}{subject}: {what}; the request may have run: {if_it_ran}"
                 ),
             ),
             (Cause::NotNow(said), _) => (

@@ -13,6 +13,7 @@ use crate::config::{Peers, check_waiter_timeout};
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::HoldSteps;
+use crate::primitives::once;
 use crate::wait::Deadline;
 use crate::wait::turns::Line;
 use steps::{FairHold, Place};
@@ -153,7 +154,7 @@ impl FairLock {
     /// A question; nothing is left behind.
     pub async fn waiters(&self) -> Result<Vec<String>> {
         let key = self.key()?;
-        let ids = match self.command(key, steps::line(key)).await? {
+        let ids = match once::ask(self.context(), key, steps::line(key)).await? {
             Value::List(items) => items.into_iter().map(id).collect(),
             _ => None,
         };

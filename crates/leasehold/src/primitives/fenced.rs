@@ -12,6 +12,7 @@ use crate::backend::step::{Operation, Value};
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::HoldSteps;
+use crate::primitives::once;
 use crate::wait::Deadline;
 use steps::FencedHold;
 
@@ -116,7 +117,7 @@ impl FencedLock {
     #[doc(alias = "getToken")]
     pub async fn last_token(&self) -> Result<Option<u64>> {
         let key = self.key()?;
-        match self.command(key, steps::last_token_of(key)).await? {
+        match once::ask(self.context(), key, steps::last_token_of(key)).await? {
             Value::Int(last) => Ok(u64::try_from(last).ok().filter(|token| *token > 0)),
             _ => Err(self.context().backend.senseless().into_error(key)),
         }

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::step::{Operation, Value};
+use crate::backend::step::Value;
 use crate::config::{Settings, Terms, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 use crate::owner::Owner;
+use crate::primitives::once;
 use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
 pub use group::{FieldNames, Group, GroupLock};
@@ -355,7 +356,7 @@ impl<K: OneKey> Lock<K> {
     #[doc(alias = "getHoldCount")]
     pub async fn inspect(&self) -> Result<LockInfo> {
         let key = self.key()?;
-        match self.command(key, self.kind.inspect(key)).await? {
+        match once::ask(&self.context, key, self.kind.inspect(key)).await? {
             Value::List(items) => LockInfo::read(&items),
             _ => None,
         }
@@ -370,7 +371,8 @@ impl<K: OneKey> Lock<K> {
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect). A key that is not a lock of this kind is left alone.
+    /// As [`inspect`](Self::inspect), and `OutcomeUnknown` when it may have happened. A key
+    /// that is not a lock of this kind is left alone.
     ///
     /// # Cancel safety
     ///
@@ -380,15 +382,9 @@ impl<K: OneKey> Lock<K> {
     pub async fn force_unlock(&self) -> Result<bool> {
         let key = self.key()?;
         let operation = self.kind.force_unlock(key, &self.channel);
-        Ok(self.command(key, operation).await? == Value::Int(1))
-    }
-
-    pub(super) async fn command(&self, key: &Key, operation: Operation) -> Result<Value> {
-        self.context
-            .backend
-            .submit(operation)
-            .await
-            .map_err(|failure| failure.into_error(key))
+        let reply = self.context.backend.submit(operation).await;
+        let ended = reply.map_err(|failure| failure.into_error_of_change(key))?;
+        Ok(ended == Value::Int(1))
     }
 }
 

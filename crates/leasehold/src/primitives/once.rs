@@ -30,7 +30,7 @@ pub(super) async fn send(
     let left_at = context.clock.now();
     let first = context.backend.submit(operation.clone());
     let reply = repeat(context, left_at, first, operation).await;
-    let reply = reply.map_err(|failure| failure.into_error(key))?;
+    let reply = reply.map_err(|failure| failure.into_error_of_change(key))?;
     if reply.is_only_copy {
         context.markers.answered(key, marked, context.clock.now());
     }
@@ -90,7 +90,7 @@ pub(super) async fn repeat(
 /// A question.
 pub(super) async fn ask(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
-    reply.map_err(|failure| failure.into_error(key))
+    reply.map_err(|failure| failure.into_error_of_question(key))
 }
 
 /// The number that is the reply.

@@ -25,6 +25,7 @@ fn shape(step: &str) -> (usize, usize) {
         "lock.why_lost" => (2, 1),
         "lock.force_unlock" => (2, 1),
         "lock.inspect" => (1, 0),
+        "latch.count_down" => (4, 2),
         other => panic!("a step this test does not know: {other}"),
     }
 }

@@ -226,3 +226,23 @@ async fn a_server_that_hangs_up_on_every_call_is_not_stormed() {
         server.connections()
     );
 }
+
+/// The last answer is of a request that did not run; the one before it may have.
+#[tokio::test]
+async fn a_change_that_may_have_been_made_is_not_said_to_be_none_because_of_a_later_refusal() {
+    let calls = AtomicUsize::new(0);
+    let server = FakeServer::with(move |request| {
+        calls::read(request)?;
+        Some(match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => Action::SendAndClose(Vec::new()),
+            _ => Action::Send(b"-LOADING Redis is loading the dataset in memory\r\n".to_vec()),
+        })
+    });
+    let builder = Client::builder().reply_limit(Duration::from_millis(200));
+    let client = builder.connect(&server.url()).await.unwrap();
+    let error = client.count_down_latch("x").count_down().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    for part in ["LOADING", "nothing undoes it", "`x`", &server.url()[8..]] {
+        assert!(error.to_string().contains(part), "{part} in: {error}");
+    }
+}

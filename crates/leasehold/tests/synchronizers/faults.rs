@@ -364,6 +364,8 @@ async fn a_release_that_ran_does_not_count_again_when_its_marker_is_gone() {
         } else {
             let error = releasing.await.unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+            let goes_on = "it is sent again in the background";
+            assert!(error.to_string().contains(goes_on), "{error}");
         }
         assert_eq!(place.free().await, 5, "it has run");
         // Longer than a marker stays.
@@ -410,4 +412,42 @@ async fn a_request_that_ran_is_not_repeated_beyond_its_marker_however_slow_the_s
     let result = semaphore.release(3).await;
     let witness = server.client().semaphore("x");
     assert_eq!(witness.available_permits().await.unwrap(), 3, "{result:?}");
+}
+
+/// What a caller may conclude from an error: whether something may have changed, and what
+/// becomes of it.
+#[tokio::test(start_paused = true)]
+async fn an_error_says_what_becomes_of_a_request_that_may_have_run() {
+    let place = place();
+    place
+        .network
+        .on_request(|_| Fate::delivered(MS, MS).reply_lost());
+
+    let latch = place.client.count_down_latch("l");
+    let error = latch.try_set_count(2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(error.to_string().contains("nothing undoes it"), "{error}");
+    let asked = place.witness.count_down_latch("l").count().await.unwrap();
+    assert_eq!(asked, 2, "it has run");
+
+    let lock = place.client.lock("k");
+    let error = lock.force_unlock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(error.to_string().contains("nothing undoes it"), "{error}");
+
+    let error = lock.try_acquire().await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(
+        error.to_string().contains("undone in the background"),
+        "{error}"
+    );
+
+    // A question changes nothing, whether the server has read it or not.
+    for error in [
+        latch.count().await.unwrap_err(),
+        lock.inspect().await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("nothing was changed"), "{error}");
+    }
 }

@@ -51,7 +51,7 @@ impl SemaphorePermit {
             0 => Ok(()),
             permits => returns::release(&self.context, &self.names, permits)
                 .await
-                .map_err(|failure| failure.into_error(&self.names.key)),
+                .map_err(|failure| failure.into_error_of_return(&self.names.key)),
         }
     }
 
