@@ -27,7 +27,7 @@ fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operati
     let channel = text(&format!("channel:{key}"));
     let first = |more: Vec<Vec<u8>>| [vec![text(key), marker.clone(), done.clone()], more].concat();
     let parts = match step.name {
-        "latch.set" => first(vec![text(&(variant + 1).to_string()), channel]),
+        "latch.set" => first(vec![opened, text(&(variant + 1).to_string()), channel]),
         "latch.count_down" => {
             let by = ["1", "1", "1", "2", "1", "3", "1", "50"];
             first(vec![opened, text(by[usize::from(variant)]), channel])

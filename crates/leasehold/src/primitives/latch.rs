@@ -31,7 +31,7 @@ const MOST: u64 = 10_000_000_000_000;
 ///
 /// **What it promises.** Whoever waits goes on when the count reaches zero, also when the
 /// latch is set again at once and when the message about it is lost. (One exception: a
-/// Redisson client counts to zero, and the latch is set again before we have asked. That
+/// Redisson client counts to zero, and one sets the latch again before we have asked. That
 /// leaves only Redisson's message, and it counts from when the server has confirmed that we
 /// listen, a round trip or two into the wait. It is missed if it comes before that or while
 /// the connection that would have brought it is down, and by whoever does not listen: see

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::Client;
+use leasehold::{BackOff, Client, WaitStrategy};
 use leasehold_testkit::proxy::{Proxy, Strike};
 use leasehold_testkit::{Heard, RedisServer, Reply};
 
@@ -93,6 +93,40 @@ async fn a_count_down_that_is_cut_at_any_point_counts_once() {
         assert_eq!(latch.count().await.unwrap(), 2, "{strike:?}");
         assert_eq!(counts.count_down_by(2).await.unwrap(), 0);
         client.close().await;
+    }
+}
+
+/// Redisson leaves no note of a zero, ours do: at the zero and when they set it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_messages_nobody_misses_a_zero_that_one_side_counted_to_and_the_other_set_again() {
+    let server = RedisServer::start().unwrap();
+    let ours = Client::connect(&server.url()).await.unwrap();
+    let java = |parts: &[&str]| server.command(parts).unwrap();
+    for zero_is_ours in [true, false] {
+        java(&["FLUSHALL"]);
+        let latch = ours.count_down_latch("l");
+        latch.try_set_count(1).await.unwrap();
+
+        // It listens to nothing, and asks once before all this and once behind it.
+        let waiter = Client::connect(&server.url()).await.unwrap();
+        let pause = Duration::from_secs(2);
+        let waits = waiter
+            .count_down_latch("l")
+            .wait_strategy(WaitStrategy::BackOff(BackOff::constant(pause)));
+        let asked = server.scripts();
+        let waits = tokio::spawn(async move { waits.wait().await });
+        eventually("it has asked", async || server.scripts() > asked).await;
+
+        if zero_is_ours {
+            assert_eq!(latch.count_down().await.unwrap(), 0);
+            java(&["SET", "l", "3"]);
+        } else {
+            java(&["DEL", "l"]);
+            assert!(latch.try_set_count(3).await.unwrap());
+        }
+        assert_eq!(latch.count().await.unwrap(), 3);
+        eventually("it goes on", async || waits.is_finished()).await;
+        waits.await.unwrap().unwrap();
     }
 }
 

@@ -1,7 +1,7 @@
--- Says what is left to count down, and when the latch was opened last.
+-- Says what is left to count down, and when the latch was open last.
 --
 -- latch    text: the count
--- opened   text: when the latch was opened last, in ms of the server's clock
+-- opened   text: when the latch was open last, in ms of the server's clock
 -- Returns  { count, last }  0 when it is open; 0 when that is not known
 --          text WRONGKIND: not a latch
 

@@ -3,7 +3,7 @@
 -- latch    text: the count
 -- marker   this request's: its reply
 -- done     a marker that is not needed any more
--- opened   text: when the latch was opened last, in ms of the server's clock
+-- opened   text: when the latch was open last, in ms of the server's clock
 -- by       how many steps
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  n  left; 0 when it is open

@@ -3,7 +3,7 @@
 -- latch    text: the count
 -- marker   this request's: its reply
 -- done     a marker that is not needed any more
--- opened   text: when the latch was opened last, in ms of the server's clock
+-- opened   text: when the latch was open last, in ms of the server's clock
 -- channel  where the waiters listen; the message is "1", as Redisson sends it: its own
 --          waiters are not woken by that, ours are
 -- Returns  1  removed

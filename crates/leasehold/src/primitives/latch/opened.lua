@@ -1,10 +1,10 @@
--- When the latch was opened last, 0 when that is not known. An ACL may deny it.
+-- When the latch was open last, 0 when that is not known. An ACL may deny it.
 local function last_opened(opened)
   local last = redis.pcall('GET', opened)
   return type(last) == 'string' and tonumber(last) or 0
 end
 
--- Notes that the latch was opened now: whoever waited for that must not miss it, although
+-- Notes that the latch is open, or was until now: whoever waited for that must not miss it, although
 -- the message was lost and the latch is set again. Later than whatever was told before, also
 -- when the clock was set back or two things happen within a millisecond.
 local function note_opened(opened)

@@ -3,13 +3,14 @@
 -- latch    text: the count
 -- marker   this request's: its reply
 -- done     a marker that is not needed any more
+-- opened   text: when the latch was open last, in ms of the server's clock
 -- count    what is to be counted down
 -- channel  where the waiters listen; the message is "1", as Redisson sends it
 -- Returns  1  set
 --          0  it has a count; nothing was changed
 --          text WRONGKIND: not a latch; nothing was changed
 
-local function set(latch, marker, done, count, channel)
+local function set(latch, marker, done, opened, count, channel)
   local before = redis.call('GET', marker)
   if before then
     return tonumber(before)
@@ -28,6 +29,8 @@ local function set(latch, marker, done, count, channel)
     return made.err
   end
   redis.pcall('DEL', done)
+  -- It was open until now. Redisson leaves no note of that, and its message may be lost.
+  note_opened(opened)
   redis.pcall('PUBLISH', channel, '1')
   return 1
 end

@@ -9,12 +9,16 @@ use crate::primitives::twin::{arity, list, note, number, number_at, replied};
 
 pub(crate) static SET: Step = Step {
     name: "latch.set",
-    lua: concat!(include_str!("../once.lua"), include_str!("set.lua")),
-    keys: 3,
+    lua: concat!(
+        include_str!("../once.lua"),
+        include_str!("opened.lua"),
+        include_str!("set.lua")
+    ),
+    keys: 4,
     args: 2,
     grants: false,
     twin: |keyspace, parts| {
-        let [latch, marker, done, count, channel] = parts else {
+        let [latch, marker, done, opened, count, channel] = parts else {
             return Err(arity());
         };
         if let Some(before) = replied(keyspace, marker)? {
@@ -25,6 +29,7 @@ pub(crate) static SET: Step = Step {
         if made {
             keyspace.set(latch, count);
             keyspace.del(done);
+            note_opened(keyspace, opened);
             keyspace.publish(channel, b"1");
         }
         Ok(Value::Int(i64::from(made)))
@@ -121,7 +126,7 @@ pub(crate) static DELETE: Step = Step {
 /// All of them, in the order they stand in the script.
 pub(crate) static ALL: [&Step; 4] = [&SET, &COUNT_DOWN, &COUNT, &DELETE];
 
-/// When the latch was opened last.
+/// When the latch was open last.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
     let last = keyspace.get(opened).ok().flatten();
     last.and_then(|text| number(&text).ok()).unwrap_or(0)
@@ -137,7 +142,11 @@ fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
 
 pub(crate) fn set(key: &Key, marked: &Marked, count: u64, channel: &str) -> Operation {
     let mut parts = marked.keys(key);
-    parts.extend([count.to_string().into_bytes(), channel.into()]);
+    parts.extend([
+        key.opened_marker().into_bytes(),
+        count.to_string().into_bytes(),
+        channel.into(),
+    ]);
     Operation::new(&SET, parts)
 }
 
