@@ -6,7 +6,7 @@ use leasehold_testkit::eventually;
 use nix::sys::signal::Signal;
 
 use crate::support::{BINARY, LIMIT, done, is_alive, is_free, leasehold, leasehold_at, run_script};
-use crate::support::{processes, send, server, start};
+use crate::support::{processes, send, server, start, with_hangup};
 
 #[test]
 fn command_runs_under_the_lock_and_gives_its_exit_code_back() {
@@ -247,7 +247,8 @@ fn signals_are_passed_on_and_the_command_decides() {
     ] {
         let script =
             format!("trap 'echo got; exit 3' {name}; echo ready; while :; do sleep 0.01; done");
-        let mut run = start(&mut run_script(&server, &[], &script));
+        let run = run_script(&server, &[], &script);
+        let mut run = start(&mut with_hangup(&run));
         run.until("ready");
         run.signal(signal);
         run.until("got");
@@ -295,7 +296,8 @@ fn signal_during_the_wait_ends_it_and_leaves_nothing_behind() {
         (Signal::SIGHUP, 129),
         (Signal::SIGQUIT, 131),
     ] {
-        let waiter = start(&mut run_script(&server, &[], "echo ran"));
+        let waiter = run_script(&server, &[], "echo ran");
+        let waiter = start(&mut with_hangup(&waiter));
         eventually("it waits", LIMIT, || !server.channels().is_empty());
         waiter.signal(signal);
         let done = waiter.done().expect_code(code);

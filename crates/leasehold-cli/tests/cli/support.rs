@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,21 @@ pub(crate) fn run_script(server: &RedisServer, options: &[&str], script: &str) -
         .args(options)
         .args(["job", "--", "sh", "-c", script]);
     command
+}
+
+/// The command, and a hang-up counts for it also where the tests run under `nohup`.
+pub(crate) fn with_hangup(command: &Command) -> Command {
+    let mut with = Command::new("env");
+    with.arg("--default-signal=HUP")
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => with.env(name, value),
+            None => with.env_remove(name),
+        };
+    }
+    with
 }
 
 /// What a run has left.
@@ -132,11 +148,21 @@ pub(crate) fn done(command: &mut Command) -> Done {
 }
 
 impl Running {
-    /// The next line of its stdout; empty at its end.
+    /// The next line of its stdout; empty at its end. Whoever says nothing for so long is
+    /// killed, so that a test ends.
     pub(crate) fn line(&mut self) -> String {
+        let pid = self.pid();
+        let (said, silent) = mpsc::channel::<()>();
+        let limit = thread::spawn(move || {
+            if silent.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                send(pid, Signal::SIGKILL);
+            }
+        });
         let mut line = String::new();
         let stdout = self.stdout.as_mut().expect("stdout is still here");
         stdout.read_line(&mut line).expect("stdout can be read");
+        drop(said);
+        limit.join().expect("it was there to be killed");
         line.trim_end().to_owned()
     }
 
