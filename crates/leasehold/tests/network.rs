@@ -169,6 +169,23 @@ async fn a_refused_connection_is_an_error_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_acquire_that_comes_behind_its_undo_leaves_nothing() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(|request| match request.step {
+        "lock.acquire" => Fate::default().request_lost().again_after(200 * MS),
+        _ => Fate::default(),
+    });
+    let lock = client.lock("x");
+    let given_up = tokio::time::timeout(100 * MS, lock.acquire()).await;
+    given_up.map(drop).unwrap_err();
+    sleep(150 * MS).await;
+    assert_eq!(server.keys(), ["x"], "granted to nobody");
+    client.close().await;
+    assert!(server.keys().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_comes_a_second_time_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
