@@ -196,11 +196,11 @@ impl Wait<'_> {
                 Err(failure) if failure.may_heal() => {
                     let down_for = trouble.unanswered(clock, &failure);
                     if down_for >= self.settings.outage_limit {
-                        return Err(still_down(failure, down_for).into_error(self.key));
+                        return Err(self.error(still_down(failure, down_for)));
                     }
                     sleep.after_failure()
                 }
-                Err(failure) => return Err(failure.into_error(self.key)),
+                Err(failure) => return Err(self.error(failure)),
             };
             tokio::select! {
                 biased;
@@ -253,7 +253,7 @@ impl Wait<'_> {
                 Err(failure) if failure.may_heal() => {
                     seen.unanswered(clock, &failure);
                 }
-                Err(failure) => return Err(failure.into_error(self.key)),
+                Err(failure) => return Err(self.error(failure)),
             }
             tokio::select! {
                 biased;
@@ -278,7 +278,15 @@ impl Wait<'_> {
             Ok(Answer::Granted(granted)) => Ok(Some(granted)),
             Ok(Answer::Busy { ttl: Some(_) } | Answer::Later { .. }) => Ok(None),
             Ok(Answer::Busy { ttl: None }) => Err(self.never_expires()),
-            Err(failure) => Err(failure.into_error(self.key)),
+            Err(failure) => Err(self.error(failure)),
+        }
+    }
+
+    fn error(&self, failure: Failure) -> Error {
+        match self.line {
+            // Who waits for a latch takes nothing.
+            Line::AllAsk => failure.into_error_of_question(self.key),
+            _ => failure.into_error(self.key),
         }
     }
 
@@ -472,10 +480,10 @@ impl Trouble {
     fn at_the_end<T>(&self, wait: &Wait<'_>) -> Result<Option<T>> {
         if let Some((since, failure)) = &self.down {
             let down_for = wait.context.clock.now().saturating_sub(*since);
-            return Err(still_down(failure.clone(), down_for).into_error(wait.key));
+            return Err(wait.error(still_down(failure.clone(), down_for)));
         }
         if !self.has_answered {
-            return Err(no_answer_in_time(wait.context).into_error(wait.key));
+            return Err(wait.error(no_answer_in_time(wait.context)));
         }
         if self.without_expiry.is_some() {
             return Err(wait.never_expires());

@@ -172,7 +172,7 @@ impl Running {
         loop {
             match self.line().as_str() {
                 line if line == text => return,
-                "" => panic!("it ended without `{text}`"),
+                "" => panic!("it ended, or said nothing for {LIMIT:?}, without `{text}`"),
                 _ => {}
             }
         }

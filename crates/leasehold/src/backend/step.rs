@@ -221,9 +221,12 @@ impl Failure {
     pub(crate) fn into_error_of_change(mut self, key: &Key) -> Error {
         // An earlier request may have made it, whatever the server said to the last one.
         if self.outcome == Outcome::MayHaveRun
-            && let Cause::NotNow(said) | Cause::Denied(said) | Cause::WrongKind(said) = self.cause
+            && let Cause::NotNow(said)
+            | Cause::Denied(said)
+            | Cause::WrongKind(said)
+            | Cause::Other(said) = self.cause
         {
-            self.cause = Cause::NoAnswer(said);
+            self.cause = Cause::NoAnswer(format!("the last it said is: {said}"));
         }
         self.into_error_with(
             key,
@@ -233,10 +236,21 @@ impl Failure {
 
     /// The error of giving back what goes on being given back.
     pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
-        self.into_error_with(key, "it is sent again in the background and counts once")
+        if !self.may_heal() {
+            return self.into_error(key);
+        }
+        let kind = match self.outcome {
+            Outcome::DidNotRun => ErrorKind::Unavailable,
+            Outcome::MayHaveRun => ErrorKind::OutcomeUnknown,
+        };
+        let (at, cause) = (&self.address, &self.cause);
+        let message = format!(
+            "no server has said that `{key}` was given back at {at}: {cause}; it is sent again in the background while the client's runtime goes on, and counts once"
+        );
+        Error::new(kind, message).with_key(key)
     }
 
-    fn into_error_with(self, key: &Key, if_it_ran: &str) -> Error {
+    pub(crate) fn into_error_with(self, key: &Key, if_it_ran: &str) -> Error {
         let brief = format!("`{key}` at {}: {}", self.address, self.cause);
         self.explain(&format!(" for `{key}`"), if_it_ran)
             .with_key(key)

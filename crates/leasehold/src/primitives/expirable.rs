@@ -102,10 +102,10 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
-    /// answered for the [`outage_limit`](Self::outage_limit), `WrongKind` when the key
-    /// holds something else, `Denied` when the server refuses, `Misuse` for a bad name,
-    /// setting or number.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
+    /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
+    /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
+    /// refuses, `Misuse` for a bad name, setting or number.
     ///
     /// # Cancel safety
     ///
@@ -265,7 +265,7 @@ impl ExpirableSemaphore {
     #[doc(alias = "tryRelease")]
     pub async fn release(&self, id: PermitId) -> Result<bool> {
         let names = self.names()?;
-        Ok(self.ask(names.release(&[id], false)).await? == 1)
+        Ok(self.change(names.release(&[id], false)).await? == 1)
     }
 
     /// Gives permits back by their ids, all of them or none. `false`, and nothing is
@@ -286,7 +286,7 @@ impl ExpirableSemaphore {
         ids.sort_unstable();
         ids.dedup();
         check_several(ids.len() as u64, &names.key)?;
-        Ok(self.ask(names.release(&ids, true)).await? == 1)
+        Ok(self.change(names.release(&ids, true)).await? == 1)
     }
 
     /// Sets the lease of a permit anew, to more or to less than it has: it ends `lease` from
@@ -305,7 +305,7 @@ impl ExpirableSemaphore {
     pub async fn update_lease(&self, id: PermitId, lease: Duration) -> Result<bool> {
         let names = self.names()?;
         check_lease(lease, &names.key)?;
-        Ok(self.ask(names.update(id, lease)).await? == 1)
+        Ok(self.change(names.update(id, lease)).await? == 1)
     }
 
     /// What is left of a permit's lease.
@@ -319,7 +319,9 @@ impl ExpirableSemaphore {
     /// A question; nothing is left behind.
     #[doc(alias = "getLeaseTime")]
     pub async fn lease_left(&self, id: PermitId) -> Result<LeaseLeft> {
-        let left = self.ask(self.names()?.left(id)).await?;
+        let names = self.names()?;
+        let left = once::ask(&self.context, &names.key, names.left(id)).await?;
+        let left = once::whole(&self.context, &names.key, &left)?;
         Ok(match u64::try_from(left) {
             Ok(ms) => LeaseLeft::Left(Duration::from_millis(ms)),
             Err(_) if left == -1 => LeaseLeft::NoEnd,
@@ -456,9 +458,9 @@ impl ExpirableSemaphore {
         Err(once::senseless(&self.context, &names.key))
     }
 
-    async fn ask(&self, operation: Operation) -> Result<i64> {
+    async fn change(&self, operation: Operation) -> Result<i64> {
         let key = &self.names()?.key;
-        let reply = once::ask(&self.context, key, operation).await?;
+        let reply = once::change(&self.context, key, operation).await?;
         once::whole(&self.context, key, &reply)
     }
 

@@ -118,7 +118,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait). `OutcomeUnknown` when the server has not answered at all
+    /// As [`wait`](Self::wait). `Unavailable` also when the server has not answered at all
     /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety

@@ -182,10 +182,10 @@ impl<K: Kind> Lock<K> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
-    /// answered for the [`outage_limit`](Self::outage_limit), `WrongKind` when the
-    /// key holds something else, `Denied` when the server refuses, `Misuse` for a
-    /// bad name or setting.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
+    /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
+    /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
+    /// refuses, `Misuse` for a bad name or setting.
     ///
     /// # Cancel safety
     ///
@@ -382,8 +382,7 @@ impl<K: OneKey> Lock<K> {
     pub async fn force_unlock(&self) -> Result<bool> {
         let key = self.key()?;
         let operation = self.kind.force_unlock(key, &self.channel);
-        let reply = self.context.backend.submit(operation).await;
-        let ended = reply.map_err(|failure| failure.into_error_of_change(key))?;
+        let ended = once::change(&self.context, key, operation).await?;
         Ok(ended == Value::Int(1))
     }
 }

@@ -87,6 +87,12 @@ pub(super) async fn repeat(
     }
 }
 
+/// A change that needs no marker: it is sent once.
+pub(super) async fn change(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
+    let reply = context.backend.submit(operation).await;
+    reply.map_err(|failure| failure.into_error_of_change(key))
+}
+
 /// A question.
 pub(super) async fn ask(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;

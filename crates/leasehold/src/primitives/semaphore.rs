@@ -95,10 +95,10 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
-    /// answered for the [`outage_limit`](Self::outage_limit), `WrongKind` when the key
-    /// holds something else, `Denied` when the server refuses, `Misuse` for a bad name or
-    /// setting and for more than 2^31 - 1 permits.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
+    /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
+    /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
+    /// refuses, `Misuse` for a bad name or setting and for more than 2^31 - 1 permits.
     ///
     /// # Cancel safety
     ///

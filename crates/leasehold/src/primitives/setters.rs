@@ -70,7 +70,8 @@ macro_rules! wait_setters {
         }
 
         /// Sets how long a wait goes on while no server answers, before it ends with
-        /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). 30 s by default.
+        /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), or with
+        /// `OutcomeUnknown` if a request may have run. 30 s by default.
         #[must_use]
         pub fn outage_limit(mut self, limit: Duration) -> Self {
             self.settings.outage_limit = limit;

@@ -181,7 +181,8 @@ async fn a_reader_whose_own_key_is_gone_is_told_and_keeps_nobody_out() {
     let told = lock.read().await.unwrap();
     place.remove(&own_key(dead.holder_id()));
     place.remove(&own_key(told.holder_id()));
-    assert_eq!(told.lost().await, LossReason::Deleted);
+    let lost = tokio::time::timeout(LEASE * 10, told.lost()).await;
+    assert_eq!(lost.expect("told"), LossReason::Deleted);
     assert!(reader.is_held());
     drop(told);
     // The field of the dead one goes with the last living reader.
@@ -393,8 +394,10 @@ async fn what_waits_behind_an_owner_does_not_keep_its_own_reads_out() {
     let stranger = client.rw_lock("x");
     let waiting = tokio::spawn(async move { stranger.write().await.unwrap() });
     eventually("it waits", async || client.activity().channels == 1).await;
-    let reading = lock.read().await.unwrap();
-    let again = lock.read().await.unwrap();
+    let limit = Duration::from_secs(10);
+    let reads = async { (lock.read().await.unwrap(), lock.read().await.unwrap()) };
+    let reads = tokio::time::timeout(limit, reads).await;
+    let (reading, again) = reads.expect("not behind who waits");
     writing.release().await.unwrap();
     assert!(!waiting.is_finished());
     drop(again);

@@ -238,8 +238,7 @@ async fn a_change_that_may_have_been_made_is_not_said_to_be_none_because_of_a_la
             _ => Action::Send(b"-LOADING Redis is loading the dataset in memory\r\n".to_vec()),
         })
     });
-    let builder = Client::builder().reply_limit(Duration::from_millis(200));
-    let client = builder.connect(&server.url()).await.unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
     let error = client.count_down_latch("x").count_down().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     for part in ["LOADING", "nothing undoes it", "`x`", &server.url()[8..]] {

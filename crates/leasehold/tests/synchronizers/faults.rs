@@ -435,6 +435,19 @@ async fn an_error_says_what_becomes_of_a_request_that_may_have_run() {
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(error.to_string().contains("nothing undoes it"), "{error}");
 
+    let leases = place.client.expirable_semaphore("e");
+    let theirs = place.witness.expirable_semaphore("e");
+    theirs.set_permits(2).await.unwrap();
+    let permit = theirs.acquire().await.unwrap();
+    let id = permit.id();
+    for error in [
+        leases.update_lease(id, 60 * SECOND).await.unwrap_err(),
+        leases.release(id).await.map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+        assert!(error.to_string().contains("nothing undoes it"), "{error}");
+    }
+
     let error = lock.try_acquire().await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(
@@ -445,7 +458,9 @@ async fn an_error_says_what_becomes_of_a_request_that_may_have_run() {
     // A question changes nothing, whether the server has read it or not.
     for error in [
         latch.count().await.unwrap_err(),
+        latch.wait_for(SECOND).await.unwrap_err(),
         lock.inspect().await.unwrap_err(),
+        leases.lease_left(id).await.map(drop).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("nothing was changed"), "{error}");

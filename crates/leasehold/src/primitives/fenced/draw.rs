@@ -61,6 +61,8 @@ async fn ask(share: &Share, operation: Operation) -> Result<u64> {
             Err(Error::lost(&hold.key, reason))
         }
         Ok(_) => Err(context.backend.senseless().into_error(&hold.key)),
-        Err(failure) => Err(failure.into_error(&hold.key)),
+        Err(failure) => {
+            Err(failure.into_error_with(&hold.key, "at most a number is skipped: ask again"))
+        }
     }
 }
