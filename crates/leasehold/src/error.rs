@@ -38,8 +38,9 @@ pub enum ErrorKind {
     Unavailable,
     /// A request was sent and no answer came: it may have run. What an acquire may
     /// have left behind is undone in the background and ends with its lease at the
-    /// latest; permits go on being given back. What has no owner (a count that was set or counted down, permits that
-    /// were added, a forced unlock) is not undone: look before you ask again.
+    /// latest; permits go on being given back. What has no owner (a count that was set
+    /// or counted down, permits that were added, a forced unlock) is not undone: look
+    /// before you ask again.
     OutcomeUnknown,
     /// The lock was held and is not any more; see [`Error::loss`]. Stop the
     /// protected work.

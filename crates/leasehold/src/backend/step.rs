@@ -211,9 +211,7 @@ impl Failure {
 
     /// The error of a question: it has changed nothing, whether it ran or not.
     pub(crate) fn into_error_of_question(mut self, key: &Key) -> Error {
-        if matches!(self.cause, Cause::NoAnswer(_)) {
-            self.outcome = Outcome::DidNotRun;
-        }
+        self.outcome = Outcome::DidNotRun;
         self.into_error(key)
     }
 
@@ -247,7 +245,7 @@ impl Failure {
         let message = format!(
             "no server has said that `{key}` was given back at {at}: {cause}; it is sent again in the background while the client's runtime goes on, and counts once"
         );
-        Error::new(kind, message).with_key(key)
+        self.error(kind, message).with_key(key)
     }
 
     pub(crate) fn into_error_with(self, key: &Key, if_it_ran: &str) -> Error {
@@ -315,9 +313,13 @@ impl Failure {
                 ),
             ),
         };
+        self.error(kind, message)
+    }
+
+    fn error(&self, kind: ErrorKind, message: String) -> Error {
         let error = Error::new(kind, message);
-        match self.source {
-            Some(source) => error.with_source(SharedSource(source)),
+        match &self.source {
+            Some(source) => error.with_source(SharedSource(Arc::clone(source))),
             None => error,
         }
     }
@@ -336,5 +338,27 @@ impl fmt::Display for SharedSource {
 impl StdError for SharedSource {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_of_a_failure_has_the_cause_below_it() {
+        let key = Key::parse("x").expect("a name");
+        let no_answer = Failure {
+            source: Some(Arc::new(fmt::Error)),
+            ..Failure::no_answer(Outcome::MayHaveRun, "cut", "memory://")
+        };
+        for error in [
+            no_answer.clone().into_error(&key),
+            no_answer.clone().into_error_of_question(&key),
+            no_answer.clone().into_error_of_change(&key),
+            no_answer.into_error_of_return(&key),
+        ] {
+            assert!(error.source().is_some(), "{error}");
+        }
     }
 }

@@ -158,7 +158,7 @@ impl FairLock {
             Value::List(items) => items.into_iter().map(id).collect(),
             _ => None,
         };
-        ids.ok_or_else(|| self.context().backend.senseless().into_error(key))
+        ids.ok_or_else(|| once::senseless(self.context(), key))
     }
 }
 

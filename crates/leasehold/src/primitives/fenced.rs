@@ -8,7 +8,7 @@ use std::ops::Deref;
 use super::lock::kind::{Acquire, Made, Named};
 use super::lock::steps::{self as lock_steps, LockHold};
 use super::lock::{Kind, Lock, LockGuard, ask};
-use crate::backend::step::{Operation, Value};
+use crate::backend::step::Operation;
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::HoldSteps;
@@ -117,10 +117,9 @@ impl FencedLock {
     #[doc(alias = "getToken")]
     pub async fn last_token(&self) -> Result<Option<u64>> {
         let key = self.key()?;
-        match once::ask(self.context(), key, steps::last_token_of(key)).await? {
-            Value::Int(last) => Ok(u64::try_from(last).ok().filter(|token| *token > 0)),
-            _ => Err(self.context().backend.senseless().into_error(key)),
-        }
+        let reply = once::ask(self.context(), key, steps::last_token_of(key)).await?;
+        let last = once::whole(self.context(), key, &reply)?;
+        Ok(u64::try_from(last).ok().filter(|token| *token > 0))
     }
 }
 

@@ -360,7 +360,7 @@ impl<K: OneKey> Lock<K> {
             Value::List(items) => LockInfo::read(&items),
             _ => None,
         }
-        .ok_or_else(|| self.context.backend.senseless().into_error(key))
+        .ok_or_else(|| once::senseless(&self.context, key))
     }
 
     /// Ends whoever's hold there is. `true` if there was one.

@@ -147,7 +147,9 @@ async fn multi_locks_in_opposite_orders_never_dead_lock() {
     };
     let all = futures_util::future::join_all((0..8).map(worker));
     let limit = Duration::from_secs(60);
-    tokio::time::timeout(limit, all).await.expect("no dead-lock");
+    tokio::time::timeout(limit, all)
+        .await
+        .expect("no dead-lock");
     recorder.report().judge().unwrap();
     assert_eq!(recorder.report().holds, 80);
     place.is_clean(&[&clients[0], &clients[1]]).await;
