@@ -248,6 +248,8 @@ async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
 }
 
 async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng) {
+    // So short that many pass on within a turn, or longer than one.
+    let hold = if rng.bool() { 4 } else { 300 };
     for _ in 0..8 {
         let permits = rng.u32(1..=CAPACITY);
         let asked = recorder.ask(permits);
@@ -266,7 +268,7 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng) {
             continue;
         };
         let inside = asked.inside(None);
-        sleep(ms(&mut rng, 300)).await;
+        sleep(ms(&mut rng, hold)).await;
         inside.leaving(None);
         let part = permit.split(1);
         match rng.u8(..3) {

@@ -2,7 +2,8 @@
 //! end, the poll cap or the deadline, ask again.
 //!
 //! Nothing here rests on a message: each sleep has an end of its own, and what
-//! wakes a waiter is a hint to ask the server, never a grant.
+//! wakes a waiter is a hint to ask the server, never a grant. (What others of this process
+//! were granted for a waiter, or pass on to it, comes by itself: `Ask::meanwhile`.)
 
 pub(crate) mod backoff;
 pub(crate) mod company;
@@ -15,6 +16,7 @@ pub(crate) mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::select_all;
 
 use crate::backend::channels::{Channels, Listener, Signal};
@@ -57,6 +59,14 @@ impl Deadline {
         }
     }
 
+    fn comes_before(self, other: Moment) -> bool {
+        match self {
+            Self::Now => true,
+            Self::At(moment) => moment <= other,
+            Self::Never => false,
+        }
+    }
+
     pub(crate) async fn passed(self, clock: Clock) {
         match self {
             Self::Now => {}
@@ -88,7 +98,13 @@ pub(crate) trait Ask: Sync {
     /// Asks the server once.
     fn ask(&self) -> impl Future<Output = Result<Answer<Self::Grant>, Failure>> + Send;
 
-    /// Resolves when whoever has the turn was granted something for this waiter as well.
+    /// Before when it leaves it to others to ask.
+    fn not_before(&self) -> Option<Moment> {
+        None
+    }
+
+    /// Resolves when somebody else of this process was granted something for this waiter, or
+    /// has passed it on.
     fn meanwhile(&self) -> impl Future<Output = Self::Grant> + Send {
         std::future::pending()
     }
@@ -123,10 +139,21 @@ impl Wait<'_> {
     /// Asks until the lock is granted or the deadline has passed. The first ask
     /// comes before listening, so that a free lock costs one round trip.
     pub(crate) async fn until_granted<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
-        let clock = self.context.clock;
         if matches!(self.deadline, Deadline::Now) {
             return self.once(asker).await;
         }
+        match self.in_line(asker).await {
+            Ok(Some(granted)) => Ok(Some(granted)),
+            // It may have been granted something all the same, just before the end.
+            missed => match asker.meanwhile().now_or_never() {
+                Some(granted) => Ok(Some(granted)),
+                None => missed,
+            },
+        }
+    }
+
+    async fn in_line<A: Ask>(&self, asker: &A) -> Result<Option<A::Grant>> {
+        let clock = self.context.clock;
         let place = self.context.turns.line_up(self.wanted, self.line);
         let _turn = tokio::select! {
             biased;
@@ -148,12 +175,17 @@ impl Wait<'_> {
             Entered::TooLate => return Ok(None),
         };
         trouble.has_answered |= place.was_answered();
-        let mut sleep = Sleep::new(&self);
+        let mut sleep = Sleep::new(self);
         if self.line == Line::Together {
             // It has asked before: this time whatever comes from now on counts.
             sleep.listen();
         }
         loop {
+            tokio::select! {
+                biased;
+                granted = asker.meanwhile() => return Ok(Some(granted)),
+                () = self.stand_down(asker) => {}
+            }
             let marks = sleep.marks();
             for listener in &sleep.listeners {
                 asker.heard(listener);
@@ -163,7 +195,7 @@ impl Wait<'_> {
                 biased;
                 answer = in_time(asker) => answer,
                 // What it may have been granted is undone.
-                () = self.deadline.passed(clock) => return trouble.at_the_end(&self),
+                () = self.deadline.passed(clock) => return trouble.at_the_end(self),
             };
             let pause = match answer {
                 Ok(Answer::Granted(granted)) => {
@@ -204,12 +236,23 @@ impl Wait<'_> {
             };
             tokio::select! {
                 biased;
+                granted = asker.meanwhile() => return Ok(Some(granted)),
                 () = sleep.until(&marks, clock.now() + pause) => {}
                 () = self.deadline.passed(clock) => {}
             }
             if self.deadline.has_passed(clock) {
-                return trouble.at_the_end(&self);
+                return trouble.at_the_end(self);
             }
+        }
+    }
+
+    /// Leaves it to others to ask, unless that would take the rest of its time.
+    async fn stand_down<A: Ask>(&self, asker: &A) {
+        while let Some(until) = asker.not_before() {
+            if self.deadline.comes_before(until) {
+                return;
+            }
+            self.context.clock.sleep_until(until).await;
         }
     }
 

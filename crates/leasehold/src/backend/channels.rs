@@ -134,12 +134,14 @@ impl Channels {
 
     /// Listens to `name` only if a subscription is already confirmed.
     pub(crate) fn listen_if_live(self: &Arc<Self>, name: &str) -> Option<Listener> {
-        let live = self
-            .table()
-            .entries
-            .get(name)
-            .is_some_and(|entry| entry.signal.borrow().live);
-        live.then(|| self.listen(name))
+        self.is_live(name).then(|| self.listen(name))
+    }
+
+    /// Whether a subscription to `name` is confirmed.
+    pub(crate) fn is_live(&self, name: &str) -> bool {
+        let table = self.table();
+        let entry = table.entries.get(name);
+        entry.is_some_and(|entry| entry.signal.borrow().live)
     }
 
     /// Listens to `name`, and has the subscription confirmed once more. What comes after

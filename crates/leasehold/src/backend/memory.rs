@@ -144,13 +144,20 @@ impl fmt::Debug for Embedded {
     }
 }
 
+type Links = Arc<Mutex<Vec<Weak<Link>>>>;
+
+fn alive(links: &Links) -> Vec<Arc<Link>> {
+    let links = links.lock().unwrap_or_else(PoisonError::into_inner);
+    links.iter().filter_map(Weak::upgrade).collect()
+}
+
 /// The backend itself.
 #[derive(Clone)]
 pub(crate) struct Memory {
     keyspace: Arc<Mutex<Keyspace>>,
     channels: Arc<Channels>,
     /// The clients that sit behind a network.
-    links: Arc<Mutex<Vec<Weak<Link>>>>,
+    links: Links,
     clock: Clock,
     /// Server time minus the clock. Far enough from zero that it can be stepped
     /// back.
@@ -165,10 +172,23 @@ impl Memory {
     fn new() -> Self {
         const START_MS: i64 = 1_000_000_000_000;
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let (channels, links) = (Channels::new(true), Links::default());
+        let audience = {
+            let (channels, links) = (Arc::clone(&channels), Arc::clone(&links));
+            Box::new(move |channel: &str| {
+                let linked = alive(&links).into_iter();
+                let linked = linked.filter(|link| link.is_subscribed(channel)).count();
+                // Those without a network share theirs: nobody listens, or more than one may.
+                let shared = if channels.is_live(channel) { 2 } else { 0 };
+                i64::try_from(linked)
+                    .unwrap_or(i64::MAX)
+                    .saturating_add(shared)
+            })
+        };
         Self {
-            keyspace: Arc::default(),
-            channels: Channels::new(true),
-            links: Arc::default(),
+            keyspace: Arc::new(Mutex::new(Keyspace::heard_by(audience))),
+            channels,
+            links,
             clock: Clock::runtime(),
             offset_ms: Arc::new(AtomicI64::new(START_MS)),
             started: Arc::default(),
@@ -244,8 +264,7 @@ impl Memory {
     }
 
     fn links(&self) -> Vec<Arc<Link>> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.iter().filter_map(Weak::upgrade).collect()
+        alive(&self.links)
     }
 
     /// The keys that have not expired, for tests.

@@ -345,9 +345,13 @@ impl Link {
         receiver
     }
 
+    pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
+        self.state().at_server.contains(channel)
+    }
+
     /// The server publishes on `channel`.
     pub(crate) fn publish(&self, channel: &str, message: &[u8]) {
-        if !self.state().at_server.contains(channel) {
+        if !self.is_subscribed(channel) {
             return;
         }
         if let Some(delay) = lock(&self.on_message)(channel) {

@@ -158,7 +158,9 @@ impl fmt::Debug for Semaphore {
 /// Permits in use; see [`leasehold::SemaphorePermit`](crate::SemaphorePermit).
 ///
 /// Dropping them gives them back before the drop returns, or after the client's reply limit
-/// in the background; inside a tokio runtime always in the background.
+/// in the background; inside a tokio runtime always in the background. A thread of this
+/// process that waits may have them then: one that waits still when the program ends takes
+/// them with it.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {

@@ -33,6 +33,8 @@ pub(crate) struct Sent {
     pub(crate) operation: Operation,
     pub(crate) reply: Reply,
     pub(crate) left_at: Moment,
+    /// We listen where it is told of.
+    pub(crate) we_listen: bool,
 }
 
 /// Of one request: it sends a message for each.

@@ -63,14 +63,19 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
 }
 
 /// `tell.lua`.
-pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64) {
-    if free > 0 {
-        keyspace.publish(channel, free.to_string().as_bytes());
-        for _ in 1..more.min(64) {
-            keyspace.publish(channel, b"0");
-        }
+pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64) -> i64 {
+    if free <= 0 {
+        return NOBODY_KNOWS;
     }
+    let listeners = keyspace.publish(channel, free.to_string().as_bytes());
+    for _ in 1..more.min(64) {
+        keyspace.publish(channel, b"0");
+    }
+    listeners
 }
+
+/// The number of those who were told can't be known.
+pub(super) const NOBODY_KNOWS: i64 = -1;
 
 /// `wake_all.lua`.
 pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) {

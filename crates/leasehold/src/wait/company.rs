@@ -1,13 +1,25 @@
 //! Those who stand behind the head of a line, for whom the head asks as well: what a
-//! release makes free goes to as many of them as it is enough for, with one request.
+//! release makes free goes to as many of them as it is enough for, with one request; and
+//! without one, while this process has its tenure.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::clock::Moment;
 use crate::key::Key;
+
+/// How long a tenure is. Longer ones would hardly be faster, and others wait for the end.
+const TENURE: Duration = Duration::from_millis(10);
+/// For how long a process then leaves what it gives back to others: a waiter of Redisson
+/// beside the server asks half a millisecond after the message.
+const STAND_DOWN: Duration = Duration::from_millis(2);
+/// The same for others that are far away, or slow: each fourth time that nobody has taken
+/// anything.
+const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 
 /// Who stands in line for what, by name.
 #[derive(Default)]
@@ -23,6 +35,21 @@ struct Company {
     standing: VecDeque<Arc<Slot>>,
     /// Nobody else listened when a release was published last.
     alone: bool,
+    tenure: Tenure,
+    /// How often we have stood down, and nobody has taken anything.
+    in_vain: u32,
+}
+
+/// Which of the processes that want a name have it for now.
+#[derive(Default)]
+enum Tenure {
+    /// Whoever asks first.
+    #[default]
+    Open,
+    /// This one, since a grant of the server: what is given back passes on in here.
+    Ours { since: Moment },
+    /// Others: what is given back goes to the server, and nobody of ours asks before that.
+    Others { until: Moment, given_back: i64 },
 }
 
 /// What one of them asks for.
@@ -35,7 +62,7 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// By the head of the line.
+    /// By the head of the line, or by who gave back.
     Granted,
     /// Has what it asked for, or has given up.
     Gone,
@@ -75,23 +102,21 @@ impl Companies {
         let standing = lines.get(&head.key).map(|company| company.standing.iter());
         let others = standing.into_iter().flatten();
         others
-            .filter(|slot| !Arc::ptr_eq(slot, &head.slot) && *slot.state() == State::Waiting)
+            .filter(|slot| !Arc::ptr_eq(slot, &head.slot) && slot.waits())
             .take(most)
             .map(Arc::clone)
             .collect()
     }
 
-    /// A release of this client, of which nobody knows who else was told.
-    pub(crate) fn released(&self, key: &Key) {
-        self.told(key, 0);
+    /// The server has run a release of this client.
+    pub(crate) fn released(&self) {
+        self.releases.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A release of this client was published to so many connections.
-    pub(crate) fn told(&self, key: &Key, listeners: i64) {
-        self.releases.fetch_add(1, Ordering::Relaxed);
+    /// A release was published; `alone` if nobody else was told.
+    pub(crate) fn told(&self, key: &Key, alone: bool) {
         if let Some(company) = self.lines().get_mut(key) {
-            // One is our own.
-            company.alone = listeners == 1;
+            company.alone = alone;
         }
     }
 
@@ -101,8 +126,98 @@ impl Companies {
         self.lines().get(key).is_some_and(|company| company.alone)
     }
 
+    /// Before when our own waiters leave it to others to ask.
+    pub(crate) fn not_before(&self, key: &Key, now: Moment) -> Option<Moment> {
+        match self.lines().get(key)?.tenure {
+            Tenure::Others { until, .. } if now < until => Some(until),
+            _ => None,
+        }
+    }
+
+    /// The server has answered an ask of this line that had left at `left_at`: so many were
+    /// free when it came.
+    pub(crate) fn answered(
+        &self,
+        key: &Key,
+        left_at: Moment,
+        now: Moment,
+        free: i64,
+        granted: bool,
+    ) {
+        let mut lines = self.lines();
+        let Some(company) = lines.get_mut(key) else {
+            return;
+        };
+        match company.tenure {
+            Tenure::Others { until, given_back } if left_at >= until => {
+                let taken = free < given_back;
+                company.in_vain = if taken {
+                    0
+                } else {
+                    company.in_vain.wrapping_add(1)
+                };
+                company.tenure = Tenure::Open;
+            }
+            Tenure::Open => {}
+            _ => return,
+        }
+        if granted {
+            company.tenure = Tenure::Ours { since: now };
+        }
+    }
+
+    /// Gives permits that come back to those who stand in line, in their order and as far as
+    /// they go round, if this process has them for now. How many are left, for the server.
+    pub(crate) fn pass_on(&self, key: &Key, permits: u32, now: Moment) -> u32 {
+        let mut left = permits;
+        // None of them is woken with the table locked.
+        while left > 0
+            && let Some(slot) = self.next_served(key, left, now)
+        {
+            slot.granted.notify_one();
+            left -= slot.permits;
+        }
+        left
+    }
+
+    fn next_served(&self, key: &Key, permits: u32, now: Moment) -> Option<Arc<Slot>> {
+        let mut lines = self.lines();
+        let company = lines.get_mut(key)?;
+        if !company.passes_on(permits, now) {
+            return None;
+        }
+        let mut waiting = company.standing.iter().filter(|slot| slot.waits());
+        // Who asks for many is not overtaken.
+        let first = waiting.next().filter(|slot| slot.permits <= permits)?;
+        first.take_grant().then(|| Arc::clone(first))
+    }
+
     pub(crate) fn releases(&self) -> u64 {
         self.releases.load(Ordering::Relaxed)
+    }
+}
+
+impl Company {
+    /// Whether `permits` that come back stay in this process. The first that do not, because
+    /// its tenure is over, begin that of others.
+    fn passes_on(&mut self, permits: u32, now: Moment) -> bool {
+        match &mut self.tenure {
+            Tenure::Ours { since } if now.saturating_sub(*since) <= TENURE => return true,
+            Tenure::Ours { .. } if self.alone => self.tenure = Tenure::Open,
+            Tenure::Ours { .. } => {
+                let span = match self.in_vain % 4 {
+                    3 => LONG_STAND_DOWN,
+                    _ => STAND_DOWN,
+                };
+                self.tenure = Tenure::Others {
+                    until: now + span,
+                    given_back: permits.into(),
+                };
+            }
+            Tenure::Others { given_back, .. } => *given_back += i64::from(permits),
+            Tenure::Open => {}
+        }
+        false
     }
 }
 
@@ -111,13 +226,25 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `false` when it has gone meanwhile.
+    fn waits(&self) -> bool {
+        *self.state() == State::Waiting
+    }
+
+    /// `false` when it has gone meanwhile, or has something already.
     pub(crate) fn grant(&self) -> bool {
+        let granted = self.take_grant();
+        if granted {
+            self.granted.notify_one();
+        }
+        granted
+    }
+
+    /// The same, and whoever waits is not woken yet.
+    fn take_grant(&self) -> bool {
         let mut state = self.state();
         let waits = *state == State::Waiting;
         if waits {
             *state = State::Granted;
-            self.granted.notify_one();
         }
         waits
     }
@@ -131,7 +258,7 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// Takes what the head was granted for it; `false` when there is nothing.
+    /// Takes what was granted for it, or passed on to it; `false` when there is nothing.
     pub(crate) fn claim(&self) -> bool {
         let mut state = self.slot.state();
         let granted = *state == State::Granted;
@@ -161,5 +288,126 @@ impl Standing {
             }
         }
         before == State::Granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(span: Duration) -> Moment {
+        Moment::from_millis(1000) + span
+    }
+
+    fn at_once() -> Moment {
+        after(Duration::ZERO)
+    }
+
+    /// A line of those who ask for so many, and that the server has granted something to.
+    fn line(sizes: &[u32]) -> (Arc<Companies>, Key, Vec<Standing>) {
+        let companies = Arc::new(Companies::default());
+        let key = Key::parse("x").expect("a name");
+        let standing = sizes.iter().map(|permits| companies.join(&key, *permits));
+        let standing = standing.collect();
+        asked(&companies, &key, at_once(), 1);
+        (companies, key, standing)
+    }
+
+    /// The line has asked, and got something if so many were free.
+    fn asked(companies: &Companies, key: &Key, when: Moment, free: i64) {
+        companies.answered(key, when, when, free, free > 0);
+    }
+
+    fn served(standing: &[Standing]) -> Vec<bool> {
+        standing.iter().map(Standing::claim).collect()
+    }
+
+    #[test]
+    fn what_comes_back_passes_on_as_far_as_it_goes_round() {
+        let (companies, key, standing) = line(&[1, 2, 1]);
+        assert_eq!(companies.pass_on(&key, 3, at_once()), 0);
+        assert_eq!(served(&standing), [true, true, false]);
+        assert_eq!(companies.pass_on(&key, 3, at_once()), 2, "one is enough");
+        assert_eq!(served(&standing), [false, false, true]);
+    }
+
+    #[test]
+    fn who_asks_for_many_is_not_overtaken() {
+        let (companies, key, standing) = line(&[1, 3, 1]);
+        assert_eq!(companies.pass_on(&key, 3, at_once()), 2);
+        assert_eq!(served(&standing), [true, false, false]);
+    }
+
+    #[test]
+    fn nothing_passes_on_to_who_has_gone() {
+        let (companies, key, mut standing) = line(&[1, 1]);
+        assert!(!standing.remove(0).leave());
+        assert_eq!(companies.pass_on(&key, 1, at_once()), 0);
+        assert!(standing.remove(0).leave(), "it goes back");
+        assert_eq!(companies.pass_on(&key, 1, at_once()), 1);
+    }
+
+    #[test]
+    fn a_tenure_ends_with_a_release_and_then_others_have_theirs() {
+        let (companies, key, standing) = line(&[1, 1]);
+        assert_eq!(companies.pass_on(&key, 1, after(TENURE)), 0);
+        let over = after(TENURE) + Duration::from_millis(1);
+        assert_eq!(companies.not_before(&key, over), None, "nothing is free");
+        assert_eq!(companies.pass_on(&key, 1, over), 1);
+        let until = over + STAND_DOWN;
+        assert_eq!(companies.not_before(&key, over), Some(until));
+        // An ask that was on its way brings no new one, and a release no other end.
+        companies.answered(&key, over, until, 1, true);
+        assert_eq!(companies.pass_on(&key, 1, over), 1);
+        assert_eq!(companies.not_before(&key, over), Some(until));
+        assert_eq!(companies.not_before(&key, until), None);
+        asked(&companies, &key, until, 2);
+        assert_eq!(companies.pass_on(&key, 1, until), 0);
+        assert_eq!(served(&standing), [true, true]);
+    }
+
+    /// For how long it stands down when its tenure is over.
+    fn stands_down(companies: &Companies, key: &Key, since: Moment) -> (Duration, Moment) {
+        let over = since + TENURE + Duration::from_millis(1);
+        assert_eq!(companies.pass_on(key, 1, over), 1);
+        let until = companies.not_before(key, over).expect("it stands down");
+        (until.saturating_sub(over), until)
+    }
+
+    #[test]
+    fn who_is_far_away_has_more_time_now_and_then() {
+        let (companies, key, _standing) = line(&[1]);
+        let mut since = at_once();
+        let mut spans = |free: i64| {
+            let (span, until) = stands_down(&companies, &key, since);
+            asked(&companies, &key, until, free);
+            since = until;
+            span
+        };
+        let in_vain: Vec<_> = (0..8).map(|_| spans(1)).collect();
+        let cycle = [STAND_DOWN, STAND_DOWN, STAND_DOWN, LONG_STAND_DOWN];
+        assert_eq!(in_vain, [cycle, cycle].concat());
+    }
+
+    #[test]
+    fn who_takes_something_is_near_enough() {
+        let (companies, key, _standing) = line(&[1]);
+        let mut since = at_once();
+        for round in 0..8 {
+            let (span, until) = stands_down(&companies, &key, since);
+            assert_eq!(span, STAND_DOWN, "round {round}");
+            asked(&companies, &key, until, 0);
+            asked(&companies, &key, until, 1);
+            since = until;
+        }
+    }
+
+    #[test]
+    fn nobody_stands_down_for_nobody() {
+        let (companies, key, _standing) = line(&[1]);
+        companies.told(&key, true);
+        let over = after(TENURE + STAND_DOWN);
+        assert_eq!(companies.pass_on(&key, 1, over), 1);
+        assert_eq!(companies.not_before(&key, over), None);
     }
 }

@@ -122,6 +122,28 @@ async fn a_release_of_java_wakes_our_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn beside_many_tasks_of_ours_a_java_thread_has_its_turn() {
+    let Place { java, rust, .. } = &place().await;
+    let semaphore = rust.semaphore("x");
+    semaphore.try_set_permits(8).await.unwrap();
+    for _ in 0..64 {
+        let semaphore = semaphore.clone();
+        tokio::spawn(async move {
+            loop {
+                let permit = semaphore.acquire(1).await.unwrap();
+                permit.release().await.unwrap();
+            }
+        });
+    }
+    for round in 0..50 {
+        let patient = json!({"permits": 1, "wait_ms": 5000});
+        let got = call(java, "semaphore_try", patient);
+        assert_eq!(got, true, "not served in round {round}");
+        call(java, "semaphore_release", json!({"permits": 1}));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn permits_with_leases_exclude_both_sides_and_expire_for_both() {
     let Place { java, rust, .. } = &place().await;
     let semaphore = rust.expirable_semaphore("x").poll_cap(HOUR);

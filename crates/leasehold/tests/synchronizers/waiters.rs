@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold::testing::Fate;
-use leasehold::{Client, Embedded};
+use leasehold::{Client, Embedded, Semaphore};
+use tokio::time::{Instant, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -107,4 +108,90 @@ async fn waiters_of_all_sizes_are_served_in_their_order_without_a_lost_wake_up()
     // The last ones are still to be released.
     tokio::time::sleep(SECOND).await;
     assert_eq!(semaphore.available_permits().await.unwrap(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn within_a_turn_permits_pass_on_without_a_request() {
+    let server = Embedded::new();
+    let semaphore = server.client().semaphore("x");
+    semaphore.try_set_permits(4).await.unwrap();
+    let (client, network) = client(&server);
+    let before = network.requests();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let semaphore = client.semaphore("x");
+        tasks.spawn(async move {
+            let permit = semaphore.acquire(1).await.unwrap();
+            permit.release().await.unwrap();
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let requests = network.requests() - before;
+    assert!(requests <= 8, "{requests} requests of 200 tasks");
+    assert_eq!(semaphore.available_permits().await.unwrap(), 4);
+}
+
+/// Uses one permit after the other, for ever.
+async fn hog(semaphore: Semaphore, hold: Duration) {
+    loop {
+        let permit = semaphore.acquire(1).await.unwrap();
+        tokio::time::sleep(hold).await;
+        permit.release().await.unwrap();
+    }
+}
+
+/// How long somebody waits at most, in another process that is so far from the server,
+/// beside many tasks that are next to it.
+async fn longest_wait_at(distance: Duration) -> Duration {
+    let server = Embedded::new();
+    let semaphore = server.client().semaphore("x");
+    semaphore.try_set_permits(4).await.unwrap();
+    let ((many, _near), (one, far)) = (client(&server), client(&server));
+    far.on_request(move |_| Fate::delivered(distance, distance));
+    far.on_message(move |_| Some(distance));
+    let mut hogs = tokio::task::JoinSet::new();
+    for n in 0..32 {
+        let hold = Duration::from_millis(1 + n % 3);
+        hogs.spawn(hog(many.semaphore("x"), hold));
+    }
+    let remote = one.semaphore("x").poll_cap(HOUR);
+    let mut longest = Duration::ZERO;
+    for _ in 0..50 {
+        let asked = Instant::now();
+        let permit = timeout(SECOND, remote.acquire(1)).await;
+        let permit = permit.unwrap_or_else(|_| panic!("not served at {distance:?}"));
+        longest = longest.max(asked.elapsed());
+        permit.unwrap().release().await.unwrap();
+    }
+    longest
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_many_tasks_of_one_process_another_process_has_its_turn() {
+    for distance_ms in 0..=8 {
+        let longest = longest_wait_at(Duration::from_millis(distance_ms)).await;
+        let limit = Duration::from_millis(if distance_ms == 0 { 50 } else { 200 });
+        assert!(longest <= limit, "{longest:?} at {distance_ms} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passes_on_to_the_first_in_line_does_not_wait_for_a_message() {
+    let server = Embedded::new();
+    let semaphore = server.client().semaphore("x");
+    semaphore.try_set_permits(1).await.unwrap();
+    let (client, network) = client(&server);
+    network.on_message(|_| None);
+    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let (first, second) = (semaphore.clone(), semaphore.clone());
+    let first = tokio::spawn(async move { first.acquire(1).await });
+    let second = tokio::spawn(async move { second.acquire(1).await });
+    let permit = first.await.unwrap().unwrap();
+    // By now the second one has asked in vain, and sleeps.
+    tokio::time::sleep(Duration::from_millis(8)).await;
+    permit.release().await.unwrap();
+    let got = timeout(SECOND, second).await;
+    drop(got.expect("it is told").unwrap().unwrap());
 }

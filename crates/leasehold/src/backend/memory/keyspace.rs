@@ -8,13 +8,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::backend::step::Refusal;
 
 /// The keys of a server, at one instant.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Keyspace {
     pub(super) entries: HashMap<Vec<u8>, Stored>,
     pub(super) published: Vec<Message>,
     pub(super) now_ms: u64,
     steps_since_sweep: u32,
+    audience: Option<Audience>,
 }
+
+/// How many connections listen to a channel.
+pub(super) type Audience = Box<dyn Fn(&str) -> i64 + Send>;
 
 /// What a step has published: the channel and the message.
 pub(crate) type Message = (Vec<u8>, Vec<u8>);
@@ -110,6 +114,13 @@ impl Keyspace {
         self.entries.insert(key.to_vec(), stored);
     }
 
+    pub(super) fn heard_by(audience: Audience) -> Self {
+        Self {
+            audience: Some(audience),
+            ..Self::default()
+        }
+    }
+
     /// The server's time in ms (`TIME`).
     pub(crate) fn now_ms(&self) -> u64 {
         self.now_ms
@@ -152,8 +163,11 @@ impl Keyspace {
         }
     }
 
-    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) {
+    /// Says how many connections hear it.
+    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) -> i64 {
         self.published.push((channel.to_vec(), message.to_vec()));
+        let channel = String::from_utf8_lossy(channel);
+        self.audience.as_ref().map_or(0, |count| count(&channel))
     }
 
     /// Expired keys go when they are looked at; those nobody looks at go here.

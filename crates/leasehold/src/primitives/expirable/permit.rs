@@ -107,14 +107,11 @@ impl ExpirablePermit {
     ///
     /// Once called, the permits are given back whether the future is dropped or not.
     pub async fn release(self) -> Result<()> {
-        let (context, hold) = (
-            Arc::clone(self.share.context()),
-            Arc::clone(self.share.hold()),
-        );
+        let context = Arc::clone(self.share.context());
         let released = self.share.release().await;
         // A change that our own waiters need not doubt, although they find the number of
         // free permits as it was.
-        context.companies.released(&hold.key);
+        context.companies.released();
         released
     }
 

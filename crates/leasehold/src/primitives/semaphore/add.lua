@@ -6,14 +6,14 @@
 -- permits    how many more are free; negative for fewer
 -- if_there   1: only a semaphore that exists, else it is made
 -- channel    where the waiters listen: `tell.lua`
--- Returns    { 1, listeners }  done; so many connections were told
---            { 0, 0 }          there was none, and none was made
+-- Returns    { 1, listeners }  done; so many connections were told, -1 when that can't be known
+--            { 0, -1 }         there was none, and none was made
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function add(semaphore, marker, done, permits, if_there, channel)
   local before = redis.call('GET', marker)
   if before then
-    return { tonumber(before), 0 }
+    return { tonumber(before), -1 }
   end
   local free, other = number_at(semaphore)
   if other then
@@ -24,7 +24,7 @@ local function add(semaphore, marker, done, permits, if_there, channel)
   local reply = (free or if_there == '0') and 1 or 0
   local failed = note(marker, reply)
   if failed or reply == 0 then
-    return failed or { 0, 0 }
+    return failed or { 0, -1 }
   end
   -- INCRBY, not SET: it keeps the expiry that the semaphore may have.
   free = redis.pcall('INCRBY', semaphore, permits)

@@ -8,6 +8,7 @@ use super::returns::{self, Asked, Names};
 use super::steps;
 use crate::backend::step::{Failure, Value};
 use crate::cleanup::Undo;
+use crate::clock::Moment;
 use crate::error::Result;
 use crate::primitives::once;
 use crate::wait::company::Standing;
@@ -54,6 +55,13 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
+    fn leave(&self) {
+        if self.standing.as_ref().is_some_and(Standing::leave) {
+            // Granted by another, and nobody came for it.
+            drop(self.permit(self.permits));
+        }
+    }
+
     fn permit(&self, permits: u32) -> SemaphorePermit {
         SemaphorePermit::new(&self.semaphore.context, self.names.clone(), permits)
     }
@@ -63,10 +71,6 @@ impl Ask for Asker<'_> {
     type Grant = SemaphorePermit;
 
     async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
-        // The head before it has passed both on: permits, and the turn.
-        if self.standing.as_ref().is_some_and(Standing::claim) {
-            return Ok(Answer::Granted(self.permit(self.permits)));
-        }
         let context = &self.semaphore.context;
         let standing = self.standing.as_ref();
         let behind = standing.map_or_else(Vec::new, |standing| {
@@ -86,6 +90,7 @@ impl Ask for Asker<'_> {
             }),
         );
         returns::send(context, &self.names);
+        let left_at = context.clock.now();
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
         let (asks, free) = match reply.await {
@@ -99,16 +104,28 @@ impl Ask for Asker<'_> {
         undo.disarm();
         let now = context.clock.now();
         context.markers.answered(&self.names.key, marked, now);
-        let sign = (free, context.companies.releases());
+        let taken: i64 = sizes.iter().take(asks).map(|size| i64::from(*size)).sum();
+        let (key, was_free) = (&self.names.key, free.saturating_add(taken));
+        let companies = &context.companies;
+        companies.answered(key, left_at, now, was_free, asks > 0);
+        let sign = (free, companies.releases());
         let Some(others) = asks.checked_sub(1) else {
             return Ok(Answer::Later { within: None, sign });
         };
+        // It has what it asked for: what others of its line give back is not for it.
+        self.leave();
         for slot in behind.iter().take(others) {
             if !slot.grant() {
                 drop(self.permit(slot.permits));
             }
         }
         Ok(Answer::Granted(self.permit(self.permits)))
+    }
+
+    fn not_before(&self) -> Option<Moment> {
+        let context = &self.semaphore.context;
+        let now = context.clock.now();
+        context.companies.not_before(&self.names.key, now)
     }
 
     async fn meanwhile(&self) -> SemaphorePermit {
@@ -122,10 +139,7 @@ impl Ask for Asker<'_> {
 
 impl Drop for Asker<'_> {
     fn drop(&mut self) {
-        if self.standing.as_ref().is_some_and(Standing::leave) {
-            // Granted by the head, and nobody came for it.
-            drop(self.permit(self.permits));
-        }
+        self.leave();
     }
 }
 

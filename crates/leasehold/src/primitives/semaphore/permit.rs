@@ -12,11 +12,13 @@ use crate::error::Result;
 /// [`release`](Self::release) gives them back and reports what stood in the way; dropping
 /// them gives them back in the background, before whatever this client asks of the same
 /// semaphore next. (What it asks of other names may come first.) Nothing gives them back
-/// when the client's runtime has stopped, or the process is killed: see
-/// [`Semaphore`](crate::Semaphore).
+/// when the client's runtime has stopped, or the process is killed or ends while others of
+/// it wait for permits: see [`Semaphore`](crate::Semaphore).
 ///
-/// While others of this process wait, what is given back at the same time travels as one
-/// request.
+/// While others of this process wait, what is given back passes on to them at once if it is
+/// the process's turn; otherwise what is given back at the same time travels as one request.
+/// A waiter gets what is passed on to it whether it is polled or not: a future that waits and
+/// is not polled keeps permits from others.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -34,7 +36,7 @@ impl SemaphorePermit {
         }
     }
 
-    /// Gives the permits back.
+    /// Gives the permits back: to the server, or to those of this process who wait.
     ///
     /// # Errors
     ///

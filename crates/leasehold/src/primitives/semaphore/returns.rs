@@ -1,5 +1,6 @@
-//! How permits are given back. When others of this process wait, those that are given back
-//! in one turn of the scheduler go as one request: that is when they are many.
+//! How permits are given back. While this process has its tenure (`wait/company.rs`), others
+//! of it who wait get them at once; otherwise, when others wait, those that are given back in
+//! one turn of the scheduler go as one request: that is when they are many.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,8 @@ pub(super) struct Names {
 
 /// Permits on their way back.
 enum Returning {
+    /// Others of this process have them.
+    PassedOn,
     /// In a request of their own.
     Alone(Sent),
     /// In one that is seen through whatever becomes of this.
@@ -42,7 +45,8 @@ pub(super) async fn release(
     permits: u32,
 ) -> Result<(), Failure> {
     match start(context, names, permits) {
-        Returning::Alone(sent) => follow(context, &names.key, sent).await,
+        Returning::PassedOn => Ok(()),
+        Returning::Alone(sent) => follow(context, names, sent).await,
         Returning::Together(member) => match member.ending().await {
             Some(ending) => ending,
             None => Err(Failure::runtime_stopped(context.backend.address())),
@@ -56,11 +60,11 @@ pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
         return;
     };
     let is_here = matches!(sent.reply, Reply::Ready(_));
-    let (context, key) = (Arc::clone(context), names.key.clone());
+    let (context, names) = (Arc::clone(context), names.clone());
     let cleanup = Arc::clone(&context.cleanup);
     let followed = async move {
-        let ended = follow(&context, &key, sent).await;
-        tell_if_final(&key, &ended);
+        let ended = follow(&context, &names, sent).await;
+        tell_if_final(&names.key, &ended);
     };
     if is_here {
         followed.now_or_never();
@@ -76,6 +80,11 @@ fn start(context: &Arc<Context>, names: &Names, permits: u32) -> Returning {
         let sent = submit(context, names, permits.into());
         nudge(context, names);
         return Returning::Alone(sent);
+    }
+    let now = context.clock.now();
+    let permits = context.companies.pass_on(&names.key, permits, now);
+    if permits == 0 {
+        return Returning::PassedOn;
     }
     let (member, carrier) = loop {
         match context.batches.join(&names.key, permits) {
@@ -96,7 +105,7 @@ async fn carry(context: Arc<Context>, names: Names, mut carrier: Carrier) {
         nudge(&context, &names);
     }
     if let Some(sent) = carrier.sent() {
-        let ended = follow(&context, &names.key, sent).await;
+        let ended = follow(&context, &names, sent).await;
         // Not everybody in it may wait for the end.
         tell_if_final(&names.key, &ended);
         carrier.end(ended);
@@ -130,6 +139,7 @@ fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
     let operation = steps::add(key, &marked, permits, false, channel);
     Sent {
         left_at: context.clock.now(),
+        we_listen: context.backend.channels().is_live(channel),
         reply: context.backend.submit(operation.clone()),
         operation,
         marked,
@@ -145,7 +155,8 @@ fn nudge(context: &Context, names: &Names) {
 }
 
 /// Sees it through: dropped, or without a reply, it ends in the background.
-async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure> {
+async fn follow(context: &Context, names: &Names, sent: Sent) -> Result<(), Failure> {
+    let key = &names.key;
     let returned = Returned {
         key: key.clone(),
         operation: sent.operation.clone(),
@@ -160,7 +171,9 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
             if let Value::List(items) = reply.value
                 && let [_, Value::Int(listeners)] = items[..]
             {
-                context.companies.told(key, listeners);
+                let alone = listeners == i64::from(sent.we_listen);
+                context.companies.released();
+                context.companies.told(key, alone);
             }
             if reply.is_only_copy {
                 let now = context.clock.now();

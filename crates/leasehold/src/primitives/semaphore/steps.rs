@@ -7,7 +7,7 @@ use crate::backend::step::{Operation, Step, Value};
 use crate::cleanup::markers::Marked;
 use crate::config::wire_ms;
 use crate::key::Key;
-use crate::primitives::twin::{arity, list, note, number, number_at, replied, tell};
+use crate::primitives::twin::{NOBODY_KNOWS, arity, list, note, number, number_at, replied, tell};
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "semaphore.acquire",
@@ -92,18 +92,18 @@ pub(crate) static ADD: Step = Step {
             return Err(arity());
         };
         if let Some(before) = replied(keyspace, marker)? {
-            return Ok(list(&[before, 0]));
+            return Ok(list(&[before, NOBODY_KNOWS]));
         }
         let there = number_at(keyspace, semaphore)?.is_some();
         keyspace.del(done);
         let reply = i64::from(there || if_there == b"0");
         note(keyspace, marker, &reply.to_string());
-        if reply == 1 {
-            let permits = number(permits)?;
-            let free = keyspace.incr_by(semaphore, permits)?;
-            tell(keyspace, channel, free, permits);
+        if reply == 0 {
+            return Ok(list(&[0, NOBODY_KNOWS]));
         }
-        Ok(list(&[reply, 0]))
+        let permits = number(permits)?;
+        let free = keyspace.incr_by(semaphore, permits)?;
+        Ok(list(&[1, tell(keyspace, channel, free, permits)]))
     },
 };
 
