@@ -44,12 +44,13 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// set. Those of this process who wait get theirs in the order they came, whatever number
 /// they ask for.
 ///
-/// **Among processes** there is no order, but they take turns. For 10 ms after the server has
-/// granted something to a process, what it gives back passes on to those of it who wait,
-/// without a request. Then it goes to the server, and unless nobody else listens, the process
-/// leaves it to others for 2 ms, or for 16 ms now and then when nobody takes it. What
-/// [`drain`](Self::drain) or [`delete`](Self::delete) change binds those who wait when the
-/// turn is over.
+/// **Among processes** there is no order, but a busy one leaves another its turn. For 10 ms
+/// after the server has granted it something, what a process gives back passes on to those of
+/// it who wait, without a request. The first that is given back after that goes to the server,
+/// and unless nobody else listens, the process leaves it to others for 2 ms, or for 16 ms now
+/// and then when nobody takes it. Beside several busy processes, who is slower than they are
+/// can wait for long. What [`drain`](Self::drain), [`delete`](Self::delete) and a negative
+/// [`add_permits`](Self::add_permits) change binds the process's waiters when its turn is over.
 ///
 /// # Examples
 ///

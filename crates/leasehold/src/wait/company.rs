@@ -24,9 +24,34 @@ const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 /// Who stands in line for what, by name.
 #[derive(Default)]
 pub(crate) struct Companies {
-    lines: Mutex<HashMap<Key, Company>>,
+    lines: Mutex<Lines>,
     /// Releases of this client so far.
     releases: AtomicU64,
+}
+
+/// A company stays for a while when nobody stands any more: it knows whose tenure it is.
+#[derive(Default)]
+struct Lines {
+    companies: HashMap<Key, Company>,
+    new_since_sweep: usize,
+}
+
+impl Lines {
+    fn of(&mut self, key: &Key) -> &mut Company {
+        if !self.companies.contains_key(key) {
+            self.new_since_sweep += 1;
+            if self.new_since_sweep > 1024.max(self.companies.len() / 2) {
+                self.new_since_sweep = 0;
+                self.companies
+                    .retain(|_, company| !company.standing.is_empty());
+            }
+        }
+        self.companies.entry(key.clone()).or_default()
+    }
+
+    fn known(&mut self, key: &Key) -> Option<&mut Company> {
+        self.companies.get_mut(key)
+    }
 }
 
 #[derive(Default)]
@@ -69,7 +94,7 @@ enum State {
 }
 
 impl Companies {
-    fn lines(&self) -> MutexGuard<'_, HashMap<Key, Company>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         // No code that can panic runs under this lock.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,8 +106,7 @@ impl Companies {
             granted: Notify::new(),
         });
         let mut lines = self.lines();
-        let company = lines.entry(key.clone()).or_default();
-        company.standing.push_back(Arc::clone(&slot));
+        lines.of(key).standing.push_back(Arc::clone(&slot));
         drop(lines);
         Standing {
             companies: Arc::clone(self),
@@ -93,13 +117,16 @@ impl Companies {
 
     /// Whether anybody of ours stands in line.
     pub(crate) fn anyone_stands(&self, key: &Key) -> bool {
-        self.lines().contains_key(key)
+        let mut lines = self.lines();
+        let company = lines.known(key);
+        company.is_some_and(|company| !company.standing.is_empty())
     }
 
     /// Those who stand in line beside `head`, in their order, and no more than `most`.
     pub(crate) fn behind(&self, head: &Standing, most: usize) -> Vec<Arc<Slot>> {
-        let lines = self.lines();
-        let standing = lines.get(&head.key).map(|company| company.standing.iter());
+        let mut lines = self.lines();
+        let company = lines.known(&head.key);
+        let standing = company.map(|company| company.standing.iter());
         let others = standing.into_iter().flatten();
         others
             .filter(|slot| !Arc::ptr_eq(slot, &head.slot) && slot.waits())
@@ -115,7 +142,7 @@ impl Companies {
 
     /// A release was published; `alone` if nobody else was told.
     pub(crate) fn told(&self, key: &Key, alone: bool) {
-        if let Some(company) = self.lines().get_mut(key) {
+        if let Some(company) = self.lines().known(key) {
             company.alone = alone;
         }
     }
@@ -123,46 +150,30 @@ impl Companies {
     /// Whether our own waiters need not leave the first ask to others: nobody else
     /// listens.
     pub(crate) fn alone(&self, key: &Key) -> bool {
-        self.lines().get(key).is_some_and(|company| company.alone)
+        self.lines().known(key).is_some_and(|company| company.alone)
     }
 
     /// Before when our own waiters leave it to others to ask.
     pub(crate) fn not_before(&self, key: &Key, now: Moment) -> Option<Moment> {
-        match self.lines().get(key)?.tenure {
+        match self.lines().known(key)?.tenure {
             Tenure::Others { until, .. } if now < until => Some(until),
             _ => None,
         }
     }
 
-    /// The server has answered an ask of this line that had left at `left_at`: so many were
-    /// free when it came.
-    pub(crate) fn answered(
-        &self,
-        key: &Key,
-        left_at: Moment,
-        now: Moment,
-        free: i64,
-        granted: bool,
-    ) {
-        let mut lines = self.lines();
-        let Some(company) = lines.get_mut(key) else {
-            return;
-        };
-        match company.tenure {
-            Tenure::Others { until, given_back } if left_at >= until => {
-                let taken = free < given_back;
-                company.in_vain = if taken {
-                    0
-                } else {
-                    company.in_vain.wrapping_add(1)
-                };
-                company.tenure = Tenure::Open;
-            }
-            Tenure::Open => {}
-            _ => return,
+    /// How much was given back while others had their tenure, if that is over: for
+    /// [`answered`](Self::answered), and taken before the ask leaves.
+    pub(crate) fn given_back(&self, key: &Key, now: Moment) -> Option<i64> {
+        match self.lines().known(key)?.tenure {
+            Tenure::Others { until, given_back } if now >= until => Some(given_back),
+            _ => None,
         }
-        if granted {
-            company.tenure = Tenure::Ours { since: now };
+    }
+
+    /// The server has answered an ask of this line, when so many were free.
+    pub(crate) fn answered(&self, key: &Key, asked: Asked) {
+        if let Some(company) = self.lines().known(key) {
+            company.answered(asked);
         }
     }
 
@@ -182,14 +193,21 @@ impl Companies {
 
     fn next_served(&self, key: &Key, permits: u32, now: Moment) -> Option<Arc<Slot>> {
         let mut lines = self.lines();
-        let company = lines.get_mut(key)?;
+        let company = lines.known(key)?;
         if !company.passes_on(permits, now) {
             return None;
         }
-        let mut waiting = company.standing.iter().filter(|slot| slot.waits());
-        // Who asks for many is not overtaken.
-        let first = waiting.next().filter(|slot| slot.permits <= permits)?;
-        first.take_grant().then(|| Arc::clone(first))
+        for slot in company.standing.iter().filter(|slot| slot.waits()) {
+            // Who asks for many is not overtaken.
+            if slot.permits > permits {
+                return None;
+            }
+            // It may have gone meanwhile.
+            if slot.take_grant() {
+                return Some(Arc::clone(slot));
+            }
+        }
+        None
     }
 
     pub(crate) fn releases(&self) -> u64 {
@@ -197,7 +215,38 @@ impl Companies {
     }
 }
 
+/// An ask, and what was said to it.
+pub(crate) struct Asked {
+    /// What was given back before it left, if others have had their tenure.
+    pub(crate) given_back: Option<i64>,
+    /// So many were free when it came.
+    pub(crate) free: i64,
+    pub(crate) granted: bool,
+    /// When it was answered.
+    pub(crate) now: Moment,
+}
+
 impl Company {
+    fn answered(&mut self, asked: Asked) {
+        match (&self.tenure, asked.given_back) {
+            (Tenure::Others { .. }, Some(given_back)) => {
+                let in_vain = asked.free >= given_back;
+                self.in_vain = if in_vain {
+                    self.in_vain.wrapping_add(1)
+                } else {
+                    0
+                };
+                self.tenure = Tenure::Open;
+            }
+            (Tenure::Open, _) => {}
+            // It had left before they were to have theirs.
+            (Tenure::Ours { .. } | Tenure::Others { .. }, _) => return,
+        }
+        if asked.granted {
+            self.tenure = Tenure::Ours { since: asked.now };
+        }
+    }
+
     /// Whether `permits` that come back stay in this process. The first that do not, because
     /// its tenure is over, begin that of others.
     fn passes_on(&mut self, permits: u32, now: Moment) -> bool {
@@ -279,13 +328,10 @@ impl Standing {
     pub(crate) fn leave(&self) -> bool {
         let before = std::mem::replace(&mut *self.slot.state(), State::Gone);
         let mut lines = self.companies.lines();
-        if let Some(company) = lines.get_mut(&self.key) {
+        if let Some(company) = lines.known(&self.key) {
             company
                 .standing
                 .retain(|slot| !Arc::ptr_eq(slot, &self.slot));
-            if company.standing.is_empty() {
-                lines.remove(&self.key);
-            }
         }
         before == State::Granted
     }
@@ -315,7 +361,18 @@ mod tests {
 
     /// The line has asked, and got something if so many were free.
     fn asked(companies: &Companies, key: &Key, when: Moment, free: i64) {
-        companies.answered(key, when, when, free, free > 0);
+        let given_back = companies.given_back(key, when);
+        answered(companies, key, given_back, when, free);
+    }
+
+    fn answered(companies: &Companies, key: &Key, before: Option<i64>, now: Moment, free: i64) {
+        let asked = Asked {
+            given_back: before,
+            free,
+            granted: free > 0,
+            now,
+        };
+        companies.answered(key, asked);
     }
 
     fn served(standing: &[Standing]) -> Vec<bool> {
@@ -357,7 +414,7 @@ mod tests {
         let until = over + STAND_DOWN;
         assert_eq!(companies.not_before(&key, over), Some(until));
         // An ask that was on its way brings no new one, and a release no other end.
-        companies.answered(&key, over, until, 1, true);
+        answered(&companies, &key, None, until, 1);
         assert_eq!(companies.pass_on(&key, 1, over), 1);
         assert_eq!(companies.not_before(&key, over), Some(until));
         assert_eq!(companies.not_before(&key, until), None);
@@ -400,6 +457,47 @@ mod tests {
             asked(&companies, &key, until, 1);
             since = until;
         }
+    }
+
+    #[test]
+    fn what_comes_back_behind_an_ask_was_not_there_for_it() {
+        let (companies, key, _standing) = line(&[1]);
+        let mut since = at_once();
+        for round in 0..4 {
+            let (span, until) = stands_down(&companies, &key, since);
+            assert_eq!(span == LONG_STAND_DOWN, round == 3, "round {round}");
+            let before = companies.given_back(&key, until);
+            assert_eq!(companies.pass_on(&key, 5, until), 5);
+            answered(&companies, &key, before, until, 1);
+            since = until;
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_empty_for_a_moment_has_the_same_tenure() {
+        let (companies, key, standing) = line(&[1]);
+        drop(
+            standing
+                .into_iter()
+                .map(|standing| standing.leave())
+                .collect::<Vec<_>>(),
+        );
+        assert!(!companies.anyone_stands(&key));
+        let over = after(TENURE) + Duration::from_millis(1);
+        assert_eq!(companies.pass_on(&key, 1, over), 1);
+        let standing = companies.join(&key, 1);
+        assert_eq!(companies.not_before(&key, over), Some(over + STAND_DOWN));
+        drop(standing);
+    }
+
+    #[test]
+    fn lines_that_nobody_stands_in_are_forgotten() {
+        let companies = Arc::new(Companies::default());
+        for n in 0..5000 {
+            let key = Key::parse(&n.to_string()).expect("a name");
+            companies.join(&key, 1).leave();
+        }
+        assert!(companies.lines().companies.len() < 2000);
     }
 
     #[test]

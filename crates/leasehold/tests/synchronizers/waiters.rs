@@ -133,47 +133,77 @@ async fn within_a_turn_permits_pass_on_without_a_request() {
     assert_eq!(semaphore.available_permits().await.unwrap(), 4);
 }
 
-/// Uses one permit after the other, for ever.
-async fn hog(semaphore: Semaphore, hold: Duration) {
+/// Uses one permit after the other, for ever, with other work in between.
+async fn hog(semaphore: Semaphore, hold: Duration, other_work: Duration) {
     loop {
         let permit = semaphore.acquire(1).await.unwrap();
         tokio::time::sleep(hold).await;
         permit.release().await.unwrap();
+        tokio::time::sleep(other_work).await;
     }
 }
 
-/// How long somebody waits at most, in another process that is so far from the server,
-/// beside many tasks that are next to it.
-async fn longest_wait_at(distance: Duration) -> Duration {
-    let server = Embedded::new();
-    let semaphore = server.client().semaphore("x");
-    semaphore.try_set_permits(4).await.unwrap();
-    let ((many, _near), (one, far)) = (client(&server), client(&server));
-    far.on_request(move |_| Fate::delivered(distance, distance));
-    far.on_message(move |_| Some(distance));
-    let mut hogs = tokio::task::JoinSet::new();
-    for n in 0..32 {
-        let hold = Duration::from_millis(1 + n % 3);
-        hogs.spawn(hog(many.semaphore("x"), hold));
+/// One process beside the server, which is full of tasks that use permits.
+struct Busy {
+    permits: u32,
+    hogs: u64,
+    other_work: Duration,
+}
+
+impl Busy {
+    /// How long another process that is so far from the server waits at most.
+    async fn longest_wait_at(&self, distance: Duration) -> Duration {
+        let server = Embedded::new();
+        let semaphore = server.client().semaphore("x");
+        semaphore.try_set_permits(self.permits).await.unwrap();
+        let ((busy, near), (one, far)) = (client(&server), client(&server));
+        near.on_request(|_| Fate::default());
+        far.on_request(move |_| Fate::delivered(distance, distance));
+        far.on_message(move |_| Some(distance));
+        let mut hogs = tokio::task::JoinSet::new();
+        for n in 0..self.hogs {
+            let hold = Duration::from_millis(1 + n % 3);
+            hogs.spawn(hog(busy.semaphore("x"), hold, self.other_work));
+        }
+        let remote = one.semaphore("x").poll_cap(HOUR);
+        let mut longest = Duration::ZERO;
+        for _ in 0..50 {
+            let asked = Instant::now();
+            let permit = timeout(10 * SECOND, remote.acquire(1)).await;
+            let permit = permit.unwrap_or_else(|_| panic!("not served at {distance:?}"));
+            longest = longest.max(asked.elapsed());
+            permit.unwrap().release().await.unwrap();
+        }
+        longest
     }
-    let remote = one.semaphore("x").poll_cap(HOUR);
-    let mut longest = Duration::ZERO;
-    for _ in 0..50 {
-        let asked = Instant::now();
-        let permit = timeout(SECOND, remote.acquire(1)).await;
-        let permit = permit.unwrap_or_else(|_| panic!("not served at {distance:?}"));
-        longest = longest.max(asked.elapsed());
-        permit.unwrap().release().await.unwrap();
-    }
-    longest
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_many_tasks_of_one_process_another_process_has_its_turn() {
-    for distance_ms in 0..=8 {
-        let longest = longest_wait_at(Duration::from_millis(distance_ms)).await;
-        let limit = Duration::from_millis(if distance_ms == 0 { 50 } else { 200 });
-        assert!(longest <= limit, "{longest:?} at {distance_ms} ms");
+async fn beside_a_busy_process_another_process_has_its_turn() {
+    let ms = Duration::from_millis;
+    let many = Busy {
+        permits: 4,
+        hogs: 32,
+        other_work: Duration::ZERO,
+    };
+    // Often nobody stands in line.
+    let few = Busy {
+        permits: 1,
+        hogs: 2,
+        other_work: ms(1),
+    };
+    let one = Busy {
+        permits: 1,
+        hogs: 1,
+        other_work: Duration::ZERO,
+    };
+    for busy in [many, few, one] {
+        for distance_ms in 0..=7 {
+            let longest = busy.longest_wait_at(ms(distance_ms)).await;
+            // Who is near has its turn each time, who is far each fourth time.
+            let limit = ms(if distance_ms <= 1 { 40 } else { 200 });
+            assert!(longest <= limit, "{longest:?} at {distance_ms} ms");
+        }
     }
 }
 

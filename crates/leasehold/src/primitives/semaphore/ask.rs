@@ -11,7 +11,7 @@ use crate::cleanup::Undo;
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::primitives::once;
-use crate::wait::company::Standing;
+use crate::wait::company::{self, Standing};
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -73,13 +73,16 @@ impl Ask for Asker<'_> {
     async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
         let context = &self.semaphore.context;
         let standing = self.standing.as_ref();
-        let behind = standing.map_or_else(Vec::new, |standing| {
-            context.companies.behind(standing, MOST_AT_ONCE - 1)
-        });
+        let (companies, key) = (&context.companies, &self.names.key);
+        // Who has no time to stand down asks for itself alone.
+        let behind = match (standing, self.not_before()) {
+            (Some(standing), None) => companies.behind(standing, MOST_AT_ONCE - 1),
+            _ => Vec::new(),
+        };
         let others = behind.iter().map(|slot| slot.permits);
         let sizes: Vec<u32> = std::iter::once(self.permits).chain(others).collect();
-        let marked = once::mark(context, &self.names.key);
-        let operation = steps::acquire(&self.names.key, &marked, &sizes);
+        let marked = once::mark(context, key);
+        let operation = steps::acquire(key, &marked, &sizes);
         // Armed before the request leaves: what is granted while nobody waits for the
         // answer any more must not be lost.
         let mut undo = Undo::arm(
@@ -90,7 +93,7 @@ impl Ask for Asker<'_> {
             }),
         );
         returns::send(context, &self.names);
-        let left_at = context.clock.now();
+        let given_back = companies.given_back(key, context.clock.now());
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
         let (asks, free) = match reply.await {
@@ -103,11 +106,15 @@ impl Ask for Asker<'_> {
         // No await from here on: each permit finds whom it is for, or goes back.
         undo.disarm();
         let now = context.clock.now();
-        context.markers.answered(&self.names.key, marked, now);
+        context.markers.answered(key, marked, now);
         let taken: i64 = sizes.iter().take(asks).map(|size| i64::from(*size)).sum();
-        let (key, was_free) = (&self.names.key, free.saturating_add(taken));
-        let companies = &context.companies;
-        companies.answered(key, left_at, now, was_free, asks > 0);
+        let asked = company::Asked {
+            given_back,
+            free: free.saturating_add(taken),
+            granted: asks > 0,
+            now,
+        };
+        companies.answered(key, asked);
         let sign = (free, companies.releases());
         let Some(others) = asks.checked_sub(1) else {
             return Ok(Answer::Later { within: None, sign });

@@ -74,17 +74,22 @@ pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
 }
 
 fn start(context: &Arc<Context>, names: &Names, permits: u32) -> Returning {
-    let others_wait = context.companies.anyone_stands(&names.key);
-    if !others_wait || context.backend.is_in_process() {
+    let in_process = context.backend.is_in_process();
+    let permits = match in_process {
+        true => permits,
+        false => {
+            let now = context.clock.now();
+            context.companies.pass_on(&names.key, permits, now)
+        }
+    };
+    if permits == 0 {
+        return Returning::PassedOn;
+    }
+    if in_process || !context.companies.anyone_stands(&names.key) {
         send(context, names);
         let sent = submit(context, names, permits.into());
         nudge(context, names);
         return Returning::Alone(sent);
-    }
-    let now = context.clock.now();
-    let permits = context.companies.pass_on(&names.key, permits, now);
-    if permits == 0 {
-        return Returning::PassedOn;
     }
     let (member, carrier) = loop {
         match context.batches.join(&names.key, permits) {
