@@ -9,6 +9,7 @@ pub(crate) mod backoff;
 pub(crate) mod company;
 mod hints;
 pub(crate) mod rounds;
+pub(crate) mod tenure;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turns;

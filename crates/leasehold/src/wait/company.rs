@@ -5,21 +5,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::clock::Moment;
 use crate::key::Key;
-
-/// How long a tenure is. Longer ones would hardly be faster, and others wait for the end.
-const TENURE: Duration = Duration::from_millis(10);
-/// For how long a process then leaves what it gives back to others: a waiter of Redisson
-/// beside the server asks half a millisecond after the message.
-const STAND_DOWN: Duration = Duration::from_millis(2);
-/// The same for others that are far away, or slow: each fourth time that nobody has taken
-/// anything.
-const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
+use crate::wait::tenure::{Asked, Tenure};
 
 /// Who stands in line for what, by name.
 #[derive(Default)]
@@ -58,23 +49,7 @@ impl Lines {
 struct Company {
     /// In the order they came.
     standing: VecDeque<Arc<Slot>>,
-    /// Nobody else listened when a release was published last.
-    alone: bool,
     tenure: Tenure,
-    /// How often we have stood down, and nobody has taken anything.
-    in_vain: u32,
-}
-
-/// Which of the processes that want a name have it for now.
-#[derive(Default)]
-enum Tenure {
-    /// Whoever asks first.
-    #[default]
-    Open,
-    /// This one, since a grant of the server: what is given back passes on in here.
-    Ours { since: Moment },
-    /// Others: what is given back goes to the server, and nobody of ours asks before that.
-    Others { until: Moment, given_back: i64 },
 }
 
 /// What one of them asks for.
@@ -143,37 +118,34 @@ impl Companies {
     /// A release was published; `alone` if nobody else was told.
     pub(crate) fn told(&self, key: &Key, alone: bool) {
         if let Some(company) = self.lines().known(key) {
-            company.alone = alone;
+            company.tenure.told(alone);
         }
     }
 
     /// Whether our own waiters need not leave the first ask to others: nobody else
     /// listens.
     pub(crate) fn alone(&self, key: &Key) -> bool {
-        self.lines().known(key).is_some_and(|company| company.alone)
+        let mut lines = self.lines();
+        lines
+            .known(key)
+            .is_some_and(|company| company.tenure.is_alone())
     }
 
     /// Before when our own waiters leave it to others to ask.
     pub(crate) fn not_before(&self, key: &Key, now: Moment) -> Option<Moment> {
-        match self.lines().known(key)?.tenure {
-            Tenure::Others { until, .. } if now < until => Some(until),
-            _ => None,
-        }
+        self.lines().known(key)?.tenure.not_before(now)
     }
 
     /// How much was given back while others had their tenure, if that is over: for
     /// [`answered`](Self::answered), and taken before the ask leaves.
     pub(crate) fn given_back(&self, key: &Key, now: Moment) -> Option<i64> {
-        match self.lines().known(key)?.tenure {
-            Tenure::Others { until, given_back } if now >= until => Some(given_back),
-            _ => None,
-        }
+        self.lines().known(key)?.tenure.given_back(now)
     }
 
     /// The server has answered an ask of this line, when so many were free.
     pub(crate) fn answered(&self, key: &Key, asked: Asked) {
         if let Some(company) = self.lines().known(key) {
-            company.answered(asked);
+            company.tenure.answered(&asked);
         }
     }
 
@@ -194,7 +166,7 @@ impl Companies {
     fn next_served(&self, key: &Key, permits: u32, now: Moment) -> Option<Arc<Slot>> {
         let mut lines = self.lines();
         let company = lines.known(key)?;
-        if !company.passes_on(permits, now) {
+        if !company.tenure.keeps(permits, now) {
             return None;
         }
         for slot in company.standing.iter().filter(|slot| slot.waits()) {
@@ -212,61 +184,6 @@ impl Companies {
 
     pub(crate) fn releases(&self) -> u64 {
         self.releases.load(Ordering::Relaxed)
-    }
-}
-
-/// An ask, and what was said to it.
-pub(crate) struct Asked {
-    /// What was given back before it left, if others have had their tenure.
-    pub(crate) given_back: Option<i64>,
-    /// So many were free when it came.
-    pub(crate) free: i64,
-    pub(crate) granted: bool,
-    /// When it was answered.
-    pub(crate) now: Moment,
-}
-
-impl Company {
-    fn answered(&mut self, asked: Asked) {
-        match (&self.tenure, asked.given_back) {
-            (Tenure::Others { .. }, Some(given_back)) => {
-                let in_vain = asked.free >= given_back;
-                self.in_vain = if in_vain {
-                    self.in_vain.wrapping_add(1)
-                } else {
-                    0
-                };
-                self.tenure = Tenure::Open;
-            }
-            (Tenure::Open, _) => {}
-            // It had left before they were to have theirs.
-            (Tenure::Ours { .. } | Tenure::Others { .. }, _) => return,
-        }
-        if asked.granted {
-            self.tenure = Tenure::Ours { since: asked.now };
-        }
-    }
-
-    /// Whether `permits` that come back stay in this process. The first that do not, because
-    /// its tenure is over, begin that of others.
-    fn passes_on(&mut self, permits: u32, now: Moment) -> bool {
-        match &mut self.tenure {
-            Tenure::Ours { since } if now.saturating_sub(*since) <= TENURE => return true,
-            Tenure::Ours { .. } if self.alone => self.tenure = Tenure::Open,
-            Tenure::Ours { .. } => {
-                let span = match self.in_vain % 4 {
-                    3 => LONG_STAND_DOWN,
-                    _ => STAND_DOWN,
-                };
-                self.tenure = Tenure::Others {
-                    until: now + span,
-                    given_back: permits.into(),
-                };
-            }
-            Tenure::Others { given_back, .. } => *given_back += i64::from(permits),
-            Tenure::Open => {}
-        }
-        false
     }
 }
 
@@ -341,12 +258,8 @@ impl Standing {
 mod tests {
     use super::*;
 
-    fn after(span: Duration) -> Moment {
-        Moment::from_millis(1000) + span
-    }
-
-    fn at_once() -> Moment {
-        after(Duration::ZERO)
+    fn now() -> Moment {
+        Moment::from_millis(1000)
     }
 
     /// A line of those who ask for so many, and that the server has granted something to.
@@ -355,24 +268,14 @@ mod tests {
         let key = Key::parse("x").expect("a name");
         let standing = sizes.iter().map(|permits| companies.join(&key, *permits));
         let standing = standing.collect();
-        asked(&companies, &key, at_once(), 1);
-        (companies, key, standing)
-    }
-
-    /// The line has asked, and got something if so many were free.
-    fn asked(companies: &Companies, key: &Key, when: Moment, free: i64) {
-        let given_back = companies.given_back(key, when);
-        answered(companies, key, given_back, when, free);
-    }
-
-    fn answered(companies: &Companies, key: &Key, before: Option<i64>, now: Moment, free: i64) {
         let asked = Asked {
-            given_back: before,
-            free,
-            granted: free > 0,
-            now,
+            given_back: None,
+            free: 1,
+            granted: true,
+            now: now(),
         };
-        companies.answered(key, asked);
+        companies.answered(&key, asked);
+        (companies, key, standing)
     }
 
     fn served(standing: &[Standing]) -> Vec<bool> {
@@ -382,16 +285,16 @@ mod tests {
     #[test]
     fn what_comes_back_passes_on_as_far_as_it_goes_round() {
         let (companies, key, standing) = line(&[1, 2, 1]);
-        assert_eq!(companies.pass_on(&key, 3, at_once()), 0);
+        assert_eq!(companies.pass_on(&key, 3, now()), 0);
         assert_eq!(served(&standing), [true, true, false]);
-        assert_eq!(companies.pass_on(&key, 3, at_once()), 2, "one is enough");
+        assert_eq!(companies.pass_on(&key, 3, now()), 2, "one is enough");
         assert_eq!(served(&standing), [false, false, true]);
     }
 
     #[test]
     fn who_asks_for_many_is_not_overtaken() {
         let (companies, key, standing) = line(&[1, 3, 1]);
-        assert_eq!(companies.pass_on(&key, 3, at_once()), 2);
+        assert_eq!(companies.pass_on(&key, 3, now()), 2);
         assert_eq!(served(&standing), [true, false, false]);
     }
 
@@ -399,95 +302,18 @@ mod tests {
     fn nothing_passes_on_to_who_has_gone() {
         let (companies, key, mut standing) = line(&[1, 1]);
         assert!(!standing.remove(0).leave());
-        assert_eq!(companies.pass_on(&key, 1, at_once()), 0);
+        assert_eq!(companies.pass_on(&key, 1, now()), 0);
         assert!(standing.remove(0).leave(), "it goes back");
-        assert_eq!(companies.pass_on(&key, 1, at_once()), 1);
-    }
-
-    #[test]
-    fn a_tenure_ends_with_a_release_and_then_others_have_theirs() {
-        let (companies, key, standing) = line(&[1, 1]);
-        assert_eq!(companies.pass_on(&key, 1, after(TENURE)), 0);
-        let over = after(TENURE) + Duration::from_millis(1);
-        assert_eq!(companies.not_before(&key, over), None, "nothing is free");
-        assert_eq!(companies.pass_on(&key, 1, over), 1);
-        let until = over + STAND_DOWN;
-        assert_eq!(companies.not_before(&key, over), Some(until));
-        // An ask that was on its way brings no new one, and a release no other end.
-        answered(&companies, &key, None, until, 1);
-        assert_eq!(companies.pass_on(&key, 1, over), 1);
-        assert_eq!(companies.not_before(&key, over), Some(until));
-        assert_eq!(companies.not_before(&key, until), None);
-        asked(&companies, &key, until, 2);
-        assert_eq!(companies.pass_on(&key, 1, until), 0);
-        assert_eq!(served(&standing), [true, true]);
-    }
-
-    /// For how long it stands down when its tenure is over.
-    fn stands_down(companies: &Companies, key: &Key, since: Moment) -> (Duration, Moment) {
-        let over = since + TENURE + Duration::from_millis(1);
-        assert_eq!(companies.pass_on(key, 1, over), 1);
-        let until = companies.not_before(key, over).expect("it stands down");
-        (until.saturating_sub(over), until)
-    }
-
-    #[test]
-    fn who_is_far_away_has_more_time_now_and_then() {
-        let (companies, key, _standing) = line(&[1]);
-        let mut since = at_once();
-        let mut spans = |free: i64| {
-            let (span, until) = stands_down(&companies, &key, since);
-            asked(&companies, &key, until, free);
-            since = until;
-            span
-        };
-        let in_vain: Vec<_> = (0..8).map(|_| spans(1)).collect();
-        let cycle = [STAND_DOWN, STAND_DOWN, STAND_DOWN, LONG_STAND_DOWN];
-        assert_eq!(in_vain, [cycle, cycle].concat());
-    }
-
-    #[test]
-    fn who_takes_something_is_near_enough() {
-        let (companies, key, _standing) = line(&[1]);
-        let mut since = at_once();
-        for round in 0..8 {
-            let (span, until) = stands_down(&companies, &key, since);
-            assert_eq!(span, STAND_DOWN, "round {round}");
-            asked(&companies, &key, until, 0);
-            asked(&companies, &key, until, 1);
-            since = until;
-        }
-    }
-
-    #[test]
-    fn what_comes_back_behind_an_ask_was_not_there_for_it() {
-        let (companies, key, _standing) = line(&[1]);
-        let mut since = at_once();
-        for round in 0..4 {
-            let (span, until) = stands_down(&companies, &key, since);
-            assert_eq!(span == LONG_STAND_DOWN, round == 3, "round {round}");
-            let before = companies.given_back(&key, until);
-            assert_eq!(companies.pass_on(&key, 5, until), 5);
-            answered(&companies, &key, before, until, 1);
-            since = until;
-        }
+        assert_eq!(companies.pass_on(&key, 1, now()), 1);
     }
 
     #[test]
     fn a_line_that_is_empty_for_a_moment_has_the_same_tenure() {
         let (companies, key, standing) = line(&[1]);
-        drop(
-            standing
-                .into_iter()
-                .map(|standing| standing.leave())
-                .collect::<Vec<_>>(),
-        );
+        assert!(!standing[0].leave());
         assert!(!companies.anyone_stands(&key));
-        let over = after(TENURE) + Duration::from_millis(1);
-        assert_eq!(companies.pass_on(&key, 1, over), 1);
-        let standing = companies.join(&key, 1);
-        assert_eq!(companies.not_before(&key, over), Some(over + STAND_DOWN));
-        drop(standing);
+        let _standing = companies.join(&key, 1);
+        assert_eq!(companies.pass_on(&key, 1, now()), 0);
     }
 
     #[test]
@@ -498,14 +324,5 @@ mod tests {
             companies.join(&key, 1).leave();
         }
         assert!(companies.lines().companies.len() < 2000);
-    }
-
-    #[test]
-    fn nobody_stands_down_for_nobody() {
-        let (companies, key, _standing) = line(&[1]);
-        companies.told(&key, true);
-        let over = after(TENURE + STAND_DOWN);
-        assert_eq!(companies.pass_on(&key, 1, over), 1);
-        assert_eq!(companies.not_before(&key, over), None);
     }
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use super::Semaphore;
 use super::permit::SemaphorePermit;
-use super::returns::{self, Asked, Names};
+use super::returns::{self, Granted, Names};
 use super::steps;
 use crate::backend::step::{Failure, Value};
 use crate::cleanup::Undo;
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::primitives::once;
-use crate::wait::company::{self, Standing};
+use crate::wait::company::Standing;
+use crate::wait::tenure::Asked;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -87,7 +88,7 @@ impl Ask for Asker<'_> {
         // answer any more must not be lost.
         let mut undo = Undo::arm(
             &context.cleanup,
-            Arc::new(Asked {
+            Arc::new(Granted {
                 names: self.names.clone(),
                 marker: marked.marker.clone(),
             }),
@@ -108,7 +109,7 @@ impl Ask for Asker<'_> {
         let now = context.clock.now();
         context.markers.answered(key, marked, now);
         let taken: i64 = sizes.iter().take(asks).map(|size| i64::from(*size)).sum();
-        let asked = company::Asked {
+        let asked = Asked {
             given_back,
             free: free.saturating_add(taken),
             granted: asks > 0,

@@ -1,4 +1,4 @@
-//! How permits are given back. While this process has its tenure (`wait/company.rs`), others
+//! How permits are given back. While this process has its tenure (`wait/tenure.rs`), others
 //! of it who wait get them at once; otherwise, when others wait, those that are given back in
 //! one turn of the scheduler go as one request: that is when they are many.
 
@@ -270,12 +270,12 @@ impl Return for Returned {
 }
 
 /// What an ask may have been granted.
-pub(super) struct Asked {
+pub(super) struct Granted {
     pub(super) names: Names,
     pub(super) marker: String,
 }
 
-impl Return for Asked {
+impl Return for Granted {
     fn key(&self) -> &Key {
         &self.names.key
     }
