@@ -3,6 +3,7 @@
 
 pub(crate) mod batches;
 pub(crate) mod markers;
+pub(crate) mod sweep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -53,11 +53,7 @@ impl Deadline {
     }
 
     pub(crate) fn has_passed(self, clock: Clock) -> bool {
-        match self {
-            Self::Now => true,
-            Self::At(moment) => clock.now() >= moment,
-            Self::Never => false,
-        }
+        self.comes_before(clock.now())
     }
 
     fn comes_before(self, other: Moment) -> bool {

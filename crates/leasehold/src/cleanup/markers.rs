@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::sweep::Sweep;
 use crate::clock::Moment;
 use crate::key::Key;
 
@@ -56,7 +57,7 @@ pub(crate) struct Markers {
 #[derive(Default)]
 struct Answered {
     names: HashMap<Key, VecDeque<(Moment, String)>>,
-    since_sweep: usize,
+    sweep: Sweep,
 }
 
 impl Markers {
@@ -86,10 +87,9 @@ impl Markers {
         let mut table = self.table();
         let markers = table.names.entry(key.clone()).or_default();
         markers.push_back((now, marked.marker));
-        table.since_sweep += 1;
         // Names that are used no more; their markers end by themselves.
-        if table.since_sweep > 1024.max(table.names.len() / 2) {
-            table.since_sweep = 0;
+        let len = table.names.len();
+        if table.sweep.is_due(len) {
             table.names.retain(|_, markers| {
                 markers.retain(|(since, _)| now.saturating_sub(*since) < MARKER_LIFE);
                 !markers.is_empty()

@@ -67,11 +67,11 @@ pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64
     if free <= 0 {
         return NOBODY_KNOWS;
     }
-    let listeners = keyspace.publish(channel, free.to_string().as_bytes());
+    keyspace.publish(channel, free.to_string().as_bytes());
     for _ in 1..more.min(64) {
         keyspace.publish(channel, b"0");
     }
-    listeners
+    keyspace.listeners(channel)
 }
 
 /// The number of those who were told can't be known.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::cleanup::sweep::Sweep;
 use crate::clock::Moment;
 use crate::key::Key;
 use crate::wait::tenure::{Asked, Tenure};
@@ -24,18 +25,15 @@ pub(crate) struct Companies {
 #[derive(Default)]
 struct Lines {
     companies: HashMap<Key, Company>,
-    new_since_sweep: usize,
+    sweep: Sweep,
 }
 
 impl Lines {
     fn of(&mut self, key: &Key) -> &mut Company {
-        if !self.companies.contains_key(key) {
-            self.new_since_sweep += 1;
-            if self.new_since_sweep > 1024.max(self.companies.len() / 2) {
-                self.new_since_sweep = 0;
-                self.companies
-                    .retain(|_, company| !company.standing.is_empty());
-            }
+        let is_new = !self.companies.contains_key(key);
+        if is_new && self.sweep.is_due(self.companies.len()) {
+            self.companies
+                .retain(|_, company| !company.standing.is_empty());
         }
         self.companies.entry(key.clone()).or_default()
     }

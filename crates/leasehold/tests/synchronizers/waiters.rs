@@ -16,6 +16,14 @@ fn client(server: &Embedded) -> (Client, leasehold::testing::Network) {
     (client, network)
 }
 
+/// A server with a semaphore of so many, and who is beside all networks.
+async fn semaphore_of(permits: u32) -> (Embedded, Semaphore) {
+    let server = Embedded::new();
+    let semaphore = server.client().semaphore("x");
+    semaphore.try_set_permits(permits).await.unwrap();
+    (server, semaphore)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_thousand_waiters_for_a_latch_share_the_asks() {
     let server = Embedded::new();
@@ -36,18 +44,14 @@ async fn a_thousand_waiters_for_a_latch_share_the_asks() {
     assert!((9..=20).contains(&polls), "{polls} asks in ten seconds");
     let before = network.requests();
     assert_eq!(opens.count_down_by(3).await.unwrap(), 0);
-    while let Some(done) = waiters.join_next().await {
-        done.unwrap();
-    }
+    waiters.join_all().await;
     let asks = network.requests() - before;
     assert!(asks <= 2, "{asks} asks when it opened");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_release_costs_each_process_two_asks_at_most_however_many_wait() {
-    let server = Embedded::new();
-    let semaphore = server.client().semaphore("x");
-    semaphore.try_set_permits(1).await.unwrap();
+    let (server, semaphore) = semaphore_of(1).await;
     semaphore.drain().await.unwrap();
     let clients: Vec<_> = (0..3).map(|_| client(&server)).collect();
     let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
@@ -84,9 +88,7 @@ async fn a_release_costs_each_process_two_asks_at_most_however_many_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_of_all_sizes_are_served_in_their_order_without_a_lost_wake_up() {
-    let server = Embedded::new();
-    let semaphore = server.client().semaphore("x");
-    semaphore.try_set_permits(10).await.unwrap();
+    let (server, semaphore) = semaphore_of(10).await;
     semaphore.drain().await.unwrap();
     let (client, _network) = client(&server);
     let sizes: Vec<u32> = (0..60).map(|n| [7, 1, 3, 1, 10, 2][n % 6]).collect();
@@ -112,9 +114,7 @@ async fn waiters_of_all_sizes_are_served_in_their_order_without_a_lost_wake_up()
 
 #[tokio::test(start_paused = true)]
 async fn within_a_turn_permits_pass_on_without_a_request() {
-    let server = Embedded::new();
-    let semaphore = server.client().semaphore("x");
-    semaphore.try_set_permits(4).await.unwrap();
+    let (server, semaphore) = semaphore_of(4).await;
     let (client, network) = client(&server);
     let before = network.requests();
     let mut tasks = tokio::task::JoinSet::new();
@@ -125,9 +125,7 @@ async fn within_a_turn_permits_pass_on_without_a_request() {
             permit.release().await.unwrap();
         });
     }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
-    }
+    tasks.join_all().await;
     let requests = network.requests() - before;
     assert!(requests <= 8, "{requests} requests of 200 tasks");
     assert_eq!(semaphore.available_permits().await.unwrap(), 4);
@@ -153,9 +151,7 @@ struct Busy {
 impl Busy {
     /// How long another process that is so far from the server waits at most.
     async fn longest_wait_at(&self, distance: Duration) -> Duration {
-        let server = Embedded::new();
-        let semaphore = server.client().semaphore("x");
-        semaphore.try_set_permits(self.permits).await.unwrap();
+        let (server, _) = semaphore_of(self.permits).await;
         let ((busy, near), (one, far)) = (client(&server), client(&server));
         near.on_request(|_| Fate::default());
         far.on_request(move |_| Fate::delivered(distance, distance));
@@ -209,9 +205,7 @@ async fn beside_a_busy_process_another_process_has_its_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn what_passes_on_to_the_first_in_line_does_not_wait_for_a_message() {
-    let server = Embedded::new();
-    let semaphore = server.client().semaphore("x");
-    semaphore.try_set_permits(1).await.unwrap();
+    let (server, _) = semaphore_of(1).await;
     let (client, network) = client(&server);
     network.on_message(|_| None);
     let semaphore = client.semaphore("x").poll_cap(HOUR);

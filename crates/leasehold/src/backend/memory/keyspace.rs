@@ -163,9 +163,12 @@ impl Keyspace {
         }
     }
 
-    /// Says how many connections hear it.
-    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) -> i64 {
+    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) {
         self.published.push((channel.to_vec(), message.to_vec()));
+    }
+
+    /// How many connections hear what is published there.
+    pub(crate) fn listeners(&self, channel: &[u8]) -> i64 {
         let channel = String::from_utf8_lossy(channel);
         self.audience.as_ref().map_or(0, |count| count(&channel))
     }

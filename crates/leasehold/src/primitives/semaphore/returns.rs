@@ -46,7 +46,7 @@ pub(super) async fn release(
 ) -> Result<(), Failure> {
     match start(context, names, permits) {
         Returning::PassedOn => Ok(()),
-        Returning::Alone(sent) => follow(context, names, sent).await,
+        Returning::Alone(sent) => follow(context, &names.key, sent).await,
         Returning::Together(member) => match member.ending().await {
             Some(ending) => ending,
             None => Err(Failure::runtime_stopped(context.backend.address())),
@@ -60,11 +60,11 @@ pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
         return;
     };
     let is_here = matches!(sent.reply, Reply::Ready(_));
-    let (context, names) = (Arc::clone(context), names.clone());
+    let (context, key) = (Arc::clone(context), names.key.clone());
     let cleanup = Arc::clone(&context.cleanup);
     let followed = async move {
-        let ended = follow(&context, &names, sent).await;
-        tell_if_final(&names.key, &ended);
+        let ended = follow(&context, &key, sent).await;
+        tell_if_final(&key, &ended);
     };
     if is_here {
         followed.now_or_never();
@@ -110,7 +110,7 @@ async fn carry(context: Arc<Context>, names: Names, mut carrier: Carrier) {
         nudge(&context, &names);
     }
     if let Some(sent) = carrier.sent() {
-        let ended = follow(&context, &names, sent).await;
+        let ended = follow(&context, &names.key, sent).await;
         // Not everybody in it may wait for the end.
         tell_if_final(&names.key, &ended);
         carrier.end(ended);
@@ -160,8 +160,7 @@ fn nudge(context: &Context, names: &Names) {
 }
 
 /// Sees it through: dropped, or without a reply, it ends in the background.
-async fn follow(context: &Context, names: &Names, sent: Sent) -> Result<(), Failure> {
-    let key = &names.key;
+async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure> {
     let returned = Returned {
         key: key.clone(),
         operation: sent.operation.clone(),
