@@ -58,7 +58,7 @@ impl Wish<'_> {
             lock = lock.max_hold(Duration::from_millis(limit_ms));
         }
         if let Some(lease_ms) = self.turn.fixed_lease_ms {
-            lock = lock.lease(Duration::from_millis(lease_ms));
+            lock = lock.fixed_lease(Duration::from_millis(lease_ms));
         }
         Box::new(lock)
     }

@@ -23,7 +23,7 @@ async fn main() -> Result<()> {
 
     let first = lock
         .clone()
-        .lease(Duration::from_millis(200))
+        .fixed_lease(Duration::from_millis(200))
         .acquire()
         .await?;
     println!("the first holder has token {}", first.token());

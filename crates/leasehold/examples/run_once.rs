@@ -36,7 +36,7 @@ async fn main() -> Result<()> {
 
 async fn minute_has_come(client: Client, machine: u32) -> Result<()> {
     // Renewed while the job runs, however long that takes.
-    let lock = client.lock("nightly").lease(NOT_AGAIN_WITHIN).renewed(true);
+    let lock = client.lock("nightly").lease(NOT_AGAIN_WITHIN);
     let Some(guard) = lock.try_acquire().await? else {
         println!("machine {machine}: another one has it");
         return Ok(());

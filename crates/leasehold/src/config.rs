@@ -122,8 +122,12 @@ impl Terms {
 /// building a handle can't fail.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) lease: Duration,
-    pub(crate) renewed: bool,
+    /// The client's lease, for holds that no other was set for.
+    pub(crate) default_lease: Duration,
+    /// Of renewed holds.
+    pub(crate) lease: Option<Duration>,
+    /// Of holds that are not renewed; then the others are not set.
+    pub(crate) fixed_lease: Option<Duration>,
     pub(crate) renew_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
@@ -132,10 +136,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(lease: Duration) -> Self {
+    pub(crate) fn new(default_lease: Duration) -> Self {
         Self {
-            lease,
-            renewed: true,
+            default_lease,
+            lease: None,
+            fixed_lease: None,
             renew_every: None,
             max_hold: None,
             strategy: WaitStrategy::PubSub,
@@ -149,40 +154,83 @@ impl Settings {
         check_span("poll cap", self.poll_cap, Duration::from_millis(1), "", key)
     }
 
+    /// How long a hold lasts if nothing renews it.
+    pub(crate) fn lease(&self) -> Duration {
+        self.fixed_lease
+            .or(self.lease)
+            .unwrap_or(self.default_lease)
+    }
+
+    /// Takes over the terms of a hold that is there.
+    pub(crate) fn take(&mut self, terms: Terms) {
+        let lease = Some(terms.lease);
+        (self.lease, self.fixed_lease) = match terms.renew_every {
+            Some(_) => (lease, None),
+            None => (None, lease),
+        };
+        self.renew_every = terms.renew_every;
+        self.max_hold = terms.max_hold;
+    }
+
     /// The terms of a new hold, after a check of every value.
     pub(crate) fn terms(&self, key: &Key) -> Result<Terms> {
-        let (least, note) = if self.renewed {
-            (MIN_RENEWED_LEASE, " for a renewed one")
-        } else {
-            (MIN_LEASE, "")
-        };
-        check_span("lease", self.lease, least, note, key)?;
-        let least = Duration::from_millis(1);
-        if let Some(period) = self.renew_every {
-            check_span("renewal period", period, least, "", key)?;
-            if period > self.lease / 2 {
-                return Err(misuse(
-                    key,
-                    format!(
-                        "a renewal period of {period:?} for `{key}` is over half of the lease of {:?}; \
-                         one missed renewal would lose the lock: renew more often or set a longer lease",
-                        self.lease
-                    ),
-                ));
+        let lease = self.lease();
+        let renew_every = match self.fixed_lease {
+            Some(_) => {
+                self.check_fixed(key)?;
+                check_span("lease", lease, MIN_LEASE, "", key)?;
+                None
             }
-        }
+            None => {
+                check_span("lease", lease, MIN_RENEWED_LEASE, " for a renewed one", key)?;
+                Some(self.renewal_period(lease, key)?)
+            }
+        };
+        let least = Duration::from_millis(1);
         if let Some(span) = self.max_hold {
             check_span("maximum hold", span, least, "", key)?;
         }
         check_span("poll cap", self.poll_cap, least, "", key)?;
         Ok(Terms {
-            lease: self.lease,
-            renew_every: self
-                .renewed
-                .then(|| self.renew_every.unwrap_or(self.lease / 3)),
+            lease,
+            renew_every,
             remind_every: None,
             max_hold: self.max_hold,
         })
+    }
+
+    /// A handle with a fixed lease has no setting that only a renewed hold can keep.
+    fn check_fixed(&self, key: &Key) -> Result<()> {
+        let (what, span) = match (self.lease, self.renew_every) {
+            (Some(lease), _) => ("a lease that is renewed", lease),
+            (None, Some(period)) => ("a renewal period", period),
+            (None, None) => return Ok(()),
+        };
+        let fixed = self.lease();
+        Err(misuse(
+            key,
+            format!(
+                "the handle for `{key}` has both a fixed lease of {fixed:?}, which is never renewed, \
+                 and {what} of {span:?}; set one of them"
+            ),
+        ))
+    }
+
+    fn renewal_period(&self, lease: Duration, key: &Key) -> Result<Duration> {
+        let Some(period) = self.renew_every else {
+            return Ok(lease / 3);
+        };
+        check_span("renewal period", period, Duration::from_millis(1), "", key)?;
+        if period > lease / 2 {
+            return Err(misuse(
+                key,
+                format!(
+                    "a renewal period of {period:?} for `{key}` is over half of the lease of {lease:?}; \
+                     one missed renewal would lose the lock: renew more often or set a longer lease"
+                ),
+            ));
+        }
+        Ok(period)
     }
 }
 

@@ -155,7 +155,7 @@ fn a_dropped_guard_has_released_when_the_drop_returns() {
 #[test]
 fn the_reason_of_a_loss_can_be_waited_for() {
     let client = Client::embedded();
-    let guard = client.lock("x").lease(LEASE).acquire().unwrap();
+    let guard = client.lock("x").fixed_lease(LEASE).acquire().unwrap();
     assert_eq!(guard.lost_within(Duration::from_millis(1)), None);
     assert_eq!(guard.lost_within(SOON), Some(LossReason::Expired));
     assert_eq!(guard.extend(LEASE).unwrap_err().kind(), ErrorKind::Lost);
@@ -173,7 +173,7 @@ fn the_rest_of_the_methods_forward() {
     assert_eq!(lock.inspect().unwrap().holders.len(), 1);
     assert!(lock.force_unlock().unwrap());
     drop(guard);
-    lock.clone().lease(LEASE).acquire().unwrap().forget();
+    lock.clone().fixed_lease(LEASE).acquire().unwrap().forget();
     assert!(lock.is_locked().unwrap());
     client.close();
     assert_eq!(lock.acquire().unwrap_err().kind(), ErrorKind::Misuse);

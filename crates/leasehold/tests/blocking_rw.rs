@@ -44,7 +44,7 @@ fn a_thread_that_writes_reads_inside_and_downgrades() {
 #[test]
 fn a_guard_that_was_not_upgraded_comes_back() {
     let client = Client::embedded();
-    let lock = client.rw_lock("x").lease(Duration::from_secs(20));
+    let lock = client.rw_lock("x").fixed_lease(Duration::from_secs(20));
     let (owner, other) = (client.owner(), client.owner());
     let beside = lock.owned_by(&other).read().unwrap();
     let reading = lock.owned_by(&owner).read().unwrap();

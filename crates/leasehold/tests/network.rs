@@ -344,7 +344,7 @@ async fn the_maximum_hold_time_of_a_re_entry_goes_with_its_guard() {
     let short = lock.clone().max_hold(2000 * MS);
     short.acquire().await.unwrap().release().await.unwrap();
     // One that fails leaves nothing either.
-    let (failing, asks) = (std::sync::Arc::new(()), short.lease(60_000 * MS));
+    let (failing, asks) = (std::sync::Arc::new(()), short.fixed_lease(60_000 * MS));
     let watched = std::sync::Arc::downgrade(&failing);
     network.on_request(move |_| match watched.upgrade() {
         Some(_) => Fate::default().reply_lost(),
@@ -374,7 +374,12 @@ async fn a_renewed_hold_that_was_extended_is_renewed_on() {
 async fn an_extension_whose_answer_comes_after_the_deadline_is_none() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
-    let guard = client.lock("x").lease(200 * MS).acquire().await.unwrap();
+    let guard = client
+        .lock("x")
+        .fixed_lease(200 * MS)
+        .acquire()
+        .await
+        .unwrap();
     network.on_request(takes(150 * MS));
     let error = guard.extend(60_000 * MS).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
@@ -388,7 +393,7 @@ async fn a_subscription_is_not_taken_for_confirmed_by_the_one_before_it() {
     // The first arrives when its listener has long been gone.
     let mut times = [600 * MS, 300 * MS].into_iter();
     network.on_subscription(move |_| times.next().unwrap_or_default());
-    let held = server.client().lock("x").lease(3600 * 1000 * MS);
+    let held = server.client().lock("x").fixed_lease(3600 * 1000 * MS);
     let held = held.acquire().await.unwrap();
     let lock = client.lock("x").poll_cap(3600 * 1000 * MS);
     assert!(lock.try_acquire_for(50 * MS).await.unwrap().is_none());
@@ -454,7 +459,7 @@ async fn a_majority_whose_clients_have_been_closed_is_misuse() {
 async fn a_maximum_hold_time_that_ends_in_an_outage_frees_the_lock_behind_it() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
-    let lock = client.lock("x").lease(3600 * 1000 * MS);
+    let lock = client.lock("x").fixed_lease(3600 * 1000 * MS);
     let guard = lock.max_hold(500 * MS).acquire().await.unwrap();
     network.refuse(true);
     network.cut();

@@ -51,7 +51,7 @@ pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Box<dyn AnyL
         lock = lock.max_hold(Duration::from_millis(limit_ms));
     }
     if let Some(lease_ms) = wish.turn.fixed_lease_ms {
-        lock = lock.lease(Duration::from_millis(lease_ms));
+        lock = lock.fixed_lease(Duration::from_millis(lease_ms));
     }
     if wish.turn.way >= 192 {
         lock = lock.prefer_writers(false);

@@ -20,9 +20,9 @@ macro_rules! setters {
 macro_rules! lease_setters {
     ($twin:ident) => {
         $crate::blocking::setters::setters! { $twin:
-            "Sets a fixed lease" lease(lease: std::time::Duration);
-            "Sets whether holds are renewed" renewed(renewed: bool);
-            "Sets how often they are" renew_every(period: std::time::Duration);
+            "Sets the lease of renewed holds" lease(lease: std::time::Duration);
+            "Sets a fixed lease" fixed_lease(lease: std::time::Duration);
+            "Sets how often holds are renewed" renew_every(period: std::time::Duration);
             "Sets how long a hold may last" max_hold(limit: std::time::Duration);
         }
     };

@@ -68,7 +68,7 @@ pub use red::{Red, RedLock};
 ///     // now or not at all; dropping the guard releases it in the background
 ///     drop(guard);
 /// }
-/// let short = lock.lease(Duration::from_secs(10)); // a fixed lease, not renewed
+/// let short = lock.fixed_lease(Duration::from_secs(10)); // a fixed lease, not renewed
 /// let guard = short.try_acquire_for(Duration::from_secs(2)).await?;
 /// assert!(guard.is_some());
 /// # Ok(())
@@ -118,10 +118,7 @@ impl<K: kind::Named> Lock<K> {
 
     /// The same lock, on the terms of a hold that is there.
     pub(super) fn on_terms(mut self, terms: Terms) -> Self {
-        self.settings.lease = terms.lease;
-        self.settings.renewed = terms.renew_every.is_some();
-        self.settings.renew_every = terms.renew_every;
-        self.settings.max_hold = terms.max_hold;
+        self.settings.take(terms);
         self
     }
 

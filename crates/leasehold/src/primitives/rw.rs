@@ -112,17 +112,21 @@ impl RwLock {
         }
     }
 
-    /// Sets a fixed lease: see [`Lock::lease`].
-    #[doc(alias = "leaseTime")]
+    /// Sets the lease of renewed holds: see [`Lock::lease`].
+    #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.each(|lock| lock.lease(lease), |lock| lock.lease(lease))
     }
 
-    /// Sets whether holds are renewed: see [`Lock::renewed`].
+    /// Sets a fixed lease: see [`Lock::fixed_lease`].
+    #[doc(alias = "leaseTime")]
     #[must_use]
-    pub fn renewed(self, renewed: bool) -> Self {
-        self.each(|lock| lock.renewed(renewed), |lock| lock.renewed(renewed))
+    pub fn fixed_lease(self, lease: Duration) -> Self {
+        self.each(
+            |lock| lock.fixed_lease(lease),
+            |lock| lock.fixed_lease(lease),
+        )
     }
 
     /// Sets how often holds are renewed at least: see [`Lock::renew_every`].

@@ -4,36 +4,39 @@
 /// How a hold lasts, for a handle whose acquires give holds.
 macro_rules! lease_setters {
     ($(#[$max_hold:meta])*) => {
+        /// Sets the lease of renewed holds: how long a hold outlasts a process that is
+        /// killed. It is renewed in the background until it is released.
+        ///
+        /// At least 100 ms, at most 2^53 ms. Without this call the lease is the client's
+        /// (30 s). Not together with [`fixed_lease`](Self::fixed_lease).
+        #[doc(alias = "lockWatchdogTimeout")]
+        #[must_use]
+        pub fn lease(mut self, lease: Duration) -> Self {
+            self.settings.lease = Some(lease);
+            self
+        }
+
         /// Sets a fixed lease: how long a hold lasts. It is not renewed, and ends by
         /// itself if it is not released.
         ///
-        /// At least 10 ms (100 ms when renewed), at most 2^53 ms. Without this call the
-        /// lease is the client's (30 s) and is renewed.
+        /// At least 10 ms, at most 2^53 ms. The order of the setters makes no difference:
+        /// a handle that has a fixed lease and a [`lease`](Self::lease) or a
+        /// [`renew_every`](Self::renew_every) as well says so when it is used
+        /// ([`Misuse`](crate::ErrorKind::Misuse)).
         #[doc(alias = "leaseTime")]
         #[must_use]
-        pub fn lease(mut self, lease: Duration) -> Self {
-            self.settings.lease = lease;
-            self.settings.renewed = false;
+        pub fn fixed_lease(mut self, lease: Duration) -> Self {
+            self.settings.fixed_lease = Some(lease);
             self
         }
 
-        /// Sets whether a hold is renewed in the background until it is released. On
-        /// by default; [`lease`](Self::lease) turns it off, so that a renewed hold with
-        /// a lease of its own is `.lease(secs(5)).renewed(true)`.
-        #[doc(alias = "lockWatchdogTimeout")]
-        #[must_use]
-        pub fn renewed(mut self, renewed: bool) -> Self {
-            self.settings.renewed = renewed;
-            self
-        }
-
-        /// Sets how often a hold is renewed, and turns renewal on. A third of the lease
-        /// by default, at least 1 ms, at most half the lease. A renewal comes up to a fifth
-        /// of that earlier, so that many holds are not renewed in one burst.
+        /// Sets how often a hold is renewed. A third of the lease by default, at least
+        /// 1 ms, at most half the lease. A renewal comes up to a fifth of that earlier, so
+        /// that many holds are not renewed in one burst. Not together with
+        /// [`fixed_lease`](Self::fixed_lease).
         #[must_use]
         pub fn renew_every(mut self, period: Duration) -> Self {
             self.settings.renew_every = Some(period);
-            self.settings.renewed = true;
             self
         }
 

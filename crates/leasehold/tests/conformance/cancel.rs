@@ -209,7 +209,7 @@ async fn calls_on_a_guard() {
     })
     .await;
     at_each_point(&place, &client, async |n| {
-        let lock = lock_of(&client, "x").lease(Duration::from_millis(100));
+        let lock = lock_of(&client, "x").fixed_lease(Duration::from_millis(100));
         let guard = lock.acquire().await.unwrap();
         let dropped = drop_after(n, guard.lost()).await;
         drop(guard);

@@ -67,7 +67,7 @@ async fn acquires_while_a_member_is_held() {
     let (client, other) = (place.client().await, place.client().await);
     let mut points = 0;
     for name in ["a", "b", "c"] {
-        let lock = multi(&client).lease(Duration::from_secs(30));
+        let lock = multi(&client).fixed_lease(Duration::from_secs(30));
         points += at_each_point(&place, &client, async |n| {
             let guard = other.lock(name).acquire().await.unwrap();
             let release = released_soon(guard, &client);

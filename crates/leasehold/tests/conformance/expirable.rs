@@ -87,7 +87,7 @@ async fn a_waiter_gets_a_permit_whose_lease_ends_without_a_message() {
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = semaphore(&ours, 2).await;
     semaphore
-        .lease(LEASE)
+        .fixed_lease(LEASE)
         .acquire_many(2)
         .await
         .unwrap()
@@ -153,7 +153,12 @@ async fn a_permit_with_a_fixed_lease_is_lost_at_its_end_and_can_be_extended() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 1).await;
-    let permit = semaphore.clone().lease(LEASE).acquire().await.unwrap();
+    let permit = semaphore
+        .clone()
+        .fixed_lease(LEASE)
+        .acquire()
+        .await
+        .unwrap();
     permit.extend(LEASE * 3).await.unwrap();
     let before = permit.valid_until();
     permit.extend(LEASE).await.unwrap();
@@ -178,7 +183,12 @@ async fn by_its_id_a_permit_is_looked_at_changed_and_released_once() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 4).await;
-    let permits = semaphore.clone().lease(HOUR).acquire_many(3).await.unwrap();
+    let permits = semaphore
+        .clone()
+        .fixed_lease(HOUR)
+        .acquire_many(3)
+        .await
+        .unwrap();
     let ids = permits.ids().to_vec();
     permits.forget();
     let LeaseLeft::Left(left) = semaphore.lease_left(ids[0]).await.unwrap() else {
@@ -210,7 +220,11 @@ async fn thousands_of_permits_whose_leases_ended_together_all_come_back() {
     let client = place.client().await;
     let semaphore = semaphore(&client, 4000).await;
     for _ in 0..4 {
-        let thousand = semaphore.clone().lease(LEASE).acquire_many(1000).await;
+        let thousand = semaphore
+            .clone()
+            .fixed_lease(LEASE)
+            .acquire_many(1000)
+            .await;
         thousand.unwrap().forget();
     }
     eventually("all are back", async || {
@@ -305,7 +319,7 @@ async fn what_can_be_no_permit_is_refused_before_anything_is_sent() {
         semaphore.set_permits(1 << 31).await,
         semaphore
             .clone()
-            .lease(Duration::ZERO)
+            .fixed_lease(Duration::ZERO)
             .acquire()
             .await
             .map(drop),

@@ -221,10 +221,10 @@ async fn a_lease_that_ends_hands_over_to_the_head() {
     let (ours, theirs) = (place.client().await, place.client().await);
     // The end of a lease is told to nobody: who has found the lock free, and another's
     // turn, looks again after its poll cap.
-    let lock_at = |client| lock_of(client).lease(LEASE).poll_cap(LEASE);
+    let lock_at = |client| lock_of(client).fixed_lease(LEASE).poll_cap(LEASE);
     let lock = lock_at(&ours);
     // Long enough for three to come, also on a busy machine.
-    let first = lock.clone().lease(LEASE * 4);
+    let first = lock.clone().fixed_lease(LEASE * 4);
     first.acquire().await.unwrap().forget();
     let tasks = [
         waiter(&lock).await,

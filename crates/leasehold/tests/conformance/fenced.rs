@@ -105,7 +105,7 @@ async fn a_lost_holder_keeps_its_token_and_the_next_one_has_a_greater() {
     let (ours, theirs) = (place.client().await, place.client().await);
     let first = ours
         .fenced_lock("x")
-        .lease(LEASE / 4)
+        .fixed_lease(LEASE / 4)
         .acquire()
         .await
         .unwrap();

@@ -98,7 +98,7 @@ async fn a_dead_holders_values_are_free_after_its_lease_and_leave_nothing() {
     let (ours, theirs) = (place.client().await, place.client().await);
     // Another hold keeps the group itself alive.
     let other = ours.group_lock("g", ["z"]).acquire().await.unwrap();
-    let dead = ours.group_lock("g", ["a", "b"]).lease(LEASE / 4);
+    let dead = ours.group_lock("g", ["a", "b"]).fixed_lease(LEASE / 4);
     dead.acquire().await.unwrap().forget();
     let lock = theirs.group_lock("g", ["b"]).poll_cap(HOUR);
     let guard = lock.acquire().await.unwrap();
@@ -122,7 +122,7 @@ async fn what_dead_holders_left_in_a_busy_group_is_swept() {
     let busy = client.group_lock("g", ["busy"]).acquire().await.unwrap();
     for n in 0..40 {
         let value = format!("dead {n}");
-        let dead = client.group_lock("g", [value]).lease(LEASE / 6);
+        let dead = client.group_lock("g", [value]).fixed_lease(LEASE / 6);
         dead.acquire().await.unwrap().forget();
     }
     let last = client.group_lock("g", ["dead 39"]);
@@ -159,14 +159,14 @@ async fn a_renewed_hold_outlives_many_leases_and_a_short_one_cuts_nobodys() {
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let long = client
         .group_lock("g", ["l"])
-        .lease(HOUR)
+        .fixed_lease(HOUR)
         .acquire()
         .await
         .unwrap();
     let guard = client.group_lock("g", ["a", "b"]).acquire().await.unwrap();
     assert!(tokio::time::timeout(LEASE * 4, guard.lost()).await.is_err());
     guard.release().await.unwrap();
-    let short = client.group_lock("g", ["a"]).lease(LEASE / 6);
+    let short = client.group_lock("g", ["a"]).fixed_lease(LEASE / 6);
     short.acquire().await.unwrap().forget();
     let Ttl::Left(left) = client.group_lock("g", ["l"]).remaining_ttl().await.unwrap() else {
         panic!("not held");
@@ -206,7 +206,7 @@ async fn one_value_lost_is_the_whole_lost_and_the_holder_learns_which() {
 
     let guard = client
         .group_lock("h", ["a", "b"])
-        .lease(HOUR)
+        .fixed_lease(HOUR)
         .acquire()
         .await
         .unwrap();
@@ -316,10 +316,10 @@ async fn no_values_and_too_many_are_misuse() {
 async fn what_a_dead_holder_left_does_not_outlive_its_lease() {
     let place = place();
     let client = place.client().await;
-    let long = client.group_lock("g", ["a"]).lease(HOUR);
+    let long = client.group_lock("g", ["a"]).fixed_lease(HOUR);
     let long = long.acquire().await.unwrap();
     // The lease of the group is the longest one of its holders.
-    let dead = client.group_lock("g", ["b"]).lease(LEASE);
+    let dead = client.group_lock("g", ["b"]).fixed_lease(LEASE);
     dead.acquire().await.unwrap().forget();
     long.release().await.unwrap();
     place.is_clean(&[&client]).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, ErrorKind, WaitStrategy};
+use leasehold::{BackOff, ErrorKind, Kind, Lock, MultiLock, WaitStrategy};
 
 use super::place;
 
@@ -70,11 +70,11 @@ async fn spans_out_of_range_are_refused_before_anything_is_sent() {
     let lock = || client.lock("orders:42");
     let (ms, too_long) = (Duration::from_millis, Duration::from_millis((1 << 53) + 1));
     for (bad, says) in [
-        (lock().lease(Duration::ZERO), "lease of 0ns"),
-        (lock().lease(ms(9)), "minimum of 10ms"),
-        (lock().lease(ms(99)).renewed(true), "minimum of 100ms"),
-        (lock().lease(too_long), "2^53"),
-        (lock().lease(Duration::MAX), "2^53"),
+        (lock().fixed_lease(Duration::ZERO), "lease of 0ns"),
+        (lock().fixed_lease(ms(9)), "minimum of 10ms"),
+        (lock().lease(ms(99)), "minimum of 100ms"),
+        (lock().fixed_lease(too_long), "2^53"),
+        (lock().fixed_lease(Duration::MAX), "2^53"),
         (lock().renew_every(Duration::ZERO), "renewal period"),
         (lock().renew_every(ms(20_000)), "half"),
         (lock().max_hold(Duration::ZERO), "maximum hold"),
@@ -101,6 +101,67 @@ async fn spans_out_of_range_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
+async fn the_order_of_the_setters_makes_no_difference() {
+    let place = place();
+    let client = place.client().await;
+    let (lease, period) = (Duration::from_secs(5), Duration::from_secs(1));
+    let lock = || client.lock("x");
+    for (lock, is_renewed) in [
+        (lock(), true),
+        (lock().lease(lease), true),
+        (lock().lease(lease).renew_every(period), true),
+        (lock().renew_every(period).lease(lease), true),
+        (lock().fixed_lease(lease), false),
+    ] {
+        let guard = lock.acquire().await.unwrap();
+        let renewed_holds = client.activity().renewed_holds;
+        assert_eq!(renewed_holds, usize::from(is_renewed), "{lock:?}");
+        guard.release().await.unwrap();
+    }
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_and_what_only_a_renewed_hold_can_keep_are_refused_together() {
+    fn all_ways<K: Kind>(lock: &Lock<K>) -> [Lock<K>; 4] {
+        let (secs, lock) = (Duration::from_secs, || lock.clone());
+        [
+            lock().fixed_lease(secs(5)).lease(secs(6)),
+            lock().lease(secs(6)).fixed_lease(secs(5)),
+            lock().fixed_lease(secs(5)).renew_every(secs(1)),
+            lock().renew_every(secs(1)).fixed_lease(secs(5)),
+        ]
+    }
+    async fn are_refused<K: Kind>(lock: Lock<K>) {
+        for bad in all_ways(&lock) {
+            let error = bad.try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Misuse, "{bad:?}");
+            assert!(error.to_string().contains("set one of them"), "{error}");
+        }
+    }
+    let place = place();
+    let client = place.client().await;
+    let members = || ["a", "b", "c"].map(|name| client.lock(name));
+    are_refused(client.lock("x")).await;
+    are_refused(client.fair_lock("x")).await;
+    are_refused(client.fenced_lock("x")).await;
+    are_refused(client.group_lock("x", ["v"])).await;
+    are_refused(client.rw_lock("x").read_lock()).await;
+    are_refused(client.rw_lock("x").write_lock()).await;
+    are_refused(MultiLock::new(members()).unwrap()).await;
+    let secs = Duration::from_secs;
+    let semaphore = client.expirable_semaphore("x").fixed_lease(secs(5));
+    for bad in [
+        semaphore.clone().lease(secs(6)),
+        semaphore.renew_every(secs(1)),
+    ] {
+        let error = bad.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse);
+    }
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
 async fn back_offs_of_any_size_are_brought_into_range() {
     let place = place();
     let client = place.client().await;
@@ -123,7 +184,7 @@ async fn back_offs_of_any_size_are_brought_into_range() {
 async fn the_longest_lease_works() {
     let place = place();
     let client = place.client().await;
-    let lock = client.lock("x").lease(Duration::from_millis(1 << 53));
+    let lock = client.lock("x").fixed_lease(Duration::from_millis(1 << 53));
     let guard = lock.acquire().await.unwrap();
     assert!(guard.is_held());
     guard.release().await.unwrap();

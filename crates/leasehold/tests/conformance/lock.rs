@@ -37,7 +37,7 @@ async fn a_fixed_lease_ends_by_itself_and_the_late_release_harms_nobody() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x")
-        .lease(LEASE / 4)
+        .fixed_lease(LEASE / 4)
         .acquire()
         .await
         .unwrap();
@@ -111,7 +111,7 @@ async fn protect_drops_the_work_when_the_lock_is_lost() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x")
-        .lease(LEASE / 4)
+        .fixed_lease(LEASE / 4)
         .acquire()
         .await
         .unwrap();
@@ -130,7 +130,7 @@ async fn a_lock_given_back_in_time_is_never_lost() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x")
-        .lease(LEASE / 2)
+        .fixed_lease(LEASE / 2)
         .acquire()
         .await
         .unwrap();
@@ -153,7 +153,7 @@ async fn run_holds_the_lock_for_the_closure_only() {
     assert!(!lock.is_locked().await.unwrap());
     let error = lock
         .clone()
-        .lease(LEASE / 4)
+        .fixed_lease(LEASE / 4)
         .run(async |_| std::future::pending::<()>().await)
         .await
         .unwrap_err();
@@ -238,12 +238,17 @@ async fn a_re_entry_on_longer_terms_renews_and_on_shorter_ones_changes_nothing()
     let client = place.client().await;
     let owner = client.owner();
     let lock = lock_of(&client, "x").owned_by(&owner);
-    let outer = lock.clone().lease(LEASE).acquire().await.unwrap();
+    let outer = lock.clone().fixed_lease(LEASE).acquire().await.unwrap();
     let before = outer.valid_until();
-    let shorter = lock.clone().lease(LEASE / 2).acquire().await.unwrap();
+    let shorter = lock.clone().fixed_lease(LEASE / 2).acquire().await.unwrap();
     let moved = outer.valid_until().max(before) - outer.valid_until().min(before);
     assert!(moved < LEASE / 4, "moved by {moved:?}");
-    let longer = lock.clone().lease(LEASE * 100).acquire().await.unwrap();
+    let longer = lock
+        .clone()
+        .fixed_lease(LEASE * 100)
+        .acquire()
+        .await
+        .unwrap();
     assert!(outer.valid_until() > before + LEASE * 50);
     let Ttl::Left(left) = lock.remaining_ttl().await.unwrap() else {
         panic!("held");
@@ -259,7 +264,7 @@ async fn an_owner_that_lost_its_hold_can_acquire_anew() {
     let client = place.client().await;
     let owner = client.owner();
     let lock = lock_of(&client, "x").owned_by(&owner);
-    let old = lock.clone().lease(LEASE / 4).acquire().await.unwrap();
+    let old = lock.clone().fixed_lease(LEASE / 4).acquire().await.unwrap();
     old.lost().await;
     let new = lock.acquire().await.unwrap();
     assert!(new.is_held() && !old.is_held(), "lost is final");
@@ -277,7 +282,11 @@ async fn an_owner_that_lost_its_hold_can_acquire_anew() {
 async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
     let place = place();
     let client = place.client().await;
-    let guard = lock_of(&client, "x").lease(LEASE).acquire().await.unwrap();
+    let guard = lock_of(&client, "x")
+        .fixed_lease(LEASE)
+        .acquire()
+        .await
+        .unwrap();
     let before = guard.valid_until();
     guard.extend(LEASE * 10).await.unwrap();
     assert!(guard.valid_until() > before + LEASE * 5);
@@ -286,7 +295,7 @@ async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
     assert!(guard.valid_until() >= before);
     guard.release().await.unwrap();
     let guard = lock_of(&client, "x")
-        .lease(LEASE / 4)
+        .fixed_lease(LEASE / 4)
         .acquire()
         .await
         .unwrap();
@@ -301,7 +310,7 @@ async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
 async fn a_forgotten_lock_stays_until_its_lease_ends() {
     let place = place();
     let client = place.client().await;
-    let lock = lock_of(&client, "x").lease(LEASE);
+    let lock = lock_of(&client, "x").fixed_lease(LEASE);
     lock.acquire().await.unwrap().forget();
     assert!(lock.is_locked().await.unwrap());
     assert_eq!(client.activity().renewed_holds, 0);

@@ -76,7 +76,7 @@ async fn what_a_waiter_keeps_outlives_its_fixed_lease_and_is_whole_at_the_end() 
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let busy = theirs.lock("b").acquire().await.unwrap();
-    let lock = both(&ours).lease(LEASE).max_hold(LEASE * 4);
+    let lock = both(&ours).fixed_lease(LEASE).max_hold(LEASE * 4);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it holds a", async || is_locked(&theirs, "a").await).await;
     for _ in 0..8 {
@@ -303,7 +303,7 @@ async fn a_member_of_another_kind_fails_the_whole_at_once() {
 async fn it_is_extended_left_and_protects_as_one() {
     let place = place();
     let client = place.client().await;
-    let lock = both(&client).lease(LEASE);
+    let lock = both(&client).fixed_lease(LEASE);
     let guard = lock.acquire().await.unwrap();
     guard.extend(LEASE * 50).await.unwrap();
     assert!(guard.valid_until() - tokio::time::Instant::now() > LEASE * 40);

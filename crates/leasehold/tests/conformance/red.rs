@@ -142,7 +142,7 @@ async fn is_free_when_leases_end(leases: &[u32]) {
     let masters = Masters::start(leases.len());
     let (ours, theirs) = (masters.process().await, masters.process().await);
     for (client, leases) in ours.clients.iter().zip(leases) {
-        let lock = client.lock("x").lease(LEASE * *leases);
+        let lock = client.lock("x").fixed_lease(LEASE * *leases);
         lock.acquire().await.unwrap().forget();
     }
     let lock = theirs.lock().poll_cap(HOUR);
@@ -194,7 +194,7 @@ async fn it_is_lost_with_the_majority() {
 async fn the_deadline_is_one_that_a_majority_keeps_to() {
     let masters = Masters::start(3);
     let ours = masters.process().await;
-    let guard = ours.lock().lease(LEASE * 10).acquire().await.unwrap();
+    let guard = ours.lock().fixed_lease(LEASE * 10).acquire().await.unwrap();
     let mut deadlines: Vec<_> = guard
         .members()
         .iter()

@@ -38,8 +38,8 @@ async fn the_last_reader_lets_a_writer_in_although_many_dead_ones_stand_there() 
     let lock = ours.rw_lock("x");
     // Of so many readers one release in a few goes through all of them anyway.
     for many in [150, 177, 211, 258, 300] {
-        let last = lock.clone().lease(HOUR).read().await.unwrap();
-        let short = lock.clone().lease(LEASE);
+        let last = lock.clone().fixed_lease(HOUR).read().await.unwrap();
+        let short = lock.clone().fixed_lease(LEASE);
         for dead in join_all((0..many).map(|_| short.read())).await {
             dead.unwrap().forget();
         }
@@ -127,7 +127,7 @@ async fn a_read_hold_that_ends_takes_nothing_from_the_others() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let lock = client.rw_lock("x");
-    let short = lock.clone().lease(LEASE / 3).read().await.unwrap();
+    let short = lock.clone().fixed_lease(LEASE / 3).read().await.unwrap();
     let renewed = lock.read().await.unwrap();
     assert_eq!(short.lost().await, LossReason::Expired);
     let id = short.holder_id().to_owned();
@@ -153,7 +153,7 @@ async fn the_lock_lasts_as_long_as_its_longest_read_hold_and_no_longer() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
-    let lease = |secs| lock.clone().lease(Duration::from_secs(secs));
+    let lease = |secs| lock.clone().fixed_lease(Duration::from_secs(secs));
     let long = lease(60).read().await.unwrap();
     let longest = lease(90).read().await.unwrap();
     let short = lease(10).read().await.unwrap();
@@ -176,7 +176,7 @@ async fn a_reader_whose_own_key_is_gone_is_told_and_keeps_nobody_out() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let lock = client.rw_lock("x");
-    let dead = lock.clone().lease(HOUR).read().await.unwrap();
+    let dead = lock.clone().fixed_lease(HOUR).read().await.unwrap();
     let reader = lock.read().await.unwrap();
     let told = lock.read().await.unwrap();
     place.remove(&own_key(dead.holder_id()));
@@ -249,7 +249,7 @@ async fn a_downgraded_hold_has_the_terms_of_the_write_hold() {
     let lost = tokio::time::timeout(LEASE * 3, reading.lost()).await;
     assert!(lost.is_err(), "renewed: {lost:?}");
     reading.release().await.unwrap();
-    let short = lock.lease(LEASE / 3);
+    let short = lock.fixed_lease(LEASE / 3);
     let reading = short.write().await.unwrap().downgrade().await.unwrap();
     assert_eq!(reading.lost().await, LossReason::Expired);
     drop(reading);
@@ -373,9 +373,13 @@ async fn a_read_inside_a_write_does_not_shorten_it() {
     let client = place.client().await;
     let owner = client.owner();
     let lock = client.rw_lock("x").owned_by(&owner);
-    let long = lock.clone().lease(Duration::from_secs(120));
+    let long = lock.clone().fixed_lease(Duration::from_secs(120));
     let writing = long.write().await.unwrap();
-    let short = lock.lease(Duration::from_secs(10)).read().await.unwrap();
+    let short = lock
+        .fixed_lease(Duration::from_secs(10))
+        .read()
+        .await
+        .unwrap();
     short.release().await.unwrap();
     // Redisson cuts it to what the read holds have left: to nothing, here.
     assert!(place.ttl_ms("x") > 110_000);
@@ -635,7 +639,7 @@ async fn a_fixed_lease_that_the_server_is_reminded_of_ends_all_the_same() {
     let client = place.client().await;
     let lock = client
         .rw_lock("x")
-        .lease(LEASE)
+        .fixed_lease(LEASE)
         .redisson_watchdog(LEASE / 4);
     let (reading, start) = (lock.read().await.unwrap(), tokio::time::Instant::now());
     let promised = reading.valid_until();

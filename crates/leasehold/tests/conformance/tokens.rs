@@ -157,7 +157,7 @@ async fn a_hold_that_was_broken_is_given_no_token_and_is_told_why() {
 async fn a_hold_that_was_lost_gives_its_token_no_more() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let lock = ours.lock("x").lease(LEASE / 4);
+    let lock = ours.lock("x").fixed_lease(LEASE / 4);
     let guard = lock.acquire().await.unwrap();
     let token = guard.fencing_token().await.unwrap();
     guard.lost().await;

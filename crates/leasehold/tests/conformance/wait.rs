@@ -47,7 +47,7 @@ async fn a_waiter_gets_the_lock_when_the_lease_ends_without_a_message() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     lock_of(&ours, "x")
-        .lease(LEASE)
+        .fixed_lease(LEASE)
         .acquire()
         .await
         .unwrap()

@@ -152,7 +152,8 @@ async fn live(liar: &Liar, session: &Arc<Session>) {
 /// Something a user might do.
 async fn act(client: &Client, session: &Session, mut rng: Rng) {
     let name = format!("name {}", rng.u8(..4));
-    let lock = client.lock(&name).lease(Duration::from_millis(100));
+    let lease = Duration::from_millis(100);
+    let lock = client.lock(&name).fixed_lease(lease);
     match rng.u8(..10) {
         // Whatever they say: there is nothing to compare it with.
         0 => drop(lock.inspect().await),
@@ -164,6 +165,7 @@ async fn act(client: &Client, session: &Session, mut rng: Rng) {
             }
         }
         4 => {
+            let lock = client.lock(&name).lease(lease);
             let lock = lock.renew_every(Duration::from_millis(2));
             try_hold(&lock, session, rng).await;
         }

@@ -265,7 +265,7 @@ impl Stage {
             .collect();
         match (method, arguments) {
             ("acquire" | "tryAcquire", [lease, _]) => {
-                let permit = semaphore.lease(ms(lease)).acquire().await.unwrap();
+                let permit = semaphore.fixed_lease(ms(lease)).acquire().await.unwrap();
                 self.permits.insert(expected.into(), permit.id());
                 permit.forget();
             }

@@ -192,7 +192,7 @@ async fn a_lease_that_ends_hands_over_to_the_other_side() {
     java.lock_lease("x", lease).unwrap();
     let guard = served(place.waiter().await).await;
     guard.release().await.unwrap();
-    lock.lease(lease).acquire().await.unwrap().forget();
+    lock.fixed_lease(lease).acquire().await.unwrap().forget();
     let waiting = place.java_waiter(&java).await;
     // A head of 3.16.8 that asks in the moment in which the lease ends sleeps for ever, as
     // nobody calls it; ours do.
@@ -234,7 +234,7 @@ async fn a_killed_java_waiter_is_taken_out_when_redisson_would() {
     let other = Redisson::start(VERSION, &place.server.url());
     other.client("c", None).unwrap();
     let dead = other.thread("c", "t").kind(LockKind::Fair);
-    let lock = place.ours().lease(WATCHDOG);
+    let lock = place.ours().fixed_lease(WATCHDOG);
     lock.clone().acquire().await.unwrap().forget();
     let wait = Duration::from_secs(3);
     let _waiting = dead.start_try_lock_wait("x", wait, Some(WATCHDOG));

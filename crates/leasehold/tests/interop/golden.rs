@@ -180,7 +180,7 @@ impl Stage {
                 return true;
             }
             ("lock", []) | ("lockAsync", _) => guards.push(lock.acquire().await.unwrap()),
-            ("lock", [lease]) => guards.push(lock.lease(ms(*lease)).acquire().await.unwrap()),
+            ("lock", [lease]) => guards.push(lock.fixed_lease(ms(*lease)).acquire().await.unwrap()),
             ("tryLock", []) | ("tryLockAsync", _) => {
                 let got = lock.try_acquire().await.unwrap();
                 assert_eq!(got.is_some().to_string(), expect_ok, "{}", step.call);
@@ -195,7 +195,7 @@ impl Stage {
                 guards.extend(lock.try_acquire_for(ms(*wait)).await.unwrap());
             }
             ("tryLock", [0, lease]) => {
-                guards.extend(lock.lease(ms(*lease)).try_acquire().await.unwrap());
+                guards.extend(lock.fixed_lease(ms(*lease)).try_acquire().await.unwrap());
             }
             ("unlock" | "unlockAsync", _) => {
                 let released = match guards.pop() {

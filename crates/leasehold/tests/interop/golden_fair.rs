@@ -243,7 +243,7 @@ impl Stage {
         self.compare();
         let third = self.acquires("client3:t3", self.lock(3, "F")).await;
         self.compare();
-        let lock = self.lock(3, "F").lease(Duration::from_secs(60));
+        let lock = self.lock(3, "F").fixed_lease(Duration::from_secs(60));
         let fourth = self.gives_up(lock, Duration::from_millis(2500)).await;
         self.compare();
         fourth.await.unwrap();
@@ -281,12 +281,12 @@ impl Stage {
 
     /// Steps 15 to 18.
     async fn play_expiry(&mut self) {
-        let lock = self.lock(1, "G").lease(Duration::from_millis(700));
+        let lock = self.lock(1, "G").fixed_lease(Duration::from_millis(700));
         let guard = lock.acquire().await.unwrap();
         self.holds("client1:t1", &guard);
         self.compare();
         guard.forget();
-        let lock = self.lock(2, "G").lease(Duration::from_millis(1000));
+        let lock = self.lock(2, "G").fixed_lease(Duration::from_millis(1000));
         let waiter = self.acquires("client2:t2", lock).await;
         self.compare();
         let guard = waiter.await.unwrap();

@@ -364,7 +364,7 @@ impl Stage {
         let lock = client.rw_lock(name).owned_by(owner);
         let lock = lock.prefer_writers(false).poll_cap(HOUR);
         match arguments.split(", ").next().unwrap().parse() {
-            Ok(ms) => lock.lease(Duration::from_millis(ms)),
+            Ok(ms) => lock.fixed_lease(Duration::from_millis(ms)),
             Err(_) => lock,
         }
     }

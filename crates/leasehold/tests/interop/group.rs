@@ -245,7 +245,7 @@ impl Stage {
         let ok = !answer.starts_with("err");
         match method.split_once('(').unwrap() {
             ("lock", "2000, MILLISECONDS)") => {
-                let lock = lock.lease(Duration::from_secs(2)).poll_cap(HOUR);
+                let lock = lock.fixed_lease(Duration::from_secs(2)).poll_cap(HOUR);
                 let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
                 self.waiter = Some((hold, task));
                 let client = client.clone();

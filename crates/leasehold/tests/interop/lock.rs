@@ -210,7 +210,7 @@ async fn an_ended_lease_of_one_side_lets_the_other_in() {
     let lock = rust
         .lock("x")
         .poll_cap(HOUR)
-        .lease(Duration::from_millis(400));
+        .fixed_lease(Duration::from_millis(400));
     let guard = lock.try_acquire_for(SOON).await.unwrap().unwrap();
     assert!(
         java.unlock("x").is_err(),
@@ -268,7 +268,7 @@ async fn each_watchdog_keeps_its_own_hold_and_never_the_others() {
         .lock_lease("java leased", WATCHDOG)
         .unwrap();
     rust.lock("rust left")
-        .lease(WATCHDOG)
+        .fixed_lease(WATCHDOG)
         .acquire()
         .await
         .unwrap()

@@ -231,7 +231,7 @@ async fn a_java_readers_watchdog_does_not_end_our_longer_hold() {
     let (read, write) = place.java("t");
     let lock = place.lock.clone().redisson_watchdog(WATCHDOG);
     let ours = [
-        lock.clone().lease(HOUR).read().await.unwrap(),
+        lock.clone().fixed_lease(HOUR).read().await.unwrap(),
         lock.clone().read().await.unwrap(),
     ];
     read.lock("x").unwrap();

@@ -158,7 +158,7 @@ async fn permits_with_leases_exclude_both_sides_and_expire_for_both() {
         semaphore.lease_left(theirs).await.unwrap(),
         LeaseLeft::Left(left) if left <= Duration::from_millis(1500)
     ));
-    let ours = semaphore.clone().lease(Duration::from_millis(1500));
+    let ours = semaphore.clone().fixed_lease(Duration::from_millis(1500));
     ours.try_acquire().await.unwrap().unwrap().forget();
     assert!(semaphore.try_acquire().await.unwrap().is_none());
     assert_eq!(call(java, "expirable_available", json!({})), 0);

@@ -137,7 +137,7 @@ impl<K: Kind> AnyLock for Lock<K> {
     }
 
     fn acquire_leased(&self, lease: Duration) -> BoxFuture<'static, LockGuard> {
-        let lock = self.clone().lease(lease);
+        let lock = self.clone().fixed_lease(lease);
         Box::pin(async move { lock.acquire().await.unwrap().into() })
     }
 }

@@ -74,7 +74,9 @@ async fn overlap_within(scene: &mut Scene, rounds: usize, lease: Duration) -> Op
     let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
     for round in 1..=rounds {
-        let hold = scene.hold(&ours.lock(NAME).lease(lease), "ours").await;
+        let hold = scene
+            .hold(&ours.lock(NAME).fixed_lease(lease), "ours")
+            .await;
         let lock = theirs.lock(NAME).poll_cap(Duration::from_millis(5));
         scene.waiter(lock, "theirs");
         let (_, guard) = hold.until_lost().await;

@@ -86,7 +86,7 @@ async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
     let lease = LEASE * 10;
     // It asks when it is called and not before.
     let lock = lock_of(&ours)
-        .lease(lease)
+        .fixed_lease(lease)
         .poll_cap(HOUR)
         .waiter_timeout(HOUR);
     let first = waiter(lock, &beside).await;
@@ -128,7 +128,7 @@ async fn a_request_held_back_beyond_the_release_of_its_hold_is_undone() {
     // It comes as another request, on a connection of its own, when all is over.
     let fault = proxy.strike_next(ACQUIRE, Strike::CutBefore);
     let first = tokio::spawn({
-        let lock = lock_of(&ours).lease(HOUR);
+        let lock = lock_of(&ours).fixed_lease(HOUR);
         async move { lock.acquire().await.unwrap() }
     });
     struck(&fault).await;
@@ -169,7 +169,7 @@ async fn waiters_stand_in_line_again_after_a_restart_without_data() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let ours = builder().connect(&proxy.url()).await.unwrap();
-    let guard = lock_of(&ours).lease(HOUR).acquire().await.unwrap();
+    let guard = lock_of(&ours).fixed_lease(HOUR).acquire().await.unwrap();
     let (sender, mut done) = mpsc::unbounded_channel();
     for _ in 0..5 {
         let (lock, sender) = (lock_of(&ours), sender.clone());
@@ -243,7 +243,7 @@ async fn a_denied_command_leaves_no_waiter_in_the_list_alone() {
         drop(client_with(&server, &rules).await);
         let rule = format!("-{denied}");
         let client = client_with(&server, &[&rules[..], &[&rule]].concat()).await;
-        let guard = lock_of(&admin).lease(HOUR).acquire().await.unwrap();
+        let guard = lock_of(&admin).fixed_lease(HOUR).acquire().await.unwrap();
         let behind = waiter(lock_of(&admin), &admin).await;
         let wait = Duration::from_millis(50);
         let _ = lock_of(&client).try_acquire_for(wait).await;
@@ -277,7 +277,7 @@ async fn a_line_of_thousands_is_served_in_its_order() {
     for (one_of_redissons, waiters) in [(false, 5000), (true, 1000)] {
         let server = RedisServer::start().unwrap();
         let client = Client::connect(&server.url()).await.unwrap();
-        let guard = lock_of(&client).lease(HOUR).acquire().await.unwrap();
+        let guard = lock_of(&client).fixed_lease(HOUR).acquire().await.unwrap();
         let (sender, mut served) = mpsc::unbounded_channel();
         for number in 0..waiters {
             let (lock, sender) = (lock_of(&client), sender.clone());

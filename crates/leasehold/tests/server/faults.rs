@@ -77,7 +77,7 @@ async fn a_hold_counts_from_before_its_request_left() {
     let ours = patient.connect(&proxy.url()).await.unwrap();
     proxy.hold(true);
     let lease = LEASE * 8;
-    let lock = ours.lock("x").lease(lease);
+    let lock = ours.lock("x").fixed_lease(lease);
     let acquire = tokio::spawn(async move { lock.acquire().await.unwrap() });
     // A slow network, not a slow server: the answer comes late.
     tokio::time::sleep(LEASE / 3).await;
@@ -212,7 +212,7 @@ async fn a_key_deleted_under_its_holder_is_told_as_deleted() {
     assert_eq!(guard.lost().await, LossReason::Deleted);
     drop(guard);
     // The next hold is renewed again as if nothing had been.
-    let lock = client.lock("x").lease(LEASE * 3).renewed(true);
+    let lock = client.lock("x").lease(LEASE * 3);
     let guard = lock.acquire().await.unwrap();
     let lost = tokio::time::timeout(LEASE * 5, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
@@ -398,7 +398,7 @@ async fn a_short_renewal_that_was_refused_with_others_does_not_cut_a_longer_one(
     for round in 0..5 {
         let guard = client
             .lock("app:x")
-            .lease(LEASE * 8)
+            .fixed_lease(LEASE * 8)
             .acquire()
             .await
             .unwrap();
@@ -449,7 +449,7 @@ async fn a_renewal_counts_from_before_its_request_left() {
     let patient = builder().reply_limit(HOUR);
     let ours = patient.connect(&proxy.url()).await.unwrap();
     let lease = LEASE * 8;
-    let guard = ours.lock("x").lease(lease).acquire().await.unwrap();
+    let guard = ours.lock("x").fixed_lease(lease).acquire().await.unwrap();
     proxy.hold(true);
     let extend = guard.extend(lease);
     let network = async {
@@ -471,7 +471,7 @@ async fn a_renewal_counts_from_before_its_request_left() {
 async fn a_confirmation_that_comes_after_the_deadline_revives_nothing() {
     let (_server, proxy, ours, _) = through_proxy().await;
     let lease = Duration::from_millis(200);
-    let guard = ours.lock("x").lease(lease).acquire().await.unwrap();
+    let guard = ours.lock("x").fixed_lease(lease).acquire().await.unwrap();
     proxy.hold(true);
     // Asks while it is good; the answer comes when it is not.
     let extend = guard.extend(Duration::from_secs(60));

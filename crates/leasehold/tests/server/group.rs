@@ -16,7 +16,7 @@ async fn out_of_memory_refuses_new_groups_and_lets_old_ones_renew_and_go() {
     let builder = Client::builder().lease(LEASE);
     let client = builder.connect(&server.url()).await.unwrap();
     let guard = client.group_lock("g", ["a", "b"]).acquire().await.unwrap();
-    let fixed = client.group_lock("h", ["a"]).lease(HOUR);
+    let fixed = client.group_lock("h", ["a"]).fixed_lease(HOUR);
     let fixed = fixed.acquire().await.unwrap();
     let limit = |bytes| server.command(&["CONFIG", "SET", "maxmemory", bytes]);
     limit("1").unwrap();
@@ -49,7 +49,7 @@ async fn each_command_denied_by_itself_is_told_or_not_missed() {
         // Somebody dead is to be cleaned up after.
         let dead = admin
             .group_lock("g", ["a"])
-            .lease(Duration::from_millis(10));
+            .fixed_lease(Duration::from_millis(10));
         let alive = admin.group_lock("g", ["z"]).acquire().await.unwrap();
         dead.acquire().await.unwrap().forget();
         let lock = admin.group_lock("g", ["a", "b"]);

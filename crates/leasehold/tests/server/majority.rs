@@ -156,7 +156,11 @@ async fn servers_that_came_back_empty_have_no_vote_for_one_lease() {
     );
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     // It waits until they count.
-    let guard = distrusting(&ours).renewed(false).acquire().await.unwrap();
+    let guard = distrusting(&ours)
+        .fixed_lease(LEASE)
+        .acquire()
+        .await
+        .unwrap();
     assert!(guard.is_held());
     // Two of three forget the hold.
     for server in &servers[..2] {

@@ -291,7 +291,7 @@ async fn a_denied_channel_is_warned_of_once() {
 async fn a_user_of_the_lock_alone_can_lock_and_not_break() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "~x", "&*"]).await;
-    let lock = client.lock("x").lease(Duration::from_secs(30));
+    let lock = client.lock("x").fixed_lease(Duration::from_secs(30));
     let guard = lock.acquire().await.unwrap();
     // It would leave a note at another key.
     let error = lock.force_unlock().await.unwrap_err();

@@ -71,7 +71,7 @@ async fn a_server_that_loads_is_waited_for() {
 async fn a_server_that_became_a_replica_is_told_and_waited_for() {
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
-    let guard = client.lock("x").lease(HOUR).acquire().await.unwrap();
+    let guard = client.lock("x").fixed_lease(HOUR).acquire().await.unwrap();
     // Of a master that does not answer, so that it keeps its data.
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
     let dump = || server.command(&["DUMP", "x"]).unwrap();
@@ -105,7 +105,7 @@ async fn out_of_memory_refuses_new_locks_and_lets_old_ones_renew_and_go() {
     let client = builder().connect(&server.url()).await.unwrap();
     let (held, extended) = (client.lock("held"), client.lock("extended"));
     let guard = held.acquire().await.unwrap();
-    let fixed = extended.lease(HOUR).acquire().await.unwrap();
+    let fixed = extended.fixed_lease(HOUR).acquire().await.unwrap();
     set(&server, "maxmemory", "1");
     let error = client.lock("x").try_acquire().await.unwrap_err();
     assert_not_now(&error, "OOM");
@@ -129,7 +129,12 @@ async fn out_of_memory_refuses_new_locks_and_lets_old_ones_renew_and_go() {
 async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
-    let guard = client.lock("held").lease(HOUR).acquire().await.unwrap();
+    let guard = client
+        .lock("held")
+        .fixed_lease(HOUR)
+        .acquire()
+        .await
+        .unwrap();
     let renewed = client.lock("renewed").acquire().await.unwrap();
     // A folder stands where the file should go.
     let dir = server.command(&["CONFIG", "GET", "dir"]).unwrap();

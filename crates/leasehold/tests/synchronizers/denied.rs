@@ -161,7 +161,7 @@ async fn a_permit_that_may_not_be_counted_as_free_stays_in_use() {
         let held = admin.try_acquire().await.unwrap().expect("five are free");
         let id = held.id();
         held.forget();
-        let short = admin.clone().lease(Duration::from_millis(20));
+        let short = admin.clone().fixed_lease(Duration::from_millis(20));
         let over = short.acquire().await.unwrap();
         let over_id = over.id();
         over.forget();

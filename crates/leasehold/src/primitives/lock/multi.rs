@@ -260,7 +260,7 @@ impl Gathering<'_> {
 
     /// Makes each of them good for a whole lease from now: some have been held for long.
     async fn confirmed(&self, held: &[HeldMember]) -> bool {
-        let lease = self.terms.settings.lease;
+        let lease = self.terms.settings.lease();
         let extensions = held.iter().map(|kept| Box::pin(kept.guard.extend(lease)));
         join_all(extensions).await.iter().all(Result::is_ok)
     }

@@ -15,8 +15,8 @@ async fn a_re_entry_with_a_shorter_lease_shortens_javas_hold_and_not_ours() {
     java.unlock("x").unwrap();
     let owner = place.rust.owner();
     let lock = place.rust.lock("x").owned_by(&owner);
-    let outer = lock.clone().lease(LONG).acquire().await.unwrap();
-    let inner = lock.lease(SHORT).acquire().await.unwrap();
+    let outer = lock.clone().fixed_lease(LONG).acquire().await.unwrap();
+    let inner = lock.fixed_lease(SHORT).acquire().await.unwrap();
     assert!(place.ttl_ms("x") > SHORT_MS);
     inner.release().await.unwrap();
     outer.release().await.unwrap();

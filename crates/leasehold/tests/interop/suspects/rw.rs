@@ -22,9 +22,9 @@ async fn a_read_unlock_inside_a_write_hold_cuts_javas_write_hold_and_not_ours() 
     write.unlock("x").unwrap();
     let owner = place.rust.owner();
     let lock = place.rust.rw_lock("x").owned_by(&owner);
-    let writing = lock.clone().lease(LONG).write().await.unwrap();
-    let first = lock.clone().lease(SHORT).read().await.unwrap();
-    let second = lock.lease(SHORT).read().await.unwrap();
+    let writing = lock.clone().fixed_lease(LONG).write().await.unwrap();
+    let first = lock.clone().fixed_lease(SHORT).read().await.unwrap();
+    let second = lock.fixed_lease(SHORT).read().await.unwrap();
     first.release().await.unwrap();
     assert!(place.ttl_ms("x") > SHORT_MS, "{}", place.ttl_ms("x"));
     second.release().await.unwrap();

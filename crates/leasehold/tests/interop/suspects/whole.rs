@@ -45,7 +45,13 @@ async fn a_java_multi_lock_has_a_member_that_it_has_lost_and_cuts_the_lease_of_i
     eventually("it has the first one", async || place.exists("a")).await;
     place.listen(1, "redisson_lock__channel:{b}").await;
     place.int(&["DEL", "a"]);
-    let ours = place.rust.lock("a").lease(LONG).acquire().await.unwrap();
+    let ours = place
+        .rust
+        .lock("a")
+        .fixed_lease(LONG)
+        .acquire()
+        .await
+        .unwrap();
     place.stranger_releases("b");
     assert!(
         waiting.wait(SOON).unwrap().value,

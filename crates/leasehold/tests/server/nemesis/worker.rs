@@ -98,7 +98,7 @@ impl Task {
         // A lost message costs a poll; with long ones most of the time would go by asleep.
         let mut lock = self.client.lock(name).poll_cap(LEASE / 6);
         if self.random.u8(..5) == 0 {
-            lock = lock.lease(LEASE / 2);
+            lock = lock.fixed_lease(LEASE / 2);
         }
         match self.random.u8(..10) {
             0 => lock.try_acquire().await,

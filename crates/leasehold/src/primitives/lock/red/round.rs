@@ -120,7 +120,7 @@ impl<'a> Round<'a> {
     /// The server may have forgotten a hold that is not over.
     fn restarted(&self, member: &Member) -> Option<Error> {
         let (backend, clock) = (&member.context().backend, member.context().clock);
-        let (lease, now) = (self.terms.settings.lease, clock.now());
+        let (lease, now) = (self.terms.settings.lease(), clock.now());
         let started = backend.started_after(now - lease)?;
         let left = (started + lease).saturating_sub(now);
         let what = format!(
@@ -203,7 +203,7 @@ impl<'a> Round<'a> {
             .saturating_duration_since(Instant::now());
         // What its owner has already is good for as long as it is.
         let is_new = guard.hold_count() == 1;
-        if guard.is_held() && (left >= self.terms.settings.lease / 3 || !is_new) {
+        if guard.is_held() && (left >= self.terms.settings.lease() / 3 || !is_new) {
             return Ok(guard);
         }
         Err(Failure::no_answer(
