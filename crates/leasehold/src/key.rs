@@ -5,9 +5,25 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A checked name. Cheap to clone.
+/// A checked name, and which part of what stands under it is meant. Cheap to clone.
+///
+/// The part is compared beside the name, so no name can be equal to the key of a part.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Key(Arc<str>);
+pub(crate) struct Key {
+    name: Arc<str>,
+    part: Option<Arc<Part>>,
+}
+
+/// What a key stands for, if not for all that stands under one name.
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Part {
+    /// These values of a group.
+    Fields(String),
+    /// Locks of these names together.
+    Names(Vec<Arc<str>>),
+    /// A majority of these locks: the server and the name of each.
+    Members(Vec<(String, Key)>),
+}
 
 impl Key {
     /// The longest name, in bytes. One longer would stall the server for
@@ -32,21 +48,40 @@ impl Key {
                 ),
             ));
         }
-        Ok(Self(name.into()))
+        Ok(Self {
+            name: name.into(),
+            part: None,
+        })
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 
-    /// A part of what stands under the name. It is no name: only for telling apart.
-    pub(crate) fn part(&self, part: &str) -> Self {
-        Self(format!("{}\0{part}", self.0).into())
+    /// These values of the group.
+    pub(crate) fn fields(&self, fields: &str) -> Self {
+        self.with_part(Part::Fields(fields.into()))
     }
 
-    /// What a lock of several names is called in messages.
-    pub(crate) fn joined(names: &[&str]) -> Self {
-        Self(names.join(" + ").into())
+    /// A majority of these locks, each with its server.
+    pub(crate) fn members(&self, members: Vec<(String, Self)>) -> Self {
+        self.with_part(Part::Members(members))
+    }
+
+    /// Locks of several names, and what messages call them.
+    pub(crate) fn joined(keys: &[&Self]) -> Self {
+        let names: Vec<_> = keys.iter().map(|key| Arc::clone(&key.name)).collect();
+        Self {
+            name: names.join(" + ").into(),
+            part: Some(Arc::new(Part::Names(names))),
+        }
+    }
+
+    fn with_part(&self, part: Part) -> Self {
+        Self {
+            name: Arc::clone(&self.name),
+            part: Some(Arc::new(part)),
+        }
     }
 
     /// Where a release of the plain lock is published (Redisson's channel).
@@ -104,15 +139,15 @@ impl Key {
     /// Where a latch publishes that it is set or open (Redisson's channel, which has
     /// braces whatever the name is; in a cluster such a name could not be one).
     pub(crate) fn latch_channel(&self) -> String {
-        format!("redisson_countdownlatch__channel__{{{}}}", self.0)
+        format!("redisson_countdownlatch__channel__{{{}}}", self.name)
     }
 
     /// Redisson's `suffixName` for the leases of permits.
     pub(crate) fn timeout_key(&self) -> String {
-        if self.0.contains('{') {
-            format!("{}:timeout", self.0)
+        if self.name.contains('{') {
+            format!("{}:timeout", self.name)
         } else {
-            format!("{{{}}}:timeout", self.0)
+            format!("{{{}}}:timeout", self.name)
         }
     }
 
@@ -133,17 +168,17 @@ impl Key {
     }
 
     fn as_tag(&self) -> String {
-        if self.0.contains('{') {
-            self.0.to_string()
+        if self.name.contains('{') {
+            self.name.to_string()
         } else {
-            format!("{{{}}}", self.0)
+            format!("{{{}}}", self.name)
         }
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Shown(&self.0).fmt(f)
+        Shown(&self.name).fmt(f)
     }
 }
 
@@ -193,6 +228,28 @@ mod tests {
         let error = Key::parse(&"x".repeat(Key::MAX_BYTES + 1)).unwrap_err();
         assert!(error.to_string().len() < 400, "{error}");
         assert!(Key::parse(&"x".repeat(Key::MAX_BYTES)).is_ok());
+    }
+
+    #[test]
+    fn no_name_is_equal_to_a_part() {
+        let key = |name: &str| Key::parse(name).unwrap();
+        let x = key("x");
+        let parts = [
+            x.fields("a b"),
+            x.fields("a"),
+            x.members(vec![("a".into(), key("b"))]),
+            x.members(vec![("a b".into(), key("c"))]),
+            Key::joined(&[&x]),
+            Key::joined(&[&x, &key("a")]),
+            Key::joined(&[&key("x + a")]),
+        ];
+        for (n, part) in parts.iter().enumerate() {
+            // Whatever a user calls a lock: each text that a part could be written as.
+            for name in ["x", "x\0a", "x\0a b", "xa", "x a", "x + a", part.as_str()] {
+                assert_ne!(*part, key(name), "{name:?}");
+            }
+            assert!(parts[n + 1..].iter().all(|other| other != part));
+        }
     }
 
     #[test]

@@ -297,6 +297,27 @@ async fn a_group_and_a_plain_lock_of_one_name_are_told_apart() {
 }
 
 #[tokio::test]
+async fn no_name_is_taken_for_values_of_a_group() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let owner = ours.owner();
+    let group = ours.group_lock("g", ["a"]).owned_by(&owner);
+    let held = theirs.group_lock("g", ["a"]).acquire().await.unwrap();
+    // The field of the value `a`, behind whatever could part it from the group's name.
+    let field = "qwvAS12pR0CgRitaypEjUw";
+    for between in ["", "\0", " ", ":", "\0\0", "\u{1}"] {
+        let name = format!("g{between}{field}");
+        let lock = ours.lock(&name).owned_by(&owner);
+        let guard = lock.acquire().await.unwrap();
+        assert!(!group.is_held_by(&owner).await.unwrap(), "{name:?}");
+        assert!(group.try_acquire().await.unwrap().is_none(), "{name:?}");
+        guard.release().await.unwrap();
+    }
+    held.release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
 async fn no_values_and_too_many_are_misuse() {
     let place = place();
     let client = place.client().await;

@@ -137,7 +137,7 @@ impl Named for Group {
 
     /// Who waits for other values must not stand behind who waits for these.
     fn wanted(&self, key: &Key) -> Key {
-        key.part(&self.values.fields)
+        key.fields(&self.values.fields)
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {

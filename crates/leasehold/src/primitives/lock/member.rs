@@ -164,6 +164,11 @@ impl Member {
         let name = crate::key::Shown(self.name());
         format!("`{name}` at {}", self.address())
     }
+
+    /// Which lock it is: its server, and its name there.
+    pub(super) fn place(&self) -> Result<(String, Key)> {
+        Ok((self.context().backend.server(), self.0.key()?.clone()))
+    }
 }
 
 /// Puts the members in the one order that is the same in every process, and leaves out
@@ -171,8 +176,7 @@ impl Member {
 pub(super) fn in_order(members: Vec<Member>, what: &str) -> Result<(Vec<Member>, Key)> {
     let mut placed = Vec::with_capacity(members.len());
     for member in members {
-        let key = member.0.key()?.clone();
-        placed.push(((member.context().backend.server(), key), member));
+        placed.push((member.place()?, member));
     }
     placed.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut sorted: Vec<((String, Key), Member)> = Vec::with_capacity(placed.len());
@@ -192,8 +196,8 @@ pub(super) fn in_order(members: Vec<Member>, what: &str) -> Result<(Vec<Member>,
     }
     let mut names = Vec::new();
     for ((_, key), _) in &sorted {
-        if !names.contains(&key.as_str()) {
-            names.push(key.as_str());
+        if !names.contains(&key) {
+            names.push(key);
         }
     }
     if names.is_empty() {

@@ -145,11 +145,11 @@ impl Red {
         }
     }
 
-    /// In which line its waiters stand: that of the same name on the same servers, and
-    /// apart from those of the members.
-    fn wanted(&self, key: &Key) -> Key {
-        let servers: Vec<_> = self.members.iter().map(Member::shown).collect();
-        key.part(&servers.join(" "))
+    /// In which line its waiters stand: that of a majority of the same locks, and apart
+    /// from those of the members.
+    fn wanted(&self, key: &Key) -> Result<Key> {
+        let members = self.members.iter().map(Member::place);
+        Ok(key.members(members.collect::<Result<_>>()?))
     }
 }
 
@@ -204,7 +204,7 @@ impl Acquire for Red {
                 let wait = Wait {
                     context: &lock.context,
                     key,
-                    wanted: &kind.wanted(key),
+                    wanted: &kind.wanted(key)?,
                     channels: &channels,
                     line: match enters_again {
                         true => Line::Alone,
