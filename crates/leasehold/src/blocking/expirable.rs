@@ -184,6 +184,13 @@ impl ExpirableSemaphore {
             .block_on("ExpirableSemaphore::permits", self.inner.permits())
     }
 
+    /// How many there are in all, if there is a semaphore; see
+    /// [`ExpirableSemaphore::capacity`](crate::ExpirableSemaphore::capacity).
+    pub fn capacity(&self) -> Result<Option<i64>> {
+        self.runtime
+            .block_on("ExpirableSemaphore::capacity", self.inner.capacity())
+    }
+
     /// Makes the semaphore; see
     /// [`ExpirableSemaphore::try_set_permits`](crate::ExpirableSemaphore::try_set_permits).
     pub fn try_set_permits(&self, permits: u32) -> Result<bool> {

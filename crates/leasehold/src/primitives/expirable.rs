@@ -345,7 +345,7 @@ impl ExpirableSemaphore {
     /// A question; nothing is left behind.
     #[doc(alias = "availablePermits")]
     pub async fn available_permits(&self) -> Result<i64> {
-        Ok(self.counts().await?.0)
+        Ok(self.counts().await?.free)
     }
 
     /// How many permits are in use.
@@ -359,10 +359,10 @@ impl ExpirableSemaphore {
     /// A question; nothing is left behind.
     #[doc(alias = "acquiredPermits")]
     pub async fn acquired_permits(&self) -> Result<u64> {
-        Ok(u64::try_from(self.counts().await?.1).unwrap_or(0))
+        Ok(self.counts().await?.held)
     }
 
-    /// How many permits there are in all, free or in use.
+    /// How many permits there are in all, free or in use; 0 when there is no semaphore.
     ///
     /// # Errors
     ///
@@ -373,12 +373,43 @@ impl ExpirableSemaphore {
     /// A question; nothing is left behind.
     #[doc(alias = "getPermits")]
     pub async fn permits(&self) -> Result<i64> {
-        let (free, held) = self.counts().await?;
-        Ok(free + held)
+        Ok(self.counts().await?.total())
+    }
+
+    /// How many permits there are in all, free or in use. `None` when there is no semaphore:
+    /// nobody has set a number, or it was deleted.
+    ///
+    /// With [`try_set_permits`](Self::try_set_permits) it lets the first caller decide, and
+    /// tells each other one what stands:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// # let client = leasehold::Client::embedded();
+    /// # client.expirable_semaphore("supplier:calls").try_set_permits(2).await?;
+    /// let semaphore = client.expirable_semaphore("supplier:calls");
+    /// if !semaphore.try_set_permits(5).await? {
+    ///     let stands = semaphore.capacity().await?;
+    ///     assert_eq!(stands, Some(2), "somebody has set another number");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    pub async fn capacity(&self) -> Result<Option<i64>> {
+        let counts = self.counts().await?;
+        Ok(counts.there.then(|| counts.total()))
     }
 
     /// Makes the semaphore, with `permits` permits. `false` when there is one already; it
-    /// stays as it is.
+    /// stays as it is, and [`capacity`](Self::capacity) tells its number.
     ///
     /// # Errors
     ///
@@ -447,15 +478,10 @@ impl ExpirableSemaphore {
         Ok(once::whole(&self.context, &names.key, &reply)? == 1)
     }
 
-    async fn counts(&self) -> Result<(i64, i64)> {
+    async fn counts(&self) -> Result<Counts> {
         let names = self.names()?;
         let reply = once::ask(&self.context, &names.key, names.counts()).await?;
-        if let Value::List(items) = reply
-            && let [Value::Int(free), Value::Int(held)] = items[..]
-        {
-            return Ok((free, held));
-        }
-        Err(once::senseless(&self.context, &names.key))
+        Counts::read(&reply).ok_or_else(|| once::senseless(&self.context, &names.key))
     }
 
     async fn change(&self, operation: Operation) -> Result<i64> {
@@ -494,6 +520,35 @@ pub enum LeaseLeft {
     NoEnd,
     /// It lasts so long, unless it is renewed or released.
     Left(Duration),
+}
+
+/// What there is of a semaphore.
+struct Counts {
+    /// Negative when some are missing.
+    free: i64,
+    held: u64,
+    /// Whether there is a semaphore.
+    there: bool,
+}
+
+impl Counts {
+    fn read(reply: &Value) -> Option<Self> {
+        let Value::List(items) = reply else {
+            return None;
+        };
+        let [Value::Int(free), Value::Int(held), Value::Int(there)] = items[..] else {
+            return None;
+        };
+        Some(Self {
+            free,
+            held: u64::try_from(held).ok()?,
+            there: there == 1,
+        })
+    }
+
+    fn total(&self) -> i64 {
+        self.free.saturating_add_unsigned(self.held)
+    }
 }
 
 fn check_several(number: u64, key: &Key) -> Result<()> {

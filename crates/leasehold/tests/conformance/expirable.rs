@@ -56,6 +56,36 @@ async fn permits_have_ids_and_are_had_all_or_none() {
 }
 
 #[tokio::test]
+async fn the_first_one_sets_the_total_and_the_others_are_told_it() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let (first, second) = (
+        ours.expirable_semaphore("x"),
+        theirs.expirable_semaphore("x"),
+    );
+    assert_eq!(first.capacity().await.unwrap(), None);
+    assert!(first.try_set_permits(2).await.unwrap());
+    // What is in use counts, whether all of it is or not.
+    for held in 0..=2 {
+        let permit = match held {
+            0 => None,
+            _ => Some(first.acquire_many(held).await.unwrap()),
+        };
+        assert!(!second.try_set_permits(5).await.unwrap());
+        assert_eq!(second.capacity().await.unwrap(), Some(2), "{held} in use");
+        if let Some(permit) = permit {
+            permit.release().await.unwrap();
+        }
+    }
+    // None at all is a number, too.
+    first.set_permits(0).await.unwrap();
+    assert_eq!(second.capacity().await.unwrap(), Some(0));
+    assert!(first.delete().await.unwrap());
+    assert_eq!(second.capacity().await.unwrap(), None);
+    place.is_clean_but_for(&[], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
 async fn the_total_is_set_whatever_is_in_use() {
     let place = place();
     let client = place.client().await;

@@ -4,7 +4,8 @@
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- channel  where the waiters listen; the message is the number of free permits
--- Returns  { free, held }  free is negative when some are missing
+-- Returns  { free, held, there }  free is negative when some are missing; there is 0 when
+--                                 there is no semaphore, else 1
 --          text WRONGKIND: not a semaphore
 
 local function counts(permits, timeout, channel)
@@ -17,6 +18,7 @@ local function counts(permits, timeout, channel)
   reclaim(permits, timeout, channel, now)
   -- Those it did not get to are free as well.
   local ended = redis.call('ZCOUNT', timeout, '-inf', now)
-  local free = tonumber(redis.call('GET', permits) or 0) + ended
-  return { free, redis.call('ZCARD', timeout) - ended }
+  local free = redis.call('GET', permits)
+  local held = redis.call('ZCARD', timeout) - ended
+  return { tonumber(free or 0) + ended, held, free and 1 or 0 }
 end

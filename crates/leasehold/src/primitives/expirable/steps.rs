@@ -199,8 +199,10 @@ pub(crate) static COUNTS: Step = step!(
         let leases = keyspace.zrange(timeout)?;
         let ended = leases.iter().filter(|(_, ends)| *ends <= now).count();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let free = number_at(keyspace, permits)?.unwrap_or(0) + count(ended);
-        Ok(list(&[free, count(leases.len() - ended)]))
+        let free = number_at(keyspace, permits)?;
+        let there = i64::from(free.is_some());
+        let free = free.unwrap_or(0) + count(ended);
+        Ok(list(&[free, count(leases.len() - ended), there]))
     }
 );
 
