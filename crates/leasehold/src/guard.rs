@@ -10,7 +10,7 @@ use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::lease::{Hold, Leaving, Limit};
+use crate::lease::{ClaimId, Hold, Joined, Leaving};
 use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::renewal::{Renewed, try_renew, why_lost};
@@ -55,24 +55,37 @@ impl Held {
 pub(crate) struct Share {
     context: Arc<Context>,
     held: Arc<Held>,
-    /// The maximum hold time that it brought.
-    limit: Option<Limit>,
+    /// What it wants of the hold.
+    claim: ClaimId,
     left: bool,
     /// The hold is on its way to become another one.
     turns: bool,
 }
 
 impl Share {
-    /// The share is counted already: a new hold starts with one guard, and one
-    /// more has been counted by [`Hold::join`].
-    pub(crate) fn new(context: Arc<Context>, held: Arc<Held>, limit: Option<Limit>) -> Self {
+    /// The first share in a new hold.
+    pub(crate) fn new(context: Arc<Context>, held: Arc<Held>) -> Self {
+        Self::with_claim(context, held, ClaimId::FIRST)
+    }
+
+    /// One more share in a hold that [`Hold::join`] has counted.
+    pub(crate) fn joined(context: Arc<Context>, held: Arc<Held>, joined: Joined) -> Self {
+        Self::with_claim(context, held, joined.claim)
+    }
+
+    fn with_claim(context: Arc<Context>, held: Arc<Held>, claim: ClaimId) -> Self {
         Self {
             context,
             held,
-            limit,
+            claim,
             left: false,
             turns: false,
         }
+    }
+
+    /// What this guard asked for.
+    pub(crate) fn terms(&self) -> Terms {
+        self.hold().terms_of(self.claim)
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {
@@ -96,8 +109,8 @@ impl Share {
         self.left = true;
         let hold = Arc::clone(self.hold());
         let loss = hold.loss();
-        match hold.leave(self.limit) {
-            Leaving::Shared => {}
+        match hold.leave(self.claim) {
+            Leaving::Shared => self.context.renewal.keep(&hold),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
                 hold.end();
@@ -159,9 +172,8 @@ impl Share {
     /// The hold is about to become another one in one step: nobody joins it any more and
     /// it is not renewed. `false`, and nothing has changed, while others share it.
     pub(crate) fn begin_to_turn(&mut self) -> bool {
-        self.turns = self.hold().leave_as_last();
+        self.turns = self.hold().end_with_last();
         if self.turns {
-            self.hold().end();
             self.context.renewal.remove(self.hold());
         }
         self.turns
@@ -177,8 +189,7 @@ impl Share {
     /// Leaves the hold to its lease: nothing is sent, nothing is renewed.
     pub(crate) fn forget(mut self) {
         self.left = true;
-        self.hold().forget();
-        if self.hold().leave(self.limit) == Leaving::LeftToLease {
+        if self.hold().forget(self.claim) == Leaving::LeftToLease {
             self.leave_to_lease();
         }
     }
@@ -200,33 +211,29 @@ impl Share {
         let hold = self.hold();
         check_lease(lease, &hold.key)?;
         hold.check()?;
-        let mut terms = Terms {
-            max_hold: None,
-            ..hold.terms()
-        };
-        // A renewed hold is renewed often enough for the lease it has already.
-        terms.lease = lease.max(terms.lease);
-        hold.raise_terms(terms);
+        hold.raise(self.claim, lease);
         self.confirm().await
     }
 
-    /// A re-entry on terms of its own. Costs no round trip unless it wants more
-    /// than the hold has, or its deadline is near.
-    pub(crate) async fn join_on(&mut self, terms: Terms) -> Result<()> {
-        let must_confirm;
-        (must_confirm, self.limit) = self.hold().raise_terms(terms);
-        if must_confirm {
+    /// Makes sure that the hold is good for what a re-entry wants. Costs no round trip
+    /// unless that is more than it has.
+    pub(crate) async fn enter_again(&self, joined: Joined) -> Result<()> {
+        if joined.must_confirm {
             return self.confirm().await;
         }
-        if terms.max_hold.is_some() {
-            self.context.renewal.keep(self.hold());
-        }
+        self.context.renewal.keep(self.hold());
         Ok(())
+    }
+
+    /// Ends the hold `limit` from now at the latest.
+    pub(crate) fn limit(&self, limit: Duration) {
+        self.hold().limit(self.claim, limit);
+        self.context.renewal.keep(self.hold());
     }
 
     async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
-        let lease = hold.terms().lease;
+        let lease = hold.lease_to_ask(self.context.clock.now());
         match try_renew(&self.context.backend, self.context.clock, hold, lease).await {
             Ok(Renewed::Yes) => {
                 self.context.renewal.keep(hold);
@@ -282,10 +289,10 @@ impl Drop for Share {
         let leaving = if self.turns {
             Leaving::Last
         } else {
-            self.hold().leave(self.limit)
+            self.hold().leave(self.claim)
         };
         match leaving {
-            Leaving::Shared => {}
+            Leaving::Shared => self.context.renewal.keep(self.hold()),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
                 self.hold().end();

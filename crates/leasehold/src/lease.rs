@@ -1,6 +1,8 @@
 //! A hold: one grant of the server, how long it is good for, and whether it has
 //! been lost. Guards are what users have of it; several may share one hold.
 
+mod claims;
+
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,8 @@ use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
+pub(crate) use claims::ClaimId;
+use claims::Claims;
 
 /// How the holder's deadline is drawn back from the server's: clocks drift, and
 /// servers count in whole milliseconds.
@@ -102,21 +106,23 @@ pub(crate) fn next_number() -> u64 {
 const NO_REPLY_YET: &str = "no reply yet";
 
 struct State {
-    terms: Terms,
+    /// What its guards want.
+    claims: Claims,
+    /// The longest lease that was asked for: the server may keep it for so long.
+    longest_lease: Duration,
+    /// Until when the guards have it: no longer than they want, nor than the server keeps
+    /// it for sure.
     valid_until: Moment,
-    /// When the longest lease that was confirmed ends, without the margin.
-    lease_end: Moment,
+    /// Until when the server keeps it for sure.
+    kept_until: Moment,
     /// When the last confirmed request left; before the first, when that did.
     confirmed_at: Moment,
-    /// The maximum hold times of its guards.
-    limits: Vec<Limit>,
-    guards: usize,
+    /// The last guard has gone: nobody joins it any more.
+    left: bool,
     /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
     kept: usize,
     /// Released, or left to its lease: nothing is reported any more.
     over: bool,
-    /// A guard was forgotten: nobody gives the hold back.
-    forgotten: bool,
     /// Its fencing token.
     token: Option<u64>,
     /// The token of several locks that is this one's too.
@@ -127,8 +133,13 @@ struct State {
     due: Option<Moment>,
 }
 
-/// When a guard's maximum hold time is over, and what that was.
-pub(crate) type Limit = (Moment, Duration);
+/// A guard that shares a hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joined {
+    pub(crate) claim: ClaimId,
+    /// It wants more than the server has confirmed.
+    pub(crate) must_confirm: bool,
+}
 
 /// What a guard that leaves has to do about the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,19 +168,14 @@ impl Hold {
             clock,
             margin,
             state: Mutex::new(State {
-                terms,
+                claims: Claims::new(terms, asked_at),
+                longest_lease: terms.lease,
                 valid_until: asked_at,
-                lease_end: asked_at,
+                kept_until: asked_at,
                 confirmed_at: asked_at,
-                limits: terms
-                    .max_hold
-                    .map(|limit| (asked_at + limit, limit))
-                    .into_iter()
-                    .collect(),
-                guards: 1,
+                left: false,
                 kept: 0,
                 over: false,
-                forgotten: false,
                 token: None,
                 raised_to: None,
                 lost: None,
@@ -185,20 +191,27 @@ impl Hold {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Terms that are good enough for all its guards.
     pub(crate) fn terms(&self) -> Terms {
-        self.state().terms
+        self.state().claims.terms()
+    }
+
+    /// What one guard asked for.
+    pub(crate) fn terms_of(&self, claim: ClaimId) -> Terms {
+        self.state().claims.terms_of(claim)
+    }
+
+    /// The longest lease that was asked for: the server may keep it for so long.
+    pub(crate) fn longest_lease(&self) -> Duration {
+        self.state().longest_lease
     }
 
     /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
     pub(crate) fn looked_after_every(&self) -> Option<Duration> {
         let state = self.state();
-        let kept = (state.kept > 0).then(|| state.terms.lease / 3);
-        state
-            .terms
-            .looked_after_every()
-            .into_iter()
-            .chain(kept)
-            .min()
+        let terms = state.claims.terms();
+        let kept = (state.kept > 0).then(|| terms.lease / 3);
+        terms.looked_after_every().into_iter().chain(kept).min()
     }
 
     /// Renews it for a wait, or no longer.
@@ -212,10 +225,9 @@ impl Hold {
     pub(crate) fn asked_again(&self) {
         let now = self.clock.now();
         let mut state = self.state();
-        (state.valid_until, state.confirmed_at) = (now, now);
-        for (end, limit) in &mut state.limits {
-            *end = now + *limit;
-        }
+        (state.valid_until, state.kept_until) = (now, now);
+        state.confirmed_at = now;
+        state.claims.start_again(now);
         state.lost = None;
     }
 
@@ -226,8 +238,8 @@ impl Hold {
         let mut state = self.state();
         state.token = token;
         // From before the request left, whenever the answer comes.
-        state.valid_until = self.margin.end(state.confirmed_at, state.terms.lease);
-        state.lease_end = state.confirmed_at + state.terms.lease;
+        let end = self.margin.end(state.confirmed_at, state.longest_lease);
+        (state.valid_until, state.kept_until) = (end, end);
         state.check(now).is_none()
     }
 
@@ -252,14 +264,10 @@ impl Hold {
         self.state().raised_to
     }
 
-    /// The lease that the watchdog asks for now: all of it, or what is left of a fixed one.
+    /// The lease to ask for now: what its guards want, all of it or what is left of a
+    /// fixed one.
     pub(crate) fn lease_to_ask(&self, now: Moment) -> Duration {
-        let state = self.state();
-        if state.terms.renew_every.is_some() || state.kept > 0 {
-            state.terms.lease
-        } else {
-            state.lease_end.saturating_sub(now)
-        }
+        self.state().wants(now)
     }
 
     /// The time from which its present lease counts.
@@ -274,9 +282,10 @@ impl Hold {
         if state.check(self.clock.now()).is_some() {
             return;
         }
-        let end = self.margin.end(sent, lease);
-        state.valid_until = state.valid_until.max(end);
-        state.lease_end = state.lease_end.max(sent + lease);
+        state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
+        // A guard that wanted more may have gone since.
+        let wanted = lease.min(state.wants(sent));
+        state.valid_until = state.valid_until.max(self.margin.end(sent, wanted));
         state.confirmed_at = state.confirmed_at.max(sent);
         state.failing = None;
         drop(state);
@@ -330,7 +339,7 @@ impl Hold {
     pub(crate) fn renewal_failure(&self) -> Option<LossReason> {
         let now = self.clock.now();
         let state = self.state();
-        let soon = state.terms.lease / 20;
+        let soon = state.claims.terms().lease / 20;
         let (since, cause) = state.failing.as_ref()?;
         let on_its_way = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
         (!on_its_way).then(|| state.renewal_failure(now)).flatten()
@@ -343,7 +352,7 @@ impl Hold {
         }
     }
 
-    /// Until when the server keeps it for sure.
+    /// Until when its guards have it for sure.
     pub(crate) fn valid_until(&self) -> Moment {
         self.state().valid_until
     }
@@ -377,52 +386,70 @@ impl Hold {
         }
     }
 
-    /// One more guard shares the hold. `false` if it is no longer to be had.
-    pub(crate) fn join(&self) -> bool {
+    /// One more guard shares the hold, on terms of its own. `None` if it is no longer to
+    /// be had.
+    pub(crate) fn join(&self, terms: Terms) -> Option<Joined> {
         let now = self.clock.now();
         let mut state = self.state();
-        let usable = state.guards > 0 && !state.over && state.check(now).is_none();
-        if usable {
-            state.guards += 1;
+        if state.left || state.over || state.check(now).is_some() {
+            return None;
         }
-        usable
-    }
-
-    /// One guard less, and the limit that it brought.
-    pub(crate) fn leave(&self, limit: Option<Limit>) -> Leaving {
-        let mut state = self.state();
-        state.guards -= 1;
-        let limits = &mut state.limits;
-        if let Some(at) = limits.iter().position(|other| Some(*other) == limit) {
-            limits.swap_remove(at);
-        }
-        match (state.guards, state.forgotten) {
-            (0, false) => Leaving::Last,
-            (0, true) => {
-                state.over = true;
-                Leaving::LeftToLease
+        let must_confirm = match terms.renew_every {
+            // So much from now, as if it were alone.
+            None => state.valid_until < self.margin.end(now, terms.lease),
+            Some(_) => {
+                let left = state.valid_until.saturating_sub(now);
+                state.claims.renewed_lease() < Some(terms.lease) || left < terms.lease / 3
             }
-            _ => Leaving::Shared,
-        }
+        };
+        let claim = state.claims.add(terms, now);
+        state.longest_lease = state.longest_lease.max(terms.lease);
+        drop(state);
+        // Whoever waits for the deadline has to look again.
+        self.changed.notify_waiters();
+        Some(Joined {
+            claim,
+            must_confirm,
+        })
     }
 
-    /// As [`leave`](Self::leave), if it is the last guard and has to give the hold back.
-    pub(crate) fn leave_as_last(&self) -> bool {
+    /// One guard less. What only it wanted is nobody's any more.
+    pub(crate) fn leave(&self, claim: ClaimId) -> Leaving {
+        let now = self.clock.now();
         let mut state = self.state();
-        let last = state.guards == 1 && !state.forgotten;
+        // What is over stays so without the guard whose time was over.
+        state.check(now);
+        if !state.claims.remove(claim) {
+            return state.nobody_left();
+        }
+        let wanted = self.margin.end(now, state.wants(now));
+        state.valid_until = state.valid_until.min(wanted);
+        drop(state);
+        self.changed.notify_waiters();
+        Leaving::Shared
+    }
+
+    /// One guard less, for which the hold is left to its lease when the last one goes.
+    pub(crate) fn forget(&self, claim: ClaimId) -> Leaving {
+        let mut state = self.state();
+        if state.claims.forget(claim) {
+            return Leaving::Shared;
+        }
+        state.nobody_left()
+    }
+
+    /// Ends the hold here if this is the last guard and has to give it back.
+    pub(crate) fn end_with_last(&self) -> bool {
+        let mut state = self.state();
+        let last = state.claims.guards() == 1 && !state.claims.any_forgotten();
         if last {
-            state.guards = 0;
+            (state.left, state.over) = (true, true);
         }
         last
     }
 
     pub(crate) fn guards(&self) -> usize {
-        self.state().guards
-    }
-
-    /// The hold is left to its lease when the last guard goes.
-    pub(crate) fn forget(&self) {
-        self.state().forgotten = true;
+        self.state().claims.guards()
     }
 
     /// Given back: nothing more to renew or to report.
@@ -434,31 +461,33 @@ impl Hold {
         self.state().over
     }
 
-    /// A guard asks for other terms: a longer lease, or renewal where there was
-    /// none. Says whether the server has to know, and the limit that leaves with the
-    /// guard. Terms never get worse, because the other guards count on them.
-    pub(crate) fn raise_terms(&self, wanted: Terms) -> (bool, Option<Limit>) {
+    /// A guard wants it to last `lease` from now at least.
+    pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) {
         let now = self.clock.now();
         let mut state = self.state();
-        let longer = wanted.lease > state.terms.lease;
-        let renewal = state.terms.renew_every.is_none() && wanted.renew_every.is_some();
-        if longer {
-            state.terms.lease = wanted.lease;
-        }
-        if renewal || (longer && wanted.renew_every.is_some()) {
-            state.terms.renew_every = wanted.renew_every;
-        }
-        let limit = wanted.max_hold.map(|limit| (now + limit, limit));
-        state.limits.extend(limit);
-        // Whoever waits for the deadline has to look again.
-        self.changed.notify_waiters();
-        let left = state.valid_until.saturating_sub(now);
-        (longer || renewal || left < state.terms.lease / 3, limit)
+        state.claims.raise(claim, lease, now);
+        state.longest_lease = state.longest_lease.max(lease);
     }
 
-    /// The point at which its maximum hold time is over.
-    pub(crate) fn must_end_at(&self) -> Option<Limit> {
-        self.state().ends_at()
+    /// A guard holds for no longer than `limit` from now.
+    pub(crate) fn limit(&self, claim: ClaimId, limit: Duration) {
+        let now = self.clock.now();
+        self.state().claims.limit(claim, limit, now);
+        self.changed.notify_waiters();
+    }
+
+    /// When it is to be given back although the server would keep it: its maximum hold time
+    /// is over, or what the guards want that remain.
+    pub(crate) fn must_end_at(&self) -> Option<Moment> {
+        let state = self.state();
+        let limit = state.claims.first_limit().map(|(end, _)| end);
+        let cut = state.is_cut().then_some(state.valid_until);
+        limit.into_iter().chain(cut).min()
+    }
+
+    /// Whether the server still keeps it when its guards have lost it for this reason.
+    pub(crate) fn outlasts(&self, reason: &LossReason) -> bool {
+        matches!(reason, LossReason::MaxHold { .. }) || self.state().is_cut()
     }
 
     /// Notes when the watchdog looks at it next, and returns what was noted.
@@ -470,13 +499,38 @@ impl Hold {
 impl State {
     /// Whether the watchdog only reminds the server of it.
     fn is_reminded(&self) -> bool {
-        self.terms.is_reminded() && self.kept == 0
+        self.claims.terms().is_reminded() && self.kept == 0
+    }
+
+    /// How long it has to last if a request for it leaves now.
+    fn wants(&self, now: Moment) -> Duration {
+        match self.kept {
+            0 => self.claims.want(now),
+            _ => self.claims.terms().lease,
+        }
+    }
+
+    /// Whether a guard that wanted more than the others has gone: the server keeps it for
+    /// longer than they want.
+    fn is_cut(&self) -> bool {
+        // What is left of a fixed lease is a little less when the request leaves.
+        self.valid_until + SafetyMargin::ROUNDING < self.kept_until
+    }
+
+    /// The last guard goes.
+    fn nobody_left(&mut self) -> Leaving {
+        self.left = true;
+        if self.claims.any_forgotten() {
+            self.over = true;
+            return Leaving::LeftToLease;
+        }
+        Leaving::Last
     }
 
     /// Judges by the clock, so that a late timer can't keep a dead hold alive.
     fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.deadline() {
-            self.lost = Some(match self.ends_at() {
+            self.lost = Some(match self.claims.first_limit() {
                 Some((end, limit)) if end <= self.valid_until => LossReason::MaxHold { limit },
                 _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
             });
@@ -484,13 +538,9 @@ impl State {
         self.lost.as_ref()
     }
 
-    /// Of several maximum hold times the one that is over first counts.
-    fn ends_at(&self) -> Option<Limit> {
-        self.limits.iter().min().copied()
-    }
-
     fn deadline(&self) -> Moment {
-        self.ends_at()
+        self.claims
+            .first_limit()
             .map_or(self.valid_until, |(end, _)| end.min(self.valid_until))
     }
 

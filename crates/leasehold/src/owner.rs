@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::config::Terms;
 use crate::guard::Held;
 use crate::key::Key;
+use crate::lease::Joined;
 
 /// Who acquires: the value that makes acquires re-entrant.
 ///
@@ -82,7 +84,7 @@ pub(crate) enum Entry {
     /// Nothing: it has to ask the server.
     Ask(Asking),
     /// A hold that it has joined.
-    Joined(Arc<Held>),
+    Joined(Arc<Held>, Joined),
     /// Another acquire of the same owner is on its way.
     Acquiring,
 }
@@ -93,17 +95,19 @@ impl Owners {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn enter(self: &Arc<Self>, key: &Key, owner: &Owner) -> Entry {
+    pub(crate) fn enter(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Entry {
         let id = (key.clone(), owner.clone());
         let mut slots = self.slots();
         match slots.get(&id) {
             Some(Slot::Acquiring) => return Entry::Acquiring,
             // A hold that is lost can't be joined; the owner asks anew while the
             // guards of the lost one say so.
-            Some(Slot::Held(held)) if held.hold().join() => {
-                return Entry::Joined(Arc::clone(held));
+            Some(Slot::Held(held)) => {
+                if let Some(joined) = held.hold().join(terms) {
+                    return Entry::Joined(Arc::clone(held), joined);
+                }
             }
-            _ => {}
+            None => {}
         }
         slots.insert(id.clone(), Slot::Acquiring);
         Entry::Ask(Asking {

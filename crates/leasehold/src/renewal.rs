@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Due one renewal period after it was confirmed last, or somewhat earlier, or when
-    /// its maximum hold ends.
+    /// it has to end.
     fn schedule(&self, hold: &Arc<Hold>) {
         let period = hold.looked_after_every();
         // Holds that were acquired together, or renewed together after an outage, drift
@@ -95,9 +95,9 @@ impl Shared {
         // else the client asks would stand behind it.
         let renewal = period
             .map(|period| hold.confirmed_at() + period.mul_f64(1.0 - SPREAD * fastrand::f64()));
-        let end = hold.must_end_at().map(|(end, _)| end);
-        if let Some(due) = renewal.into_iter().chain(end).min() {
-            self.schedule_at(hold, due);
+        match renewal.into_iter().chain(hold.must_end_at()).min() {
+            Some(due) => self.schedule_at(hold, due),
+            None => self.unschedule(hold),
         }
     }
 
@@ -136,7 +136,7 @@ impl Shared {
         {
             let (at, _) = *entry.key();
             let period = entry.get().looked_after_every().unwrap_or_default();
-            let ends = entry.get().must_end_at().is_some_and(|(end, _)| end == at);
+            let ends = entry.get().must_end_at() == Some(at);
             let along = if due.len() < ONE_CALL && !ends {
                 period / 20
             } else {
@@ -241,10 +241,11 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
     if hold.is_over() {
         return;
     }
-    match hold.loss() {
-        None => {}
-        Some(LossReason::MaxHold { limit }) => return end_hold(&shared, &hold, limit),
-        Some(_) => return,
+    if let Some(reason) = hold.loss() {
+        if hold.outlasts(&reason) {
+            end_hold(&shared, &hold, &reason);
+        }
+        return;
     }
     if hold.looked_after_every().is_none() {
         shared.schedule(&hold);
@@ -270,8 +271,8 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
 }
 
 /// The holder has been told by its clock; now the lock is free for others.
-fn end_hold(shared: &Shared, hold: &Arc<Hold>, limit: Duration) {
-    tracing::warn!(key = %hold.key, ?limit, "maximum hold time is over; releasing");
+fn end_hold(shared: &Shared, hold: &Arc<Hold>, reason: &LossReason) {
+    tracing::warn!(key = %hold.key, %reason, "lock lost; releasing what the server still keeps");
     // Its guard may live on for long.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }
@@ -307,8 +308,9 @@ pub(crate) async fn try_renew(
     };
     // More than anybody asked for: the server's clock was set back, or somebody has
     // changed the expiry. Left so, a lock whose holder dies would stay that long.
-    // Judged by the terms as they are now: an extension may be on its way beside this.
-    let lease = hold.terms().lease;
+    // Judged by the longest that was asked for until now: an extension may be on its way
+    // beside this.
+    let lease = hold.longest_lease();
     if left > lease + Duration::from_secs(1) {
         // Half-way, so that this request, should it come late, finds nothing to shorten.
         let most = lease + (left - lease) / 2;

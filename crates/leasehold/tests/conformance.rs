@@ -28,6 +28,7 @@ mod on_embedded {
     mod latch;
     mod lock;
     mod multi;
+    mod re_entry;
     mod red;
     mod rw;
     mod rw_cancel;
@@ -53,6 +54,7 @@ mod on_server {
     mod latch;
     mod lock;
     mod multi;
+    mod re_entry;
     mod red;
     mod rw;
     mod rw_cancel;
@@ -108,6 +110,7 @@ mod fair_on_embedded {
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
     mod cancel;
     mod lock;
+    mod re_entry;
     mod wait;
 }
 

@@ -40,9 +40,8 @@ pub(super) async fn acquire(
     let granted = wait.until_granted(&asker).await?;
     Ok(granted.map(|(undo, ids)| {
         context.renewal.keep(undo.hold());
-        let limit = undo.hold().must_end_at();
         let held = Held::new(undo, None);
-        ExpirablePermit::new(Share::new(Arc::clone(context), held, limit), ids)
+        ExpirablePermit::new(Share::new(Arc::clone(context), held), ids)
     }))
 }
 

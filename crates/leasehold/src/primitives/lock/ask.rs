@@ -54,7 +54,7 @@ impl<K: Named> Asker<'_, K> {
         let context = &self.lock.context;
         let owners = &context.owners;
         loop {
-            match owners.enter(&self.wanted, owner) {
+            match owners.enter(&self.wanted, owner, self.terms) {
                 Entry::Ask(asking) => {
                     let share = self.until(deadline).await?;
                     if let Some(share) = &share {
@@ -62,9 +62,9 @@ impl<K: Named> Asker<'_, K> {
                     }
                     return Ok(share);
                 }
-                Entry::Joined(held) => {
-                    let mut share = Share::new(Arc::clone(context), held, None);
-                    match share.join_on(self.terms).await {
+                Entry::Joined(held, joined) => {
+                    let share = Share::joined(Arc::clone(context), held, joined);
+                    match share.enter_again(joined).await {
                         Ok(()) => return Ok(Some(share)),
                         // Lost meanwhile: ask anew.
                         Err(_) if share.hold().loss().is_some() => {}
@@ -103,9 +103,8 @@ impl<K: Named> Asker<'_, K> {
         let undo = wait.until_granted(self).await?;
         Ok(undo.map(|undo| {
             context.renewal.keep(undo.hold());
-            let limit = undo.hold().must_end_at();
             let held = Held::new(undo, self.entered_as());
-            Share::new(Arc::clone(context), held, limit)
+            Share::new(Arc::clone(context), held)
         }))
     }
 

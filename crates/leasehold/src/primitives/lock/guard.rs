@@ -8,7 +8,6 @@ use futures_util::future::Either;
 use tokio::time::Instant;
 
 use super::whole::Whole;
-use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::guard::Share;
 use crate::key::Key;
@@ -66,16 +65,12 @@ impl LockGuard {
     }
 
     /// Gives each member its maximum hold time, from now.
-    pub(super) async fn limit(&mut self, terms: Terms) -> Result<()> {
-        let Body::Whole(whole) = &mut self.body else {
-            return Ok(());
-        };
-        for guard in &mut whole.guards {
-            if let Body::One(share) = &mut guard.body {
-                share.join_on(terms).await?;
+    pub(super) fn limit(&self, limit: Duration) {
+        for member in self.members() {
+            if let Some(share) = member.one() {
+                share.limit(limit);
             }
         }
-        Ok(())
     }
 
     /// The guards of the members of a [`MultiLock`](crate::MultiLock), or of those that

@@ -115,9 +115,9 @@ impl Acquire for Multi {
         };
         let held: Vec<_> = lock.kind.members.iter().zip(guards).collect();
         let quorum = held.len();
-        let mut guard = LockGuard::of_whole(Whole::new(key, held, quorum));
-        if terms.max_hold.is_some() {
-            guard.limit(terms).await?;
+        let guard = LockGuard::of_whole(Whole::new(key, held, quorum));
+        if let Some(limit) = terms.max_hold {
+            guard.limit(limit);
         }
         Ok(Some(guard))
     }

@@ -216,8 +216,8 @@ impl Acquire for Red {
                 let granted = wait.until_granted(&round).await;
                 guard = granted.map_err(|error| kind.closed(key).unwrap_or(error))?;
             }
-            if let (Some(guard), Some(_)) = (&mut guard, terms.max_hold) {
-                guard.limit(terms).await?;
+            if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
+                guard.limit(limit);
             }
             Ok(guard)
         })

@@ -71,7 +71,7 @@ impl WriteGuard {
         let reader = share.owner().map(|owner| owner.in_role(Role::Reader));
         match reader
             .as_ref()
-            .map(|owner| context.owners.enter(&key, owner))
+            .map(|owner| context.owners.enter(&key, owner, share.terms()))
         {
             None if share.begin_to_turn() => return turn(share, None).await.map(read_guard),
             Some(Entry::Ask(asking)) if share.begin_to_turn() => {
@@ -80,7 +80,9 @@ impl WriteGuard {
                 return Ok(read_guard(read));
             }
             // It reads already. Joined once more below, on the terms of this hold.
-            Some(Entry::Joined(held)) => drop(Share::new(Arc::clone(&context), held, None)),
+            Some(Entry::Joined(held, joined)) => {
+                drop(Share::joined(Arc::clone(&context), held, joined));
+            }
             _ => {}
         }
         // As a thread of Redisson does it: it reads inside the write hold, and gives that up.
@@ -229,7 +231,7 @@ impl std::error::Error for NotUpgraded {
 /// is given back, both as the one and as the other.
 async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
-    let (key, terms) = (write.hold().key.clone(), write.hold().terms());
+    let (key, terms) = (write.hold().key.clone(), write.terms());
     let written = &write.hold().steps;
     let id = written
         .spare_id()
@@ -280,10 +282,9 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         return Err(Error::lost(&key, LossReason::Expired));
     }
     context.renewal.keep(&hold);
-    let limit = hold.must_end_at();
     write.has_turned();
     let reader = reader.map(|owner| (key, owner));
-    Ok(Share::new(context, Held::new(undo, reader), limit))
+    Ok(Share::new(context, Held::new(undo, reader)))
 }
 
 async fn why(context: &Context, write: &Share) -> LossReason {
@@ -301,7 +302,7 @@ fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
 ) -> Lock<K> {
     let hold = share.hold();
     let lock = Lock::named(Arc::clone(share.context()), hold.key.as_str(), kind);
-    let lock = lock.on_terms(hold.terms());
+    let lock = lock.on_terms(share.terms());
     match share.owner() {
         Some(owner) => lock.owned_by(owner),
         None => lock,

@@ -1,0 +1,167 @@
+//! What the guards of one hold have asked for, each for itself: a re-entry adds to what
+//! the hold is promised, and takes that back when its guard goes.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::config::Terms;
+
+/// When a guard's maximum hold time is over, and what that was.
+pub(crate) type Limit = (Moment, Duration);
+
+/// By which a guard's claim is known within its hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimId(u64);
+
+impl ClaimId {
+    /// That of the guard for which the hold was acquired.
+    pub(crate) const FIRST: Self = Self(0);
+}
+
+struct Claim {
+    id: ClaimId,
+    terms: Terms,
+    /// When its lease ends, if that is fixed.
+    end: Moment,
+    limit: Option<Limit>,
+    /// Its guard has gone without giving it up.
+    forgotten: bool,
+}
+
+impl Claim {
+    fn new(id: ClaimId, terms: Terms, now: Moment) -> Self {
+        Self {
+            id,
+            terms,
+            end: now + terms.lease,
+            limit: terms.max_hold.map(|limit| (now + limit, limit)),
+            forgotten: false,
+        }
+    }
+
+    /// How long a hold whose request leaves now has to last for it.
+    fn wants(&self, now: Moment) -> Duration {
+        match self.terms.renew_every {
+            Some(_) => self.terms.lease,
+            None => self.end.saturating_sub(now),
+        }
+    }
+}
+
+/// Never empty: what the last guard wanted is needed until the hold is given back.
+pub(super) struct Claims {
+    list: Vec<Claim>,
+    next: u64,
+}
+
+impl Claims {
+    pub(super) fn new(terms: Terms, now: Moment) -> Self {
+        Self {
+            list: vec![Claim::new(ClaimId::FIRST, terms, now)],
+            next: 1,
+        }
+    }
+
+    pub(super) fn add(&mut self, terms: Terms, now: Moment) -> ClaimId {
+        let id = ClaimId(self.next);
+        self.next += 1;
+        self.list.push(Claim::new(id, terms, now));
+        id
+    }
+
+    /// All of them count from now: nothing has been granted yet.
+    pub(super) fn start_again(&mut self, now: Moment) {
+        for claim in &mut self.list {
+            *claim = Claim::new(claim.id, claim.terms, now);
+        }
+    }
+
+    /// This guard wants the hold to last `lease` from now at least.
+    pub(super) fn raise(&mut self, id: ClaimId, lease: Duration, now: Moment) {
+        if let Some(claim) = self.find(id) {
+            claim.terms.lease = claim.terms.lease.max(lease);
+            claim.end = claim.end.max(now + lease);
+        }
+    }
+
+    /// This guard holds for no longer than `limit` from now.
+    pub(super) fn limit(&mut self, id: ClaimId, limit: Duration, now: Moment) {
+        if let Some(claim) = self.find(id) {
+            claim.limit = Some((now + limit, limit));
+        }
+    }
+
+    /// Its guard goes. `false`, and nothing has changed, if no other guard remains.
+    pub(super) fn remove(&mut self, id: ClaimId) -> bool {
+        let remain = self.remain_without(id);
+        if remain {
+            self.list.retain(|claim| claim.id != id);
+        }
+        remain
+    }
+
+    /// Its guard goes, and what it wanted stays. `false` if no other guard remains.
+    pub(super) fn forget(&mut self, id: ClaimId) -> bool {
+        let remain = self.remain_without(id);
+        if let Some(claim) = self.find(id) {
+            claim.forgotten = true;
+            claim.limit = None;
+        }
+        remain
+    }
+
+    fn remain_without(&self, id: ClaimId) -> bool {
+        let mut others = self.list.iter().filter(|claim| claim.id != id);
+        others.any(|claim| !claim.forgotten)
+    }
+
+    fn find(&mut self, id: ClaimId) -> Option<&mut Claim> {
+        self.list.iter_mut().find(|claim| claim.id == id)
+    }
+
+    /// How many have a guard.
+    pub(super) fn guards(&self) -> usize {
+        self.list.iter().filter(|claim| !claim.forgotten).count()
+    }
+
+    pub(super) fn any_forgotten(&self) -> bool {
+        self.list.iter().any(|claim| claim.forgotten)
+    }
+
+    /// What one guard asked for.
+    pub(super) fn terms_of(&self, id: ClaimId) -> Terms {
+        let claim = self.list.iter().find(|claim| claim.id == id);
+        claim.map_or_else(|| self.terms(), |claim| claim.terms)
+    }
+
+    /// Terms that are good enough for all of them.
+    pub(super) fn terms(&self) -> Terms {
+        let each = || self.list.iter().map(|claim| claim.terms);
+        Terms {
+            lease: each().map(|terms| terms.lease).max().unwrap_or_default(),
+            renew_every: each().filter_map(|terms| terms.renew_every).min(),
+            remind_every: each().filter_map(|terms| terms.remind_every).min(),
+            max_hold: None,
+        }
+    }
+
+    /// How long the hold has to last if a request for it leaves now.
+    pub(super) fn want(&self, now: Moment) -> Duration {
+        let each = self.list.iter().map(|claim| claim.wants(now));
+        each.max().unwrap_or_default()
+    }
+
+    /// The longest lease of those that are renewed.
+    pub(super) fn renewed_lease(&self) -> Option<Duration> {
+        let renewed = self
+            .list
+            .iter()
+            .filter(|claim| claim.terms.renew_every.is_some());
+        renewed.map(|claim| claim.terms.lease).max()
+    }
+
+    /// Of several maximum hold times the one that is over first counts.
+    pub(super) fn first_limit(&self) -> Option<Limit> {
+        self.list.iter().filter_map(|claim| claim.limit).min()
+    }
+}

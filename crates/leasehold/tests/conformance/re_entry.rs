@@ -1,0 +1,148 @@
+//! What a re-entry adds to a hold, and takes back when it ends.
+
+use std::time::Duration;
+
+use leasehold::{Kind, Lock, LossReason, Ttl};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{LEASE, lock_of, place};
+
+async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
+    let outer = lock.acquire().await.unwrap();
+    sleep_until(outer.as_ref().valid_until() - LEASE / 2).await;
+    let asked = Instant::now();
+    let inner = lock.acquire().await.unwrap();
+    // Less the drift and the rounding, as for a new hold.
+    let least = asked + LEASE - LEASE / 100 - Duration::from_millis(3);
+    let until = inner.as_ref().valid_until();
+    assert!(until >= least, "{:?} too little, {lock:?}", least - until);
+    sleep_until(asked + LEASE * 3 / 4).await;
+    assert!(inner.as_ref().is_held() && outer.as_ref().is_held());
+    assert!(rival.try_acquire().await.unwrap().is_none(), "{lock:?}");
+    inner.into().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_re_entry_is_good_for_what_it_asked_for() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let owner = ours.owner();
+    let plain = lock_of(&ours, "x").owned_by(&owner).fixed_lease(LEASE);
+    let rw = ours.rw_lock("rw").owned_by(&owner).fixed_lease(LEASE);
+    let other = ours.rw_lock("other").owned_by(&owner).fixed_lease(LEASE);
+    let group = ours.group_lock("g", ["a", "b"]);
+    let group = group.owned_by(&owner).fixed_lease(LEASE);
+    tokio::join!(
+        is_good_for_what_it_asked_for(plain, lock_of(&theirs, "x")),
+        is_good_for_what_it_asked_for(rw.write_lock(), theirs.rw_lock("rw").write_lock()),
+        is_good_for_what_it_asked_for(group, theirs.group_lock("g", ["b"])),
+        async {
+            // Two read, so the rival is a writer.
+            let lock = other.read_lock();
+            let outer = lock.acquire().await.unwrap();
+            sleep_until(outer.valid_until() - LEASE / 2).await;
+            let asked = Instant::now();
+            let inner = lock.acquire().await.unwrap();
+            assert!(inner.valid_until() >= asked + LEASE * 19 / 20);
+            sleep_until(asked + LEASE * 3 / 4).await;
+            let writer = theirs.rw_lock("other").write_lock();
+            assert!(writer.try_acquire().await.unwrap().is_none());
+            drop((outer, inner));
+        }
+    );
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+/// `lock` is shared by what `rival` can't have beside it.
+async fn takes_back_what_it_added<K: Kind, R: Kind>(lock: Lock<K>, rival: Lock<R>) {
+    let outer = lock.clone().fixed_lease(LEASE);
+    let start = Instant::now();
+    let outer = outer.acquire().await.unwrap();
+    let long = lock.clone().fixed_lease(LEASE * 100);
+    let inner = long.acquire().await.unwrap();
+    assert!(outer.as_ref().valid_until() > start + LEASE * 50);
+    inner.into().release().await.unwrap();
+    assert!(outer.as_ref().valid_until() <= Instant::now() + LEASE);
+
+    // Nobody waits for what the re-entry has asked for.
+    let next = timeout(LEASE * 20, rival.acquire()).await;
+    let next = next.expect("free when the first lease is over").unwrap();
+    assert_eq!(outer.as_ref().loss(), Some(LossReason::Expired));
+    next.into().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn when_a_re_entry_ends_so_does_what_it_added() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let owner = ours.owner();
+    let plain = lock_of(&ours, "x").owned_by(&owner);
+    let rw = ours.rw_lock("rw").owned_by(&owner);
+    let written = ours.rw_lock("written").owned_by(&owner);
+    tokio::join!(
+        takes_back_what_it_added(plain, lock_of(&theirs, "x")),
+        takes_back_what_it_added(rw.read_lock(), theirs.rw_lock("rw").write_lock()),
+        takes_back_what_it_added(written.write_lock(), theirs.rw_lock("written").read_lock()),
+    );
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_re_entry_is_renewed_while_it_lasts_where_the_first_one_is_not() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let lock = lock_of(&ours, "x").owned_by(&ours.owner());
+    let outer = lock.clone().fixed_lease(LEASE).acquire().await.unwrap();
+    let inner = lock.clone().lease(LEASE).acquire().await.unwrap();
+    sleep_until(Instant::now() + LEASE * 2).await;
+    assert!(outer.is_held() && inner.is_held());
+    let rival = lock_of(&theirs, "x");
+    assert!(rival.try_acquire().await.unwrap().is_none());
+
+    // From here on there is the first lease, which was over long ago.
+    inner.release().await.unwrap();
+    assert_eq!(outer.loss(), Some(LossReason::Expired));
+    let next = timeout(LEASE * 20, rival.acquire()).await.expect("free");
+    next.unwrap().release().await.unwrap();
+    drop(outer);
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_renewed_hold_is_renewed_on_when_a_longer_re_entry_has_gone() {
+    let place = place();
+    let client = place.client().await;
+    let lock = lock_of(&client, "x").owned_by(&client.owner());
+    let outer = lock.clone().lease(LEASE).acquire().await.unwrap();
+    for long in [
+        lock.clone().fixed_lease(LEASE * 50),
+        lock.clone().lease(LEASE * 50),
+    ] {
+        let inner = long.acquire().await.unwrap();
+        assert!(outer.valid_until() > Instant::now() + LEASE * 40);
+        drop(inner);
+        assert!(outer.valid_until() <= Instant::now() + LEASE);
+    }
+    sleep_until(Instant::now() + LEASE * 2).await;
+    outer.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn a_forgotten_re_entry_leaves_the_lock_to_its_own_lease() {
+    let place = place();
+    let client = place.client().await;
+    let lock = lock_of(&client, "x").owned_by(&client.owner());
+    let outer = lock.clone().fixed_lease(LEASE / 4);
+    let outer = outer.acquire().await.unwrap();
+    let long = lock.clone().fixed_lease(LEASE * 50);
+    long.acquire().await.unwrap().forget();
+    assert_eq!(outer.hold_count(), 1);
+    sleep_until(Instant::now() + LEASE / 2).await;
+    outer.release().await.unwrap();
+    let Ttl::Left(left) = lock.remaining_ttl().await.unwrap() else {
+        panic!("it was to last");
+    };
+    assert!(left > LEASE * 40, "{left:?}");
+    assert!(lock.force_unlock().await.unwrap());
+}
