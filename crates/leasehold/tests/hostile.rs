@@ -16,6 +16,7 @@ mod hostile {
     mod fuzz;
     mod messages;
     mod mutate;
+    mod numbers;
     mod oracle;
     mod process;
     mod replies;

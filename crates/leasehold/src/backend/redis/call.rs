@@ -185,7 +185,7 @@ fn read(lane: &Lane, reply: redis::Value) -> Result<Value, Failure> {
 fn convert(value: redis::Value) -> Option<Value> {
     Some(match value {
         redis::Value::Nil => Value::Nil,
-        redis::Value::Int(number) => Value::Int(number),
+        redis::Value::Int(number) if is_exact(number) => Value::Int(number),
         redis::Value::BulkString(text) => Value::Text(text),
         redis::Value::SimpleString(text) => Value::Text(text.into_bytes()),
         redis::Value::Array(items) => {
@@ -193,6 +193,12 @@ fn convert(value: redis::Value) -> Option<Value> {
         }
         _ => return None,
     })
+}
+
+/// Beyond 2^53 a script can't have meant the number that it replied. So the sum of two
+/// replies, or of a reply and the time, overflows nowhere.
+fn is_exact(number: i64) -> bool {
+    number.unsigned_abs() <= 1 << 53
 }
 
 /// What the failure of a whole call means for each of its operations.
