@@ -156,6 +156,11 @@ impl Key {
         format!("{}:did:{id}", self.with_prefix("leasehold"))
     }
 
+    /// A key of our own: which request has given permits back last.
+    pub(crate) fn released_marker(&self) -> String {
+        format!("{}:released", self.with_prefix("leasehold"))
+    }
+
     /// A key of our own: when the latch was opened last.
     pub(crate) fn opened_marker(&self) -> String {
         format!("{}:opened", self.with_prefix("leasehold"))

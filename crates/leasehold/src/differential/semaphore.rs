@@ -25,17 +25,23 @@ fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operati
     let marker = text(&format!("{step_name}:{key}:{hold}:{}", variant / 2));
     let done = text(&format!("{step_name}:{key}:{hold}:{}", variant % 4));
     let channel = text(&format!("channel:{key}"));
+    // One that is something else, now and then.
+    let released = match variant {
+        7 => text("x"),
+        _ => text(&format!("released:{key}")),
+    };
     let first = |more: Vec<Vec<u8>>| [vec![text(key), marker.clone(), done.clone()], more].concat();
     let parts = match step.name {
         "semaphore.acquire" => {
             let sizes = ["1", "2", "3 1 1", "1 5 1", "10", "2 2 2", "1 1", "40 1"];
-            first(vec![text(sizes[usize::from(variant)])])
+            first(vec![released, text(sizes[usize::from(variant)])])
         }
         "semaphore.undo" => vec![text(key), marker, channel],
         "semaphore.add" => {
             let permits = ["1", "3", "-2", "7", "1", "-9", "2", "5"];
             let if_there = if variant.is_multiple_of(3) { "1" } else { "0" };
             first(vec![
+                released,
                 text(permits[usize::from(variant)]),
                 text(if_there),
                 channel,

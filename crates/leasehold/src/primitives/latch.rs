@@ -342,7 +342,7 @@ impl Ask for Asker<'_> {
         self.seen().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
             within: None,
-            sign: (i64::try_from(now.count).unwrap_or(i64::MAX), 0),
+            sign: (i64::try_from(now.count).unwrap_or(i64::MAX), Vec::new()),
         })
     }
 

@@ -33,7 +33,7 @@ pub(super) fn arity() -> Refusal {
 }
 
 /// How long a marker stays.
-const MARKER_MS: u64 = 60_000;
+pub(super) const MARKER_MS: u64 = 60_000;
 
 /// The number that is known to stand at a marker.
 pub(super) fn replied(keyspace: &mut Keyspace, marker: &[u8]) -> Result<Option<i64>, Refusal> {

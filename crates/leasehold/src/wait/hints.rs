@@ -8,7 +8,7 @@
 //! takes its time; a hold is taken for another one when no instant fits all that was
 //! said, so a slow network can't make one hold look like two. (Answers without an
 //! expiry can't be told apart at all: a primitive that has only such gives a sign of
-//! its own, which is another one when something has changed.)
+//! its own, which is another one when something has changed on the server.)
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const UNIT: Duration = Duration::from_millis(1);
 type Expiry = Option<(Moment, Moment)>;
 
 /// What an answer that knows no expiry shows of how things stand.
-pub(crate) type Sign = (i64, u64);
+pub(crate) type Sign = (i64, Vec<u8>);
 
 /// What one waiter has learned from the wake-ups it followed.
 #[derive(Debug, Default)]
@@ -58,12 +58,11 @@ impl Hints {
 
     /// The server was asked at `sent` and has refused, with this sign.
     pub(crate) fn refused(&mut self, sent: Moment, sign: Sign) {
-        let known = self.sign.replace(sign) == Some(sign);
-        self.in_vain = if known {
-            self.in_vain.saturating_add(1)
-        } else {
-            0
+        self.in_vain = match &self.sign {
+            Some(known) if *known == sign => self.in_vain.saturating_add(1),
+            _ => 0,
         };
+        self.sign = Some(sign);
         self.asked_at = Some(sent);
     }
 
@@ -140,8 +139,8 @@ mod tests {
             }
             asks
         };
-        assert_eq!(asks(|ms| (0, ms)), 1000);
-        assert!(asks(|_| (0, 7)) <= BURST as usize + 17);
+        assert_eq!(asks(|ms| (0, ms.to_be_bytes().into())), 1000);
+        assert!(asks(|_| (0, vec![7])) <= BURST as usize + 17);
     }
 
     #[test]

@@ -81,6 +81,41 @@ async fn a_flood_of_wake_ups_does_not_become_a_flood_of_asks() {
     lock.hand_over().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_permits_that_are_none_does_not_become_a_flood_of_asks() {
+    let _alone = MEASURING.lock().await;
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let publisher = redis::Client::open(server.url()).unwrap();
+    let mut publisher = publisher.get_multiplexed_async_connection().await.unwrap();
+    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let expirable = client.expirable_semaphore("y").poll_cap(HOUR);
+    semaphore.try_set_permits(0).await.unwrap();
+    expirable.try_set_permits(0).await.unwrap();
+    let waits = semaphore.clone();
+    let plain = tokio::spawn(async move { waits.acquire(1).await.unwrap() });
+    let waits = expirable.clone();
+    let leased = tokio::spawn(async move { waits.acquire().await.unwrap() });
+    eventually("both listen", async || server.channels().len() == 2).await;
+    let calls = server.calls("evalsha");
+    let started = tokio::time::Instant::now();
+    for _ in 0..1500 {
+        let mut pipe = redis::pipe();
+        for channel in ["redisson_sc:{x}", "redisson_sc:{y}"].repeat(5) {
+            pipe.cmd("PUBLISH").arg(channel).arg("1");
+        }
+        let heard: Vec<usize> = pipe.query_async(&mut publisher).await.unwrap();
+        assert_eq!(heard, [1; 10], "they are flooded");
+    }
+    let (calls, took) = (server.calls("evalsha") - calls, started.elapsed());
+    let most = 120 + (took.as_secs_f64() * 25.0) as u64;
+    assert!(calls <= most, "{calls} asks in {took:?}");
+    semaphore.release(1).await.unwrap();
+    expirable.add_permits(1).await.unwrap();
+    plain.await.unwrap().release().await.unwrap();
+    leased.await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_flood_does_not_fill_the_memory() {
     const MESSAGES: usize = 150_000;

@@ -174,8 +174,9 @@ impl Place {
     }
 
     fn is_marker(&self, key: &str) -> bool {
-        let named =
-            key.starts_with("leasehold:") && (key.contains(":did:") || key.ends_with(":opened"));
+        let ends_with = |what: &str| key.ends_with(what);
+        let named = key.starts_with("leasehold:")
+            && (key.contains(":did:") || [":opened", ":released"].into_iter().any(ends_with));
         let ends = match self {
             // There it can't be asked for; the twin does what the script does.
             Self::Embedded(_) => true,

@@ -203,6 +203,117 @@ async fn beside_a_busy_process_another_process_has_its_turn() {
     }
 }
 
+/// Three processes alike that use one permit all the time: how often each of them had it in
+/// twelve seconds.
+async fn three_alike<P>(acquire: impl AsyncFn(&Client) -> P, release: impl AsyncFn(P)) -> [u64; 3] {
+    let server = Embedded::new();
+    let semaphore = server.client().semaphore("x");
+    semaphore.try_set_permits(1).await.unwrap();
+    let clients: Vec<_> = (0..3).map(|seed| jittery(&server, seed)).collect();
+    let end = Instant::now() + 12 * SECOND;
+    let rounds = clients.iter().map(async |client| {
+        let mut rounds = 0;
+        while Instant::now() < end {
+            let permit = acquire(client).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            release(permit).await;
+            rounds += 1;
+        }
+        rounds
+    });
+    let rounds = futures_util::future::join_all(rounds).await;
+    rounds.try_into().expect("three of them")
+}
+
+/// A client whose way to the server takes from half a millisecond to one and a half: who is
+/// first is not always the same one.
+fn jittery(server: &Embedded, seed: u64) -> Client {
+    let (client, network) = client(server);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut way = move || Duration::from_micros(rng.u64(500..1500));
+    network.on_request({
+        let mut way = way.clone();
+        move |_| Fate::delivered(way(), way())
+    });
+    network.on_message(move |_| Some(way()));
+    client
+}
+
+fn assert_nobody_starves(what: &str, rounds: [u64; 3]) {
+    println!("{what}: {rounds:?}");
+    let (least, most) = (rounds.iter().min(), rounds.iter().max());
+    assert!(least.unwrap() * 2 > *most.unwrap(), "{what}: {rounds:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_lost_many_races_is_still_woken_by_each_release() {
+    let acquire = async |client: &Client| {
+        let semaphore = client.semaphore("x").poll_cap(HOUR);
+        semaphore.acquire(1).await.unwrap()
+    };
+    let rounds = three_alike(acquire, async |permit| permit.release().await.unwrap()).await;
+    assert_nobody_starves("plain permits", rounds);
+    let acquire = async |client: &Client| {
+        let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+        semaphore.acquire().await.unwrap()
+    };
+    let rounds = three_alike(acquire, async |permit| permit.release().await.unwrap()).await;
+    assert_nobody_starves("permits with leases", rounds);
+}
+
+/// Asks in vain for as long as `others` go on.
+async fn asks_while(others: impl AsyncFnOnce(&Embedded)) -> u64 {
+    let server = Embedded::new();
+    server
+        .client()
+        .semaphore("x")
+        .try_set_permits(0)
+        .await
+        .unwrap();
+    let (client, network) = client(&server);
+    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { semaphore.acquire(1).await.map(drop) });
+    tokio::time::sleep(SECOND).await;
+    let before = network.requests();
+    others(&server).await;
+    waiter.abort();
+    network.requests() - before
+}
+
+/// A flood of messages without a release is in `hostile/messages.rs`.
+#[tokio::test(start_paused = true)]
+async fn each_release_is_followed_though_somebody_else_is_always_quicker() {
+    let releases = asks_while(async |server| {
+        let other = server.client().semaphore("x");
+        for _ in 0..500 {
+            other.release(1).await.unwrap();
+            let permit = other.try_acquire(1).await.unwrap();
+            permit.expect("it is near").forget();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let releases = releases.await;
+    assert!(releases >= 490, "{releases} asks for 500 releases");
+}
+
+/// What is free while a process stands down is for others first, but a wait that would be
+/// over by then has no other chance.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_shorter_than_the_stand_down_asks() {
+    let (server, _) = semaphore_of(1).await;
+    let (client, network) = client(&server);
+    network.on_request(|_| Fate::default());
+    let semaphore = client.semaphore("x");
+    let permit = semaphore.acquire(1).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(12)).await;
+    permit.release().await.unwrap();
+    let before = Instant::now();
+    let wait = Duration::from_millis(1);
+    let got = semaphore.try_acquire_for(1, wait).await.unwrap();
+    assert!(got.is_some(), "it was free");
+    assert!(before.elapsed() < wait);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_passes_on_to_the_first_in_line_does_not_wait_for_a_message() {
     let (server, _) = semaphore_of(1).await;

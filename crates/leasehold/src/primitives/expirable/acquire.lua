@@ -6,7 +6,8 @@
 -- lease_ms  how long they last
 -- channel   where the waiters listen; the message is the number of free permits
 -- Returns   nil            granted; a request that comes a second time changes nothing
---           { free, ttl }  so many are free; the next lease ends in ttl ms, -1 for never
+--           { free, ttl, held }  so many are free; the next lease ends in ttl ms, -1 for
+--                          never; held is another number when other permits are in use
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(permits, timeout, ids, lease_ms, channel)
@@ -25,7 +26,7 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
   if free < #ids / 16 then
     local next, ttl = redis.call('ZRANGE', timeout, 0, 0, 'WITHSCORES')[2], -1
     if next and tonumber(next) < NEVER then ttl = math.max(tonumber(next) - now, 0) end
-    return { free, ttl }
+    return { free, ttl, held(timeout) }
   end
   -- The set must not outlive a semaphore that has an end. Asked before anything is written:
   -- an ACL may deny any of these, and what was granted by halves would stay for a lease.

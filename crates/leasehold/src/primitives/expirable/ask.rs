@@ -86,10 +86,10 @@ impl Ask for Asker<'_> {
                 Err(context.backend.granted_too_late())
             }
             Ok(Value::List(items)) => match items[..] {
-                [Value::Int(free), Value::Int(ttl_ms)] => {
+                [Value::Int(free), Value::Int(ttl_ms), Value::Int(held)] => {
                     undo.disarm();
                     let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-                    let sign = (free, context.companies.releases());
+                    let sign = (free, held.to_be_bytes().into());
                     Ok(Answer::Later { within, sign })
                 }
                 _ => Err(context.backend.senseless()),

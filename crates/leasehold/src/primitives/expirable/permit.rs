@@ -107,12 +107,7 @@ impl ExpirablePermit {
     ///
     /// Once called, the permits are given back whether the future is dropped or not.
     pub async fn release(self) -> Result<()> {
-        let context = Arc::clone(self.share.context());
-        let released = self.share.release().await;
-        // A change that our own waiters need not doubt, although they find the number of
-        // free permits as it was.
-        context.companies.released();
-        released
+        self.share.release().await
     }
 
     /// Resolves with the reason when a permit is lost: at the next renewal if the server

@@ -57,7 +57,8 @@ pub(crate) static ACQUIRE: Step = step!(
         if free < i64::try_from(wanted).unwrap_or(i64::MAX) {
             let next = keyspace.zrange(timeout)?.first().map(|(_, ends)| *ends);
             let ttl = next.filter(|ends| *ends < NEVER);
-            return Ok(list(&[free, ttl.map_or(-1, |ends| (ends - now).max(0))]));
+            let ttl = ttl.map_or(-1, |ends| (ends - now).max(0));
+            return Ok(list(&[free, ttl, held(keyspace, timeout)?]));
         }
         keyspace.incr_by(permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
         let ends = (now.saturating_add(number(lease_ms)?)).min(NEVER - 1);
@@ -300,6 +301,16 @@ fn reclaim(
     Ok(())
 }
 
+/// A number made of the ids of permits in use.
+fn held(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Refusal> {
+    let first = |id: &[u8]| {
+        let bytes = id.iter().copied().chain(std::iter::repeat(0)).take(6);
+        bytes.fold(0, |first, byte| first * 256 + i64::from(byte))
+    };
+    let leases = keyspace.zrange(timeout)?;
+    Ok(leases.iter().take(32).map(|(id, _)| first(id)).sum())
+}
+
 /// How a permit stands in the set, and its end. Redisson 3.16.8 writes the id as text.
 fn find(
     keyspace: &mut Keyspace,
@@ -395,7 +406,7 @@ impl HoldSteps for Permits {
         match reply {
             Value::Nil => Some(Asked::Granted { token: None }),
             Value::List(items) => match items[..] {
-                [Value::Int(_), Value::Int(ttl_ms)] => Some(Asked::Busy { ttl_ms }),
+                [Value::Int(_), Value::Int(ttl_ms), _] => Some(Asked::Busy { ttl_ms }),
                 _ => None,
             },
             _ => None,

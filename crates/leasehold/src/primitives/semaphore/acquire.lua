@@ -3,16 +3,18 @@
 -- semaphore  text: the number of free permits
 -- marker     this request's: "asks permits free", what it was granted and what was left
 -- done       a marker that is not needed any more
+-- released   which request has given permits back last
 -- sizes      how many permits each asks for, parted by spaces
--- Returns    { asks, free }  so many of them were granted; so many permits are free now
+-- Returns    { asks, free, released }  so many of them were granted; so many permits are free
+--                                      now; what stands at `released`, if none was granted
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function acquire(semaphore, marker, done, sizes)
+local function acquire(semaphore, marker, done, released, sizes)
   local before = redis.call('GET', marker)
   if before then
     -- Come a second time, or behind its own undo.
     local asks, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
-    return { tonumber(asks or 0), tonumber(left or 0) }
+    return { tonumber(asks or 0), tonumber(left or 0), '' }
   end
   local free, other = number_at(semaphore)
   if other then
@@ -39,5 +41,7 @@ local function acquire(semaphore, marker, done, sizes)
     end
   end
   redis.pcall('DEL', done)
-  return { asks, free - taken }
+  -- Only a hint, which an ACL may deny.
+  local last = asks == 0 and redis.pcall('GET', released)
+  return { asks, free - taken, type(last) == 'string' and last or '' }
 end

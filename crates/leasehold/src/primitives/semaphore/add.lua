@@ -3,6 +3,7 @@
 -- semaphore  text: the number of free permits
 -- marker     this request's: its reply
 -- done       a marker that is not needed any more
+-- released   which request has given permits back last
 -- permits    how many more are free; negative for fewer
 -- if_there   1: only a semaphore that exists, else it is made
 -- channel    where the waiters listen: `tell.lua`
@@ -10,7 +11,7 @@
 --            { 0, -1 }         there was none, and none was made
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function add(semaphore, marker, done, permits, if_there, channel)
+local function add(semaphore, marker, done, released, permits, if_there, channel)
   local before = redis.call('GET', marker)
   if before then
     return { tonumber(before), -1 }
@@ -32,6 +33,9 @@ local function add(semaphore, marker, done, permits, if_there, channel)
     redis.call('DEL', marker)
     return free.err
   end
+  -- For whoever asks because of the message, and finds that others were first: it was no
+  -- flood. Only a hint, which an ACL may deny.
+  if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
   -- The number that is free, not the number released: waiters for more than that sleep on.
   return { 1, tell(channel, free, tonumber(permits)) }
 end

@@ -97,8 +97,8 @@ impl Ask for Asker<'_> {
         let given_back = companies.given_back(key, context.clock.now());
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
-        let (asks, free) = match reply.await {
-            Ok(reply) => read(&reply).ok_or_else(|| context.backend.senseless())?,
+        let (asks, free, released) = match reply.await {
+            Ok(reply) => read(reply, sizes.len()).ok_or_else(|| context.backend.senseless())?,
             Err(failure) => {
                 undo.failed(failure.outcome);
                 return Err(failure);
@@ -116,8 +116,8 @@ impl Ask for Asker<'_> {
             now,
         };
         companies.answered(key, asked);
-        let sign = (free, companies.releases());
         let Some(others) = asks.checked_sub(1) else {
+            let sign = (free, released);
             return Ok(Answer::Later { within: None, sign });
         };
         // It has what it asked for: what others of its line give back is not for it.
@@ -151,13 +151,16 @@ impl Drop for Asker<'_> {
     }
 }
 
-/// How many asks were granted, and how many permits are free.
-fn read(reply: &Value) -> Option<(usize, i64)> {
-    match reply {
-        Value::List(items) => match items[..] {
-            [Value::Int(asks), Value::Int(free)] => Some((usize::try_from(asks).ok()?, free)),
-            _ => None,
-        },
-        _ => None,
-    }
+/// How many of so many asks were granted, how many permits are free, and which request has
+/// given some back last.
+fn read(reply: Value, most: usize) -> Option<(usize, i64, Vec<u8>)> {
+    let Value::List(items) = reply else {
+        return None;
+    };
+    let [asks, free, released] = <[Value; 3]>::try_from(items).ok()?;
+    let (Value::Int(asks), Value::Int(free), Value::Text(released)) = (asks, free, released) else {
+        return None;
+    };
+    let asks = usize::try_from(asks).ok().filter(|asks| *asks <= most)?;
+    Some((asks, free, released))
 }

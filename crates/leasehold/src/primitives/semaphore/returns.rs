@@ -176,7 +176,6 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
                 && let [_, Value::Int(listeners)] = items[..]
             {
                 let alone = listeners == i64::from(sent.we_listen);
-                context.companies.released();
                 context.companies.told(key, alone);
             }
             if reply.is_only_copy {

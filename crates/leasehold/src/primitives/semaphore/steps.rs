@@ -7,21 +7,23 @@ use crate::backend::step::{Operation, Step, Value};
 use crate::cleanup::markers::Marked;
 use crate::config::wire_ms;
 use crate::key::Key;
-use crate::primitives::twin::{NOBODY_KNOWS, arity, list, note, number, number_at, replied, tell};
+use crate::primitives::twin::{
+    MARKER_MS, NOBODY_KNOWS, arity, list, note, number, number_at, replied, tell,
+};
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "semaphore.acquire",
     lua: concat!(include_str!("../once.lua"), include_str!("acquire.lua")),
-    keys: 3,
+    keys: 4,
     args: 1,
     grants: true,
     twin: |keyspace, parts| {
-        let [semaphore, marker, done, sizes] = parts else {
+        let [semaphore, marker, done, released, sizes] = parts else {
             return Err(arity());
         };
         if let Some(before) = keyspace.get(marker)? {
             let (asks, _, left) = read_marker(&before).unwrap_or_default();
-            return Ok(list(&[asks, left]));
+            return Ok(acquired(asks, left, None));
         }
         let free = number_at(keyspace, semaphore)?.unwrap_or(0);
         let (mut asks, mut taken) = (0, 0);
@@ -41,7 +43,11 @@ pub(crate) static ACQUIRE: Step = Step {
             keyspace.incr_by(semaphore, -taken)?;
         }
         keyspace.del(done);
-        Ok(list(&[asks, free - taken]))
+        let last = match asks {
+            0 => keyspace.get(released).ok().flatten(),
+            _ => None,
+        };
+        Ok(acquired(asks, free - taken, last))
     },
 };
 
@@ -84,11 +90,20 @@ pub(crate) static ADD: Step = Step {
         include_str!("../tell.lua"),
         include_str!("add.lua")
     ),
-    keys: 3,
+    keys: 4,
     args: 3,
     grants: false,
     twin: |keyspace, parts| {
-        let [semaphore, marker, done, permits, if_there, channel] = parts else {
+        let [
+            semaphore,
+            marker,
+            done,
+            released,
+            permits,
+            if_there,
+            channel,
+        ] = parts
+        else {
             return Err(arity());
         };
         if let Some(before) = replied(keyspace, marker)? {
@@ -103,6 +118,10 @@ pub(crate) static ADD: Step = Step {
         }
         let permits = number(permits)?;
         let free = keyspace.incr_by(semaphore, permits)?;
+        if permits > 0 {
+            keyspace.set(released, marker);
+            keyspace.pexpire(released, MARKER_MS);
+        }
         Ok(list(&[1, tell(keyspace, channel, free, permits)]))
     },
 };
@@ -199,6 +218,12 @@ pub(crate) static DELETE: Step = Step {
 /// All of them, in the order they stand in the script.
 pub(crate) static ALL: [&Step; 7] = [&ACQUIRE, &UNDO, &ADD, &DRAIN, &SET, &AVAILABLE, &DELETE];
 
+/// What an acquire replies.
+fn acquired(asks: i64, free: i64, released: Option<Vec<u8>>) -> Value {
+    let released = Value::Text(released.unwrap_or_default());
+    Value::List(vec![Value::Int(asks), Value::Int(free), released])
+}
+
 /// What an acquire has noted: how many asks it granted, how many permits that were, and
 /// how many were left.
 fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
@@ -210,6 +235,7 @@ fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
 pub(crate) fn acquire(key: &Key, marked: &Marked, sizes: &[u32]) -> Operation {
     let sizes: Vec<_> = sizes.iter().map(u32::to_string).collect();
     let mut parts = marked.keys(key);
+    parts.push(key.released_marker().into_bytes());
     parts.push(sizes.join(" ").into_bytes());
     Operation::new(&ACQUIRE, parts)
 }
@@ -228,6 +254,7 @@ pub(crate) fn add(
 ) -> Operation {
     let mut parts = marked.keys(key);
     parts.extend([
+        key.released_marker().into_bytes(),
         permits.to_string().into_bytes(),
         vec![if only_if_there { b'1' } else { b'0' }],
         channel.into(),
