@@ -2,7 +2,7 @@
 //! release makes free goes to as many of them as it is enough for, with one request; and
 //! without one, while this process has its tenure.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,8 +17,8 @@ use crate::wait::tenure::{Asked, Tenure};
 #[derive(Default)]
 pub(crate) struct Companies {
     lines: Mutex<Lines>,
-    /// Releases of this client so far.
-    releases: AtomicU64,
+    /// How many have come so far.
+    numbers: AtomicU64,
 }
 
 /// A company stays for a while when nobody stands any more: it knows whose tenure it is.
@@ -45,8 +45,8 @@ impl Lines {
 
 #[derive(Default)]
 struct Company {
-    /// In the order they came.
-    standing: VecDeque<Arc<Slot>>,
+    /// By number, so in the order they came.
+    standing: BTreeMap<u64, Arc<Slot>>,
     tenure: Tenure,
 }
 
@@ -79,11 +79,14 @@ impl Companies {
             granted: Notify::new(),
         });
         let mut lines = self.lines();
-        lines.of(key).standing.push_back(Arc::clone(&slot));
+        // With the table locked: who has the next number stands behind.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        lines.of(key).standing.insert(number, Arc::clone(&slot));
         drop(lines);
         Standing {
             companies: Arc::clone(self),
             key: key.clone(),
+            number,
             slot,
         }
     }
@@ -99,18 +102,13 @@ impl Companies {
     pub(crate) fn behind(&self, head: &Standing, most: usize) -> Vec<Arc<Slot>> {
         let mut lines = self.lines();
         let company = lines.known(&head.key);
-        let standing = company.map(|company| company.standing.iter());
+        let standing = company.map(|company| company.standing.values());
         let others = standing.into_iter().flatten();
         others
             .filter(|slot| !Arc::ptr_eq(slot, &head.slot) && slot.waits())
             .take(most)
             .map(Arc::clone)
             .collect()
-    }
-
-    /// The server has run a release of this client.
-    pub(crate) fn released(&self) {
-        self.releases.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A release was published; `alone` if nobody else was told.
@@ -167,21 +165,18 @@ impl Companies {
         if !company.tenure.keeps(permits, now) {
             return None;
         }
-        for slot in company.standing.iter().filter(|slot| slot.waits()) {
+        while let Some(first) = company.standing.first_entry() {
             // Who asks for many is not overtaken.
-            if slot.permits > permits {
+            if first.get().waits() && first.get().permits > permits {
                 return None;
             }
-            // It may have gone meanwhile.
+            // One that has gone, or has something already, is not looked at again.
+            let slot = first.remove();
             if slot.take_grant() {
-                return Some(Arc::clone(slot));
+                return Some(slot);
             }
         }
         None
-    }
-
-    pub(crate) fn releases(&self) -> u64 {
-        self.releases.load(Ordering::Relaxed)
     }
 }
 
@@ -218,6 +213,7 @@ impl Slot {
 pub(crate) struct Standing {
     companies: Arc<Companies>,
     key: Key,
+    number: u64,
     slot: Arc<Slot>,
 }
 
@@ -244,9 +240,7 @@ impl Standing {
         let before = std::mem::replace(&mut *self.slot.state(), State::Gone);
         let mut lines = self.companies.lines();
         if let Some(company) = lines.known(&self.key) {
-            company
-                .standing
-                .retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+            company.standing.remove(&self.number);
         }
         before == State::Granted
     }
@@ -254,6 +248,8 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn now() -> Moment {
@@ -312,6 +308,49 @@ mod tests {
         assert!(!companies.anyone_stands(&key));
         let _standing = companies.join(&key, 1);
         assert_eq!(companies.pass_on(&key, 1, now()), 0);
+    }
+
+    /// What this thread has computed for.
+    fn worked() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+        Duration::from_nanos(nanos.try_into().expect("no more than a life"))
+    }
+
+    /// The work for a line of so many, from `begin` on; the least of some tries.
+    fn work_of(waiters: usize, work: impl Fn(Arc<Companies>, Key, Vec<Standing>)) -> Duration {
+        let once = |_| {
+            let (companies, key, standing) = line(&vec![1; waiters]);
+            let before = worked();
+            work(companies, key, standing);
+            worked().saturating_sub(before)
+        };
+        (0..5).map(once).min().expect("some tries")
+    }
+
+    /// Four times as many are four times the work, or a little more; the square is sixteen.
+    fn assert_grows_with_the_line(work: impl Fn(Arc<Companies>, Key, Vec<Standing>)) {
+        let (few, many) = (work_of(2000, &work), work_of(8000, &work));
+        assert!(many < few * 9, "{few:?} for 2000, {many:?} for 8000");
+    }
+
+    #[test]
+    fn who_leaves_a_long_line_costs_no_more_than_who_leaves_a_short_one() {
+        assert_grows_with_the_line(|_, _, standing| {
+            standing.iter().for_each(|one| assert!(!one.leave()));
+        });
+        assert_grows_with_the_line(|_, _, standing| {
+            standing.iter().rev().for_each(|one| assert!(!one.leave()));
+        });
+    }
+
+    #[test]
+    fn many_permits_pass_on_with_as_much_work_for_each() {
+        assert_grows_with_the_line(|companies, key, standing| {
+            let permits = u32::try_from(standing.len()).expect("so many");
+            assert_eq!(companies.pass_on(&key, permits, now()), 0);
+            assert!(standing.iter().all(Standing::claim));
+        });
     }
 
     #[test]
