@@ -34,6 +34,8 @@ pub enum Kind {
     RestartWithData,
     /// The server restarts and has lost its data.
     RestartEmpty,
+    /// The same, and it does not say that it has just started.
+    RestartUntold,
     /// The server's last writes are lost, as in a failover.
     RolledBack,
     /// The server's clock is set ahead.
@@ -86,8 +88,14 @@ impl Kind {
     pub fn ends_the_promise(self) -> bool {
         matches!(
             self,
-            RestartEmpty | RolledBack | ClockAhead | Forced | Removed
+            RestartEmpty | RestartUntold | RolledBack | ClockAhead | Forced | Removed
         )
+    }
+
+    /// Whether a server forgets what it has granted, and all know when that was at the latest.
+    #[must_use]
+    pub fn is_empty_restart(self) -> bool {
+        matches!(self, RestartEmpty | RestartUntold)
     }
 
     /// Whether it can leave a lock in place until its lease is over.
@@ -104,7 +112,7 @@ impl Kind {
     pub fn needs_polling(self) -> bool {
         matches!(
             self,
-            MessageLost | RestartEmpty | RolledBack | Removed | ClockAhead
+            MessageLost | RestartEmpty | RestartUntold | RolledBack | Removed | ClockAhead
         )
     }
 
@@ -123,6 +131,7 @@ impl Kind {
                 | Refused
                 | RestartWithData
                 | RestartEmpty
+                | RestartUntold
                 | Paused
                 | Killed
                 | ClockAhead

@@ -52,6 +52,7 @@ pub(crate) async fn everybody_can(stage: &Stage) {
         let wish = Wish {
             turn: &turn,
             poll_cap: Duration::from_secs(1),
+            longest_lease: stage.scenario.longest_lease_for(&turn),
             owner: None,
         };
         let lock = stage.scenario.subject.lock(&machine.clients, &wish);

@@ -130,7 +130,10 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
         Frozen => freeze(std::slice::from_ref(network), span).await,
         Refused => refuse([network], span).await,
         RestartWithData => refuse(stage.networks_to(fault.server), span).await,
-        RestartEmpty => {
+        RestartEmpty | RestartUntold => {
+            for network in stage.networks_to(fault.server) {
+                network.hide_start(fault.kind == RestartUntold);
+            }
             // A majority does without those that have forgotten.
             if stage.scenario.subject == Subject::Red {
                 server.restart();

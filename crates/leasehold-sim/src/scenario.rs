@@ -1,6 +1,7 @@
 //! What happens in a history: drawn from a seed, then fixed.
 
 use std::fmt;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use fastrand::Rng;
@@ -116,6 +117,9 @@ pub struct Fault {
 /// Leases that nobody waits for the end of.
 const LONG_LEASE_MS: u64 = 3_600_000;
 
+/// The longest lease that everybody expects of a majority. A longer one has to be told.
+const DEFAULT_LONGEST_MS: u64 = 30_000;
+
 impl Scenario {
     /// Draws a scenario.
     #[must_use]
@@ -158,21 +162,61 @@ impl Scenario {
                 scenario.faults.push(fault);
             }
         }
-        if subject == Subject::Red && scenario.kinds().contains(&Kind::RestartEmpty) {
-            scenario.agree_on_the_lease();
+        if scenario.distrusts() {
+            scenario.bound_the_leases(&mut rng);
         }
         scenario
     }
 
-    /// How long a server that was restarted does not count goes by the lease, so that all
-    /// must have the same.
-    fn agree_on_the_lease(&mut self) {
+    /// Whether a minority of its servers may forget what it has granted.
+    fn distrusts(&self) -> bool {
+        let mut faults = self.faults.iter();
+        self.subject == Subject::Red && faults.any(|fault| fault.kind.is_empty_restart())
+    }
+
+    /// How long a server that was restarted does not count goes by the longest lease. In some
+    /// histories one of the holds is longer than the others expect.
+    fn bound_the_leases(&mut self, rng: &mut Rng) {
         self.lease_ms = self.lease_ms.min(3000);
         let lease_ms = self.lease_ms;
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
-            turn.fixed_lease_ms = turn.fixed_lease_ms.map(|_| lease_ms);
-            turn.extends_to_ms = turn.extends_to_ms.map(|longer_ms| longer_ms.min(lease_ms));
+            turn.fixed_lease_ms = turn.fixed_lease_ms.map(|lease_ms| lease_ms.min(6000));
         }
+        // Some have one server less to choose from, for longer than the others hold the lock.
+        for machine in 0..self.machines {
+            if rng.bool() {
+                self.faults.push(Fault {
+                    kind: Kind::Refused,
+                    machine,
+                    server: rng.usize(0..self.servers),
+                    at: 0,
+                    span_ms: rng.u64(100..lease_ms * 4),
+                    step: "",
+                });
+            }
+        }
+        if rng.bool() {
+            let worker = rng.usize(0..self.workers.len());
+            let turn = &mut self.workers[worker].turns[0];
+            let long_ms = rng.u64(DEFAULT_LONGEST_MS + 1..DEFAULT_LONGEST_MS * 3);
+            turn.fixed_lease_ms = rng.bool().then_some(long_ms);
+            turn.extends_to_ms = Some(long_ms);
+            turn.max_hold_ms = None;
+            turn.stay_ms = rng.u64(0..long_ms * 3 / 4);
+        }
+    }
+
+    /// What the lock of a turn is set to, where a minority of the servers may forget.
+    #[must_use]
+    pub(crate) fn longest_lease_for(&self, turn: &Turn) -> Option<Duration> {
+        self.distrusts().then(|| {
+            let turns = self.workers.iter().flat_map(|worker| &worker.turns);
+            let usual = turns.filter_map(Turn::longest_lease_ms);
+            let usual = usual.filter(|lease_ms| *lease_ms <= DEFAULT_LONGEST_MS);
+            let agreed_ms = usual.max().unwrap_or(0).max(self.lease_ms);
+            let own_ms = turn.longest_lease_ms().unwrap_or(0);
+            Duration::from_millis(agreed_ms.max(own_ms))
+        })
     }
 
     /// The kinds of fault it has.
@@ -202,8 +246,8 @@ impl Scenario {
     #[must_use]
     pub fn longest_lease_ms(&self) -> u64 {
         let turns = self.workers.iter().flat_map(|worker| &worker.turns);
-        let leases = turns.flat_map(|turn| [turn.fixed_lease_ms, turn.extends_to_ms]);
-        leases.flatten().max().unwrap_or(0).max(self.lease_ms)
+        let leases = turns.filter_map(Turn::longest_lease_ms);
+        leases.max().unwrap_or(0).max(self.lease_ms)
     }
 
     /// How many parts it has that can be left out.
@@ -245,6 +289,11 @@ impl Turn {
             stay_ms: 0,
             end: End::Release,
         }
+    }
+
+    /// The longest lease that it asks for by a number of its own.
+    fn longest_lease_ms(&self) -> Option<u64> {
+        self.fixed_lease_ms.max(self.extends_to_ms)
     }
 
     /// Whether it stays for longer than its lease allows.
@@ -333,13 +382,13 @@ fn draw_fault(rng: &mut Rng, kind: Kind, scenario: &Scenario) -> Fault {
         ReplyLate => rng.u64(100..390),
         MessageLate => rng.u64(5..300),
         RolledBack => rng.u64(5..100),
-        RestartWithData | RestartEmpty => rng.u64(0..300),
+        RestartWithData | RestartEmpty | RestartUntold => rng.u64(0..300),
         _ => 0,
     };
     let steps = scenario.subject.steps();
     // What it takes no majority of may forget.
     let servers = match kind {
-        RestartEmpty => scenario.servers.div_ceil(2).max(2) - 1,
+        kind if kind.is_empty_restart() => scenario.servers.div_ceil(2).max(2) - 1,
         _ => scenario.servers,
     };
     let machine = rng.usize(0..machines);

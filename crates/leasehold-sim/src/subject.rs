@@ -45,6 +45,8 @@ const VALUES: [&str; 3] = ["a", "b", "c"];
 pub(crate) struct Wish<'a> {
     pub(crate) turn: &'a Turn,
     pub(crate) poll_cap: Duration,
+    /// Of a majority whose servers may forget what they have granted.
+    pub(crate) longest_lease: Option<Duration>,
     pub(crate) owner: Option<&'a Owner>,
 }
 
@@ -87,6 +89,11 @@ impl Subject {
             Self::Red => {
                 let members = clients.iter().map(|client| client.lock(NAME));
                 let lock = RedLock::new(members).expect("three members or five");
+                let lock = match wish.longest_lease {
+                    Some(longest) => lock.longest_lease(longest),
+                    // No server forgets anything, and leases may have any length.
+                    None => lock.distrust_restarted(false),
+                };
                 // By default it is less than an answer takes, for the shortest leases.
                 wish.of(lock.master_limit(Duration::from_millis(100)))
             }
@@ -106,7 +113,11 @@ impl Subject {
 
     /// Whether a key stays when all holds are over, by right.
     pub(crate) fn leaves(self, key: &str) -> bool {
-        matches!(self, Self::Fenced | Self::Multi) && key.starts_with("redisson_lock_token:")
+        match self {
+            Self::Fenced | Self::Multi => key.starts_with("redisson_lock_token:"),
+            Self::Red => key.ends_with(":longest"),
+            _ => false,
+        }
     }
 
     /// The beginnings of its steps' names, for faults that hit some of them.

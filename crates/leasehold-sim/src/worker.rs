@@ -50,6 +50,7 @@ impl Taking<'_> {
         let wish = Wish {
             turn: self.turn,
             poll_cap: Duration::from_millis(self.stage.scenario.poll_cap_ms),
+            longest_lease: self.stage.scenario.longest_lease_for(self.turn),
             owner: self.turn.reenters.then_some(owner),
         };
         self.subject().lock(&self.machine.clients, &wish)
@@ -313,7 +314,7 @@ impl Taking<'_> {
         let [kind] = self.stage.kinds[..] else {
             return;
         };
-        let gone = matches!(kind, Kind::RestartEmpty | Kind::Forced | Kind::Removed);
+        let gone = kind.is_empty_restart() || matches!(kind, Kind::Forced | Kind::Removed);
         let Some((broken, _)) = self.stage.broken() else {
             return;
         };

@@ -1,6 +1,7 @@
 //! Where state lives: the embedded keyspace or a server. Both take the same
 //! [`Operation`]s and wake the same [`Channels`].
 
+pub(crate) mod about;
 pub(crate) mod channels;
 pub(crate) mod memory;
 pub(crate) mod network;
@@ -84,14 +85,15 @@ impl Backend {
         self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
     }
 
-    /// What tells this server from others: the same for all its clients in this process,
-    /// and for a server in all processes that call it by the same name.
+    /// What tells this server, and the database on it, from others: the same for all its
+    /// clients in this process, and for a server in all processes that call it by the same
+    /// name. Whole, however long; [`address`](Self::address) is for messages.
     pub(crate) fn server(&self) -> String {
         match self {
             Self::Memory(memory) => memory.server(),
             Self::Network(linked) => linked.server(),
             #[cfg(feature = "redis")]
-            Self::Redis(redis) => redis.address().to_owned(),
+            Self::Redis(redis) => redis.identity().to_owned(),
         }
     }
 
@@ -107,7 +109,18 @@ impl Backend {
         started.filter(|started| *started > since)
     }
 
-    /// The server's address without credentials, for messages.
+    /// Which start of a server it is, and which of its databases: the same by whatever address
+    /// it is called. `None` if the server does not say, and for an embedded keyspace, which
+    /// has no second address.
+    pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
+        match self {
+            Self::Memory(_) | Self::Network(_) => None,
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.run_id(),
+        }
+    }
+
+    /// The server's address without credentials, for messages; shortened if it is long.
     pub(crate) fn address(&self) -> &str {
         match self {
             Self::Memory(_) | Self::Network(_) => memory::ADDRESS,

@@ -8,6 +8,10 @@ use crate::key::Key;
 /// How long a hold lasts on the server without renewal (Redisson's
 /// `lockWatchdogTimeout`).
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// The longest lease of a majority that has not agreed on another one.
+pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
+/// A year: a server that was started less than that ago has no vote.
+const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often a waiter asks although nothing woke it.
 pub(crate) const DEFAULT_POLL_CAP: Duration = Duration::from_secs(1);
 /// How long a wait goes on while no server answers. One default lease: by then
@@ -104,6 +108,8 @@ pub(crate) struct Terms {
     /// could cut it short.
     pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    /// What no lease of the hold may exceed; `None` where nobody counts on an end.
+    pub(crate) longest_lease: Option<Duration>,
 }
 
 impl Terms {
@@ -130,6 +136,7 @@ pub(crate) struct Settings {
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) renew_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) longest_lease: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
     pub(crate) poll_cap: Duration,
     pub(crate) outage_limit: Duration,
@@ -143,6 +150,7 @@ impl Settings {
             fixed_lease: None,
             renew_every: None,
             max_hold: None,
+            longest_lease: None,
             strategy: WaitStrategy::PubSub,
             poll_cap: DEFAULT_POLL_CAP,
             outage_limit: DEFAULT_OUTAGE_LIMIT,
@@ -170,6 +178,7 @@ impl Settings {
         };
         self.renew_every = terms.renew_every;
         self.max_hold = terms.max_hold;
+        self.longest_lease = terms.longest_lease;
     }
 
     /// The terms of a new hold, after a check of every value.
@@ -186,6 +195,7 @@ impl Settings {
                 Some(self.renewal_period(lease, key)?)
             }
         };
+        check_longest(lease, self.longest_lease, key)?;
         let least = Duration::from_millis(1);
         if let Some(span) = self.max_hold {
             check_span("maximum hold", span, least, "", key)?;
@@ -196,6 +206,7 @@ impl Settings {
             renew_every,
             remind_every: None,
             max_hold: self.max_hold,
+            longest_lease: self.longest_lease,
         })
     }
 
@@ -237,6 +248,34 @@ impl Settings {
 /// Checks a lease that is asked for later than the acquire.
 pub(crate) fn check_lease(lease: Duration, key: &Key) -> Result<()> {
     check_span("lease", lease, MIN_LEASE, "", key)
+}
+
+/// Checks a lease against the longest one that others count on.
+pub(crate) fn check_longest(lease: Duration, longest: Option<Duration>, key: &Key) -> Result<()> {
+    match longest.filter(|longest| lease > *longest) {
+        None => Ok(()),
+        Some(longest) => Err(misuse(
+            key,
+            format!(
+                "a lease of {lease:?} for `{key}` is over the longest lease of its majority, {longest:?}; \
+                 set a shorter lease, or a longer `longest_lease` on the lock"
+            ),
+        )),
+    }
+}
+
+/// Checks the longest lease of a majority.
+pub(crate) fn check_longest_lease(longest: Duration, key: &Key) -> Result<()> {
+    check_span("longest lease", longest, MIN_LEASE, "", key)?;
+    if longest > MAX_LONGEST_LEASE {
+        return Err(misuse(
+            key,
+            format!(
+                "a longest lease of {longest:?} for `{key}` is over the maximum of {MAX_LONGEST_LEASE:?}; set a shorter one"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Checks how long a key is to live.

@@ -211,7 +211,7 @@ impl Share {
         let hold = self.hold();
         check_lease(lease, &hold.key)?;
         hold.check()?;
-        hold.raise(self.claim, lease);
+        hold.raise(self.claim, lease)?;
         self.confirm().await
     }
 

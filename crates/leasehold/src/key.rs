@@ -131,6 +131,11 @@ impl Key {
         format!("{}:forced", self.with_prefix("leasehold"))
     }
 
+    /// A key of our own: the longest lease that a majority may give the lock.
+    pub(crate) fn longest_lease(&self) -> String {
+        format!("{}:longest", self.with_prefix("leasehold"))
+    }
+
     /// Where a semaphore publishes the number of free permits (Redisson's channel).
     pub(crate) fn semaphore_channel(&self) -> String {
         self.with_prefix("redisson_sc")

@@ -387,13 +387,16 @@ impl Hold {
     }
 
     /// One more guard shares the hold, on terms of its own. `None` if it is no longer to
-    /// be had.
-    pub(crate) fn join(&self, terms: Terms) -> Option<Joined> {
+    /// be had; an error if its lease is too long for what others count on.
+    pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
         let mut state = self.state();
         if state.left || state.over || state.check(now).is_some() {
-            return None;
+            return Ok(None);
         }
+        state
+            .claims
+            .check(terms.lease, terms.longest_lease, &self.key)?;
         let must_confirm = match terms.renew_every {
             // So much from now, as if it were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
@@ -407,10 +410,10 @@ impl Hold {
         drop(state);
         // Whoever waits for the deadline has to look again.
         self.changed.notify_waiters();
-        Some(Joined {
+        Ok(Some(Joined {
             claim,
             must_confirm,
-        })
+        }))
     }
 
     /// One guard less. What only it wanted is nobody's any more.
@@ -461,12 +464,15 @@ impl Hold {
         self.state().over
     }
 
-    /// A guard wants it to last `lease` from now at least.
-    pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) {
+    /// A guard wants it to last `lease` from now at least. An error, and nothing has changed,
+    /// if that is too long for what others count on.
+    pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut state = self.state();
+        state.claims.check(lease, None, &self.key)?;
         state.claims.raise(claim, lease, now);
         state.longest_lease = state.longest_lease.max(lease);
+        Ok(())
     }
 
     /// A guard holds for no longer than `limit` from now.

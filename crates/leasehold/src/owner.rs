@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::config::Terms;
+use crate::error::Result;
 use crate::guard::Held;
 use crate::key::Key;
 use crate::lease::Joined;
@@ -95,26 +96,26 @@ impl Owners {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn enter(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Entry {
+    pub(crate) fn enter(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Result<Entry> {
         let id = (key.clone(), owner.clone());
         let mut slots = self.slots();
         match slots.get(&id) {
-            Some(Slot::Acquiring) => return Entry::Acquiring,
+            Some(Slot::Acquiring) => return Ok(Entry::Acquiring),
             // A hold that is lost can't be joined; the owner asks anew while the
             // guards of the lost one say so.
             Some(Slot::Held(held)) => {
-                if let Some(joined) = held.hold().join(terms) {
-                    return Entry::Joined(Arc::clone(held), joined);
+                if let Some(joined) = held.hold().join(terms)? {
+                    return Ok(Entry::Joined(Arc::clone(held), joined));
                 }
             }
             None => {}
         }
         slots.insert(id.clone(), Slot::Acquiring);
-        Entry::Ask(Asking {
+        Ok(Entry::Ask(Asking {
             owners: Arc::clone(self),
             id,
             has_it: false,
-        })
+        }))
     }
 
     /// What the owner holds under this name, in its role.

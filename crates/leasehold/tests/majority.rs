@@ -70,6 +70,7 @@ impl Stage {
         let members = self.clients[process].iter().map(|client| client.lock("x"));
         RedLock::new(members)
             .unwrap()
+            .longest_lease(LEASE)
             .outage_limit(3600 * 1000 * MS)
     }
 

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 use self::line::{Event, Events, Pending};
+use super::about::About;
 use super::channels::Channels;
 use super::memory::{ADDRESS, Memory};
 use super::step::{Cause, Failure, Operation, Outcome, Value};
@@ -168,8 +169,16 @@ impl Network {
         self.link.state().refused = refused;
         if refused {
             self.link.cut(None);
+        } else {
+            self.link.connected();
         }
         self.link.changed.notify_one();
+    }
+
+    /// While `true` the server does not say on new connections when it was started, as one
+    /// that denies `INFO`, or whose answer to it does not come in time.
+    pub fn hide_start(&self, hidden: bool) {
+        self.link.state().start_hidden = hidden;
     }
 
     /// How many requests have been sent.
@@ -201,9 +210,11 @@ impl Linked {
             on_request: Mutex::new(Box::new(|_| Fate::default())),
             on_message: Mutex::new(Box::new(|_| Some(Duration::ZERO))),
             on_subscription: Mutex::new(Box::new(|_| Duration::ZERO)),
+            about: About::default(),
             state: Mutex::new(State::new(memory.offset_ms())),
             changed: Notify::new(),
         });
+        link.connected();
         memory.attach(&link);
         let carrier = Handle::current().spawn(carry(Arc::clone(&link)));
         Self { link, carrier }
@@ -232,7 +243,7 @@ impl Linked {
     }
 
     pub(crate) fn started(&self) -> Option<Moment> {
-        self.link.memory.started()
+        self.link.about.started()
     }
 
     pub(crate) fn reply_limit(&self) -> Duration {
@@ -259,6 +270,8 @@ pub(crate) struct Link {
     on_request: Mutex<OnRequest>,
     on_message: Mutex<OnMessage>,
     on_subscription: Mutex<OnSubscription>,
+    /// What the server said when the present connection was opened.
+    about: About,
     state: Mutex<State>,
     /// Told when there is something new to carry.
     changed: Notify,
@@ -267,6 +280,7 @@ pub(crate) struct Link {
 struct State {
     frozen: bool,
     refused: bool,
+    start_hidden: bool,
     requests: u64,
     events: Events,
     pending: Pending,
@@ -288,6 +302,7 @@ impl State {
         Self {
             frozen: false,
             refused: false,
+            start_hidden: false,
             requests: 0,
             events: Events::default(),
             pending: Pending::default(),
@@ -369,12 +384,28 @@ impl Link {
         state.silent = 0;
         state.offset_ms = self.memory.offset_ms();
         let waiting = state.pending.take_all();
+        let opened_again = !state.refused;
         drop(state);
+        if opened_again {
+            self.connected();
+        }
         for sender in waiting {
             let lost = no_answer("the connection was lost", Outcome::MayHaveRun);
             let _ = sender.send(Err(lost));
         }
         self.cut_messages();
+    }
+
+    /// A new connection stands.
+    fn connected(&self) {
+        let now = self.clock.now();
+        let told = !self.state().start_hidden;
+        // One that was never started again is older than anything.
+        let uptime = || match self.memory.started() {
+            Some(started) => now.saturating_sub(started),
+            None => Duration::MAX,
+        };
+        self.about.connected(now, told.then(uptime), None);
     }
 
     fn cut_messages(&self) {

@@ -44,6 +44,7 @@ pub(crate) struct Reach {
 /// The backend itself.
 pub(crate) struct Redis {
     lane: Arc<Lane>,
+    connector: Arc<Connector>,
     channels: Arc<Channels>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -99,10 +100,11 @@ impl Redis {
                 Arc::clone(&lane),
                 first,
             )),
-            runtime.spawn(pubsub::run(connector, Arc::clone(&channels))),
+            runtime.spawn(pubsub::run(Arc::clone(&connector), Arc::clone(&channels))),
         ];
         Self {
             lane,
+            connector,
             channels,
             tasks,
         }
@@ -120,8 +122,18 @@ impl Redis {
         &self.lane.address
     }
 
+    pub(crate) fn identity(&self) -> &str {
+        self.connector.address.identity()
+    }
+
     pub(crate) fn started(&self) -> Option<Moment> {
-        self.lane.started()
+        self.lane.about.started()
+    }
+
+    /// Of the server, and the database.
+    pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
+        let run_id = self.lane.about.run_id()?;
+        Some((run_id, self.connector.address.db()))
     }
 
     pub(crate) fn reply_limit(&self) -> Duration {
@@ -139,7 +151,7 @@ impl Drop for Redis {
 
 type Connection = (MultiplexedConnection, Driver);
 
-/// Opens a connection, learns the server's clock and version, and loads the script.
+/// Opens a connection, learns the server's clock, age and version, and loads the script.
 async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failure> {
     let (connection, mut driver) = connector.open().await?;
     let questions = async {
@@ -163,9 +175,11 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failu
             lane.learn_time(seconds.saturating_mul(1000).saturating_add(micros / 1000));
         }
         let info = info.unwrap_or_default();
-        if let Some(uptime) = server_info::uptime(&info) {
-            lane.learn_uptime(uptime);
-        }
+        lane.about.connected(
+            lane.clock.now(),
+            server_info::uptime(&info),
+            server_info::run_id(&info),
+        );
         server_info::check(&info, &lane.address)
     };
     tokio::select! {

@@ -127,6 +127,7 @@ impl Lock<PerThread, Red> {
 impl<O: Ownership> Lock<O, Red> {
     setters! { RedLock:
         "Sets how long a server is waited for" master_limit(limit: Duration);
+        "Sets the longest lease that any hold of the lock may have" longest_lease(longest: Duration);
         "Sets whether a server that was just started is left out" distrust_restarted(distrust: bool);
     }
 

@@ -13,10 +13,16 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "mode", "read"],
         &["HSET", "KEY", "c:1", "1.5"],
         &["HSET", "KEY", "c:1", "1", "name", "Ann"],
+        &["SET", "KEY:longest", "40000"],
+        &["SET", "KEY:longest", "-1"],
+        &["SET", "KEY:longest", "9007199254740992"],
+        &["SET", "KEY:longest", "9007199254740991"],
+        &["SET", "KEY:longest", ""],
+        &["HSET", "KEY:longest", "a", "b"],
     ],
 };
 
-fn operation(step: &'static Step, key: &str, hold: &str, _variant: u8) -> Operation {
+fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
     let text = |text: &str| text.as_bytes().to_vec();
     let (marker, channel) = (format!("{key}:forced"), format!("channel:{key}"));
     let parts = match step.name {
@@ -34,6 +40,11 @@ fn operation(step: &'static Step, key: &str, hold: &str, _variant: u8) -> Operat
         "lock.why_lost" => vec![text(key), text(&marker), text(hold)],
         "lock.force_unlock" => vec![text(key), text(&marker), text(&channel)],
         "lock.inspect" => vec![text(key)],
+        "lock.note_longest" => {
+            let own = ["0", "30000", "60000", "9007199254740991"];
+            let own = own[usize::from(variant / 2)];
+            vec![text(&format!("{key}:longest")), text(own)]
+        }
         other => panic!("`{other}` needs arguments here"),
     };
     Operation::new(step, parts)

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::config::Terms;
+use crate::config::{Terms, check_longest};
+use crate::error::Result;
+use crate::key::Key;
 
 /// When a guard's maximum hold time is over, and what that was.
 pub(crate) type Limit = (Moment, Duration);
@@ -142,7 +144,20 @@ impl Claims {
             renew_every: each().filter_map(|terms| terms.renew_every).min(),
             remind_every: each().filter_map(|terms| terms.remind_every).min(),
             max_hold: None,
+            longest_lease: each().filter_map(|terms| terms.longest_lease).max(),
         }
+    }
+
+    /// An error if the hold would last for longer than others count on, whichever of its
+    /// guards is a majority's.
+    pub(super) fn check(
+        &self,
+        lease: Duration,
+        longest: Option<Duration>,
+        key: &Key,
+    ) -> Result<()> {
+        let all = self.terms();
+        check_longest(lease.max(all.lease), longest.max(all.longest_lease), key)
     }
 
     /// How long the hold has to last if a request for it leaves now.

@@ -262,6 +262,17 @@ fn majority(clients: &[Client]) -> RedLock {
         .master_limit(Duration::from_secs(10))
 }
 
+/// A hold of all three: on a busy machine one may answer too late.
+async fn of_all(lock: &RedLock) -> LockGuard {
+    loop {
+        let guard = lock.acquire().await.unwrap();
+        if guard.members().len() == 3 {
+            return guard;
+        }
+        guard.release().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn tokens_rise_from_majority_to_majority() {
     let (_places, clients) = masters().await;
@@ -278,6 +289,71 @@ async fn tokens_rise_from_majority_to_majority() {
         last = token;
         guard.release().await.unwrap();
         one.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_token_of_a_majority_is_known_to_every_server_that_was_held() {
+    let (places, clients) = masters().await;
+    let lock = majority(&clients);
+    for ahead in 0..3 {
+        let before = count_ahead(&clients[ahead], "x").await;
+        let guard = of_all(&lock).await;
+        let last = guard.fencing_token().await.unwrap();
+        assert!(last > before);
+        guard.release().await.unwrap();
+        for client in &clients {
+            let known = client.fenced_lock("x").last_token().await.unwrap();
+            assert!(known >= Some(last), "{known:?} after {last}");
+        }
+        // The next majority has one server of the three that has not lost its counter.
+        let (lost, out) = ((ahead + 1) % 3, (ahead + 2) % 3);
+        places[lost].remove(COUNTER);
+        let one = clients[out].lock("x").acquire().await.unwrap();
+        let guard = lock.acquire().await.unwrap();
+        let token = guard.fencing_token().await.unwrap();
+        assert!(token > last, "{token} after {last}");
+        guard.release().await.unwrap();
+        one.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn tokens_of_one_owner_over_different_wholes_rise_for_each_member() {
+    let place = place();
+    let client = place.client().await;
+    let owner = client.owner();
+    let of = |names: [&str; 2]| {
+        let lock = MultiLock::new(names.map(|name| client.lock(name))).unwrap();
+        lock.owned_by(&owner)
+    };
+    for ahead in ["x", "y", "z"] {
+        let before = count_ahead(&client, ahead).await;
+        let first = of(["x", "y"]).acquire().await.unwrap();
+        let first_token = first.fencing_token().await.unwrap();
+        // It shares `y`, which has a token by now, and was raised to that of both.
+        let second = of(["y", "z"]).acquire().await.unwrap();
+        let second_token = second.fencing_token().await.unwrap();
+        assert!(
+            second_token >= first_token,
+            "{second_token} after {first_token}"
+        );
+        assert!(first_token.max(second_token) > before);
+        assert_eq!(first.fencing_token().await.unwrap(), first_token);
+        let again = of(["x", "y"]).acquire().await.unwrap();
+        let again_token = again.fencing_token().await.unwrap();
+        assert!(again_token >= first_token.max(second_token));
+        for guard in [again, second, first] {
+            guard.release().await.unwrap();
+        }
+        for name in ["x", "y", "z"] {
+            let after = token(client.lock(name).acquire().await.unwrap()).await;
+            let last = match name {
+                "z" => second_token,
+                _ => again_token,
+            };
+            assert!(after > last, "{name}: {after} after {last}");
+        }
     }
 }
 

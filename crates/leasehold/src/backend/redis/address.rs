@@ -19,6 +19,7 @@ pub(crate) struct Address {
     password: Option<String>,
     db: i64,
     resp3: bool,
+    identity: String,
     shown: Arc<str>,
 }
 
@@ -73,8 +74,9 @@ impl Address {
         let port = url.port().unwrap_or(6379);
         let path = url.path().trim_start_matches('/');
         let db = if path.is_empty() { 0 } else { parse_db(path)? };
-        let shown = format!("{}://{host}:{port}", url.scheme());
-        Self::finish(url, Target::Tcp { host, port, tls }, db, &shown)
+        // A host's name is the same in capitals.
+        let place = format!("://{}:{port}", host.to_ascii_lowercase());
+        Self::finish(url, Target::Tcp { host, port, tls }, db, &place)
     }
 
     fn unix(url: &Url) -> Result<Self> {
@@ -88,11 +90,11 @@ impl Address {
             Some(db) => parse_db(&db)?,
             None => 0,
         };
-        let shown = format!("{}://{path}", url.scheme());
-        Self::finish(url, Target::Unix(path.into()), db, &shown)
+        let place = format!("://{path}");
+        Self::finish(url, Target::Unix(path.into()), db, &place)
     }
 
-    fn finish(url: &Url, target: Target, db: i64, shown: &str) -> Result<Self> {
+    fn finish(url: &Url, target: Target, db: i64, place: &str) -> Result<Self> {
         let resp3 = match query(url, "protocol").as_deref() {
             None | Some("resp2" | "2") => false,
             Some("resp3" | "3") => true,
@@ -111,12 +113,20 @@ impl Address {
             None => query(url, "pass"),
             Some(password) => Some(decode(password)?),
         };
-        let shown = if db == 0 {
-            Shown(shown).to_string()
-        } else {
-            format!("{}/{db}", Shown(shown))
+        // Valkey's schemes are other names for the same.
+        let scheme = match &target {
+            Target::Tcp { tls: false, .. } => "redis",
+            Target::Tcp { tls: true, .. } => "rediss",
+            Target::Unix(_) => "redis+unix",
         };
+        let suffix = match db {
+            0 => String::new(),
+            db => format!("/{db}"),
+        };
+        let shown = format!("{}{place}", url.scheme());
+        let shown = format!("{}{suffix}", Shown(&shown));
         Ok(Self {
+            identity: format!("{scheme}{place}{suffix}"),
             target,
             user,
             password,
@@ -126,7 +136,16 @@ impl Address {
         })
     }
 
-    /// Without credentials.
+    /// What tells it from other addresses: whole, without credentials.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    pub(crate) fn db(&self) -> i64 {
+        self.db
+    }
+
+    /// For messages: without credentials, and shortened if it is long.
     pub(crate) fn shown(&self) -> &Arc<str> {
         &self.shown
     }
@@ -205,6 +224,26 @@ mod tests {
         let address = Address::parse("redis+unix:///run/redis.sock?db=2&pass=x").unwrap();
         assert_eq!(address.target, Target::Unix("/run/redis.sock".into()));
         assert_eq!(address.handshake(true).password(), Some("x"));
+    }
+
+    #[test]
+    fn addresses_that_are_shown_alike_are_told_apart() {
+        let path = "x".repeat(130);
+        let of = |url: &str| Address::parse(url).unwrap();
+        let one = of(&format!("redis+unix:///{path}/a.sock"));
+        let other = of(&format!("redis+unix:///{path}/b.sock"));
+        assert_eq!(one.shown(), other.shown());
+        assert_ne!(one.identity(), other.identity());
+        for same in [
+            "valkey://h",
+            "redis://u:p@h:6379/0",
+            "redis://H/?protocol=3",
+        ] {
+            assert_eq!(of(same).identity(), of("redis://h").identity(), "{same}");
+        }
+        for another in ["redis://h/1", "redis://h:6380", "redis://g"] {
+            assert_ne!(of(another).identity(), of("redis://h").identity());
+        }
     }
 
     #[test]

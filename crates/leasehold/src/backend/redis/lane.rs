@@ -22,8 +22,9 @@ use tokio::sync::{Notify, oneshot};
 
 use super::call;
 use super::script::Script;
+use crate::backend::about::About;
 use crate::backend::step::{Failure, Operation, Value};
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 
 /// Most operations in one call.
 const MAX_OPERATIONS: usize = 256;
@@ -48,8 +49,8 @@ pub(crate) struct Lane {
     pub(crate) reply_limit: Duration,
     /// Server time minus our clock, in ms.
     offset_ms: AtomicI64,
-    /// When the server started, as far as it says; not before that.
-    started: Mutex<Option<Moment>>,
+    /// What the server has said of itself.
+    pub(crate) about: About,
     silent_calls: AtomicU32,
     /// Told when the connection should be given up.
     pub(crate) given_up: Notify,
@@ -140,7 +141,7 @@ impl Lane {
             address,
             reply_limit,
             offset_ms: AtomicI64::new(0),
-            started: Mutex::default(),
+            about: About::default(),
             silent_calls: AtomicU32::new(0),
             given_up: Notify::new(),
         })
@@ -335,17 +336,6 @@ impl Lane {
         self.offset_ms
             .load(Ordering::Relaxed)
             .saturating_add(self.now_ms())
-    }
-
-    /// When the server started, at the latest.
-    pub(crate) fn started(&self) -> Option<Moment> {
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The server has told for how long it has been up, in whole seconds.
-    pub(crate) fn learn_uptime(&self, uptime: Duration) {
-        let started = self.clock.now() - uptime.saturating_sub(Duration::from_secs(1));
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
     }
 
     /// The server has told its time.

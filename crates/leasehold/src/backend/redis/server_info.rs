@@ -35,10 +35,16 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     }
 }
 
-/// For how long the server has been up at most, and at least that less a second.
+/// For how long the server has been up at least. It says so in whole seconds, and up to one
+/// too many.
 pub(crate) fn uptime(info: &str) -> Option<Duration> {
-    let seconds = field(info, "uptime_in_seconds:")?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    let seconds: u64 = field(info, "uptime_in_seconds:")?.parse().ok()?;
+    Some(Duration::from_secs(seconds.saturating_sub(1)))
+}
+
+/// What the server has drawn at random when it started.
+pub(crate) fn run_id(info: &str) -> Option<&str> {
+    field(info, "run_id:").filter(|id| !id.is_empty())
 }
 
 /// The policy of a server that would remove a lock to make room: every lock has an

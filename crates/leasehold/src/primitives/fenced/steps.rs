@@ -68,7 +68,8 @@ pub(crate) static RAISE: Step = Step {
     lua: concat!(include_str!("token.lua"), include_str!("raise.lua")),
     keys: 2,
     args: 3,
-    grants: true,
+    // It gives nobody anything: one that nobody waits for any more does good, too.
+    grants: false,
     twin: |keyspace, parts| {
         let [lock, counter, hold, token, counter_ms] = parts else {
             return Err(arity());

@@ -54,7 +54,7 @@ impl<K: Named> Asker<'_, K> {
         let context = &self.lock.context;
         let owners = &context.owners;
         loop {
-            match owners.enter(&self.wanted, owner, self.terms) {
+            match owners.enter(&self.wanted, owner, self.terms)? {
                 Entry::Ask(asking) => {
                     let share = self.until(deadline).await?;
                     if let Some(share) = &share {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::kind::OneKey;
-use super::{Lock, LockGuard, Ttl};
+use super::{Lock, LockGuard, Ttl, steps};
+use crate::backend::step::{Cause, Outcome, Value};
 use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -134,6 +135,42 @@ impl Member {
         self.0.look().await
     }
 
+    /// Asks for the longest lease that was ever noted for it, and notes `own` if it is longer.
+    pub(super) async fn note_longest(&self, own: Duration) -> Result<Duration> {
+        let (key, context) = (self.0.key()?, self.context());
+        match context.backend.submit(steps::note_longest(key, own)).await {
+            Ok(Value::Int(ms @ 0..)) => Ok(Duration::from_millis(ms.unsigned_abs())),
+            Ok(_) => Err(context.backend.senseless().into_error(key)),
+            Err(failure) => Err(failure.into_error_with(key, "it does no harm: ask again")),
+        }
+    }
+
+    /// What it says, if that comes in time.
+    pub(super) async fn within<T>(
+        &self,
+        limit: Duration,
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let said = tokio::time::timeout(limit, asking).await;
+        said.unwrap_or_else(|_| {
+            let cause = Cause::NoAnswer(format!("no answer within {limit:?}"));
+            let backend = &self.context().backend;
+            let failure = backend.failure(Outcome::MayHaveRun, cause);
+            Err(failure.into_error(self.0.key()?))
+        })
+    }
+
+    /// Whether it is the same lock as another one of the same server.
+    pub(super) fn has_the_key_of(&self, other: &Self) -> bool {
+        let database = |member: &Self| Some(member.context().backend.run_id()?.1);
+        self.name() == other.name() && database(self) == database(other)
+    }
+
+    /// What tells its server from others, whole.
+    pub(super) fn server(&self) -> String {
+        self.context().backend.server()
+    }
+
     pub(super) fn context(&self) -> &Arc<Context> {
         self.0.context()
     }
@@ -205,6 +242,30 @@ pub(super) fn in_order(members: Vec<Member>, what: &str) -> Result<(Vec<Member>,
     }
     let key = Key::joined(&names);
     Ok((sorted.into_iter().map(|(_, member)| member).collect(), key))
+}
+
+/// Which two of these are one server that was given by two addresses, and `matter` to each
+/// other. A server that does not say which one it is is not found out.
+pub(super) fn one_server(
+    members: &[Member],
+    matter: impl Fn(&Member, &Member) -> bool,
+) -> Option<Error> {
+    let known: Vec<_> = members
+        .iter()
+        .filter_map(|member| Some((member, member.context().backend.run_id()?.0)))
+        .collect();
+    for (n, (one, run_id)) in known.iter().enumerate() {
+        for (other, same) in &known[n + 1..] {
+            if run_id == same && one.server() != other.server() && matter(one, other) {
+                return Some(misuse(format!(
+                    "{} and {} are the same server by two addresses; leave one of them out",
+                    one.shown(),
+                    other.shown()
+                )));
+            }
+        }
+    }
+    None
 }
 
 fn misuse(message: String) -> Error {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::kind::{Acquire, Kind};
-use super::member::{Member, Terms, Until, in_order};
+use super::member::{Member, Terms, Until, in_order, one_server};
 use super::whole::Whole;
 use super::{Lock, LockGuard};
 use crate::config::Settings;
@@ -61,7 +61,8 @@ impl Lock<Multi> {
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`] for no members at all, for a bad name, and for one name that is
-    /// there as two kinds of lock, which would wait for each other.
+    /// there as two kinds of lock, which would wait for each other. Acquiring fails with it, too,
+    /// if one lock is there by two addresses of its server.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "multi-lock")?;
@@ -146,6 +147,10 @@ impl Gathering<'_> {
         let Some(answers) = self.in_time(self.ask(self.members)).await else {
             return Err(no_answer_in_time(self.context).into_error(self.key));
         };
+        // By now the servers have said which they are. It would wait for itself.
+        if let Some(error) = one_server(self.members, Member::has_the_key_of) {
+            return Err(error);
+        }
         if matches!(self.deadline, Deadline::Now) {
             return self.now_or_not(answers);
         }

@@ -1,15 +1,17 @@
 //! The lock of a majority: one name on several servers that know nothing of each other.
 
+mod longest;
 mod round;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::longest::Longest;
 use self::round::{Pace, Round};
 use super::kind::{Acquire, Kind};
-use super::member::{Member, Terms, in_order};
+use super::member::{Member, Terms, in_order, one_server};
 use super::{Lock, LockGuard};
-use crate::config::Settings;
+use crate::config::{DEFAULT_LONGEST_LEASE, Settings, check_longest_lease};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::owner::Owner;
@@ -27,11 +29,23 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// granted without a majority is given back, on the servers that did not answer as well.
 ///
 /// **What it promises** is what [`Lock`] does, as long as a majority of the servers
-/// loses no data within a lease. One that started less than a lease ago may have lost what
-/// it had granted, and does not count until that would be over
-/// ([`distrust_restarted`](Self::distrust_restarted)); so right after all were started there
-/// is no majority for one lease. It rests on clocks that don't jump: a server whose clock is
-/// set ahead by more than the drift ends its leases early.
+/// loses no data within a [longest lease](Self::longest_lease), 30 s by default. No lease of the
+/// lock can be longer, that of [`extend`](LockGuard::extend) included. A server that started
+/// less than a longest lease ago may have lost what it had granted, and does not count until
+/// that would be over ([`distrust_restarted`](Self::distrust_restarted)); so right after all
+/// were started there is no majority for 30 s. It rests on clocks that don't jump: a server
+/// whose clock is set ahead by more than the drift ends its leases early.
+///
+/// A server says how old it is in its `INFO`. **One that does not** (it denies the command to
+/// this user, or its answer does not come, or is spoilt, while a connection is opened) counts
+/// as started when that connection was opened. So where `INFO` is denied, each process is
+/// without that server's vote for one longest lease after its start and after every lost
+/// connection. Grant the user `+info`.
+///
+/// Each member is to be a server of its own. Two addresses of one server (`localhost` and
+/// `127.0.0.1`, two ports, a port and a socket, two databases) would give it two votes: that is
+/// found out when both are connected, and is [`Misuse`](crate::ErrorKind::Misuse). A server
+/// that denies `INFO` is not found out.
 ///
 /// Servers that may be down when the program starts are connected with
 /// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background).
@@ -65,6 +79,7 @@ pub struct Red {
     members: Arc<[Member]>,
     master_limit: Option<Duration>,
     distrust_restarted: bool,
+    longest: Arc<Longest>,
 }
 
 impl Lock<Red> {
@@ -74,12 +89,14 @@ impl Lock<Red> {
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) for no members at all, for a bad name,
-    /// and for one name of one server that is there as two kinds of lock.
+    /// and for one name of one server that is there as two kinds of lock. Acquiring fails with
+    /// it, too, if two members are one server by two addresses.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "lock of a majority")?;
         let context = Arc::clone(members[0].context());
         let kind = Red {
+            longest: Longest::new(DEFAULT_LONGEST_LEASE, members.len()).into(),
             members: members.into(),
             master_limit: None,
             distrust_restarted: true,
@@ -95,12 +112,34 @@ impl Lock<Red> {
         self
     }
 
-    /// Sets whether a server that started less than a lease ago is left out, because it may
-    /// have forgotten what it granted. On by default. It goes by this handle's lease; so all
-    /// who share the lock should use the same. It can be turned off where each server writes
-    /// every change to its disk before it answers (`appendfsync always`).
+    /// Sets the longest lease that any hold of the lock may have: 30 s by default, at least
+    /// 10 ms, at most 365 days. A longer lease is [`Misuse`](crate::ErrorKind::Misuse), also for
+    /// [`extend`](LockGuard::extend). It is also for how long a server that was started has no
+    /// vote.
     ///
-    /// A server that denies `INFO` can't be left out.
+    /// **All who share the lock should set the same.** Nothing more is needed then. For those who
+    /// have not, one that is longer than 30 s is noted on every member before a handle's first
+    /// hold: until all of them could be reached once, that fails with
+    /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it; each
+    /// new one has to reach all members again. Whoever asks for the lock reads the notes of its
+    /// majority and goes by the greatest. The notes stay; they are renewed with each acquire. If
+    /// settings differ, and a majority of the servers loses its data, one after the other, while
+    /// nobody acquires the lock with the longer setting, the note is forgotten: a hold of that
+    /// setting may then overlap with one of somebody else's.
+    ///
+    /// One that is *shorter* than 30 s lets servers vote again sooner. It is noted nowhere, and
+    /// protects only if nobody who shares the lock has a longer one or the default.
+    #[must_use]
+    pub fn longest_lease(mut self, longest: Duration) -> Self {
+        self.kind.longest = Longest::new(longest, self.kind.members.len()).into();
+        self
+    }
+
+    /// Sets whether a server that started less than a
+    /// [longest lease](Self::longest_lease) ago, or does not say when it started, is left out,
+    /// because it may have forgotten what it granted. On by default. It can be turned off, by all
+    /// who share the lock, where each server writes every change to its disk before it answers
+    /// (`appendfsync always`). Leases have no bound then.
     #[must_use]
     pub fn distrust_restarted(mut self, distrust: bool) -> Self {
         self.kind.distrust_restarted = distrust;
@@ -151,6 +190,12 @@ impl Red {
         let members = self.members.iter().map(Member::place);
         Ok(key.members(members.collect::<Result<_>>()?))
     }
+
+    /// Why it can't be acquired, whatever the servers say.
+    fn hopeless(&self, key: &Key) -> Option<Error> {
+        let doubled = || one_server(&self.members, |_, _| true);
+        self.closed(key).or_else(doubled)
+    }
 }
 
 impl Kind for Red {
@@ -160,13 +205,22 @@ impl Kind for Red {
 impl Acquire for Red {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, kind) = (lock.key()?, &lock.kind);
-        let terms = lock.settings.terms(key)?;
-        if let Some(error) = kind.closed(key) {
+        let longest = kind.distrust_restarted.then_some(&*kind.longest);
+        let longest_lease = longest.map(Longest::own);
+        if let Some(longest) = longest_lease {
+            check_longest_lease(longest, key)?;
+        }
+        let wanted = Settings {
+            longest_lease,
+            ..lock.settings.clone()
+        };
+        let terms = wanted.terms(key)?;
+        if let Some(error) = kind.hopeless(key) {
             return Err(error);
         }
         let settings = Settings {
             max_hold: None,
-            ..lock.settings.clone()
+            ..wanted
         };
         let round = Round {
             key,
@@ -177,7 +231,7 @@ impl Acquire for Red {
                 owner: lock.owner.as_ref(),
             },
             limit: kind.limit(terms.lease),
-            distrust_restarted: kind.distrust_restarted,
+            longest,
             waits: !matches!(deadline, Deadline::Now),
             vain: 0.into(),
             pace: Pace::default(),
@@ -214,7 +268,7 @@ impl Acquire for Red {
                     deadline,
                 };
                 let granted = wait.until_granted(&round).await;
-                guard = granted.map_err(|error| kind.closed(key).unwrap_or(error))?;
+                guard = granted.map_err(|error| kind.hopeless(key).unwrap_or(error))?;
             }
             if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
                 guard.limit(limit);

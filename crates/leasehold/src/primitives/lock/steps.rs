@@ -138,14 +138,45 @@ pub(crate) static INSPECT: Step = Step {
     },
 };
 
+pub(crate) static NOTE_LONGEST: Step = Step {
+    name: "lock.note_longest",
+    lua: include_str!("note_longest.lua"),
+    keys: 1,
+    args: 1,
+    // Noted for nobody, it keeps nobody out.
+    grants: false,
+    twin: |keyspace, parts| {
+        let [longest, own_ms] = parts else {
+            return Err(arity());
+        };
+        let noted = keyspace.get(longest).unwrap_or_else(|_| Some(Vec::new()));
+        let noted = noted.unwrap_or_else(|| b"0".to_vec());
+        let noted_ms = number::<u64>(&noted).ok().filter(|ms| *ms < 1 << 53);
+        let (Some(noted_ms), true) = (noted_ms, noted.iter().all(u8::is_ascii_digit)) else {
+            return Err(Refusal(format!(
+                "WRONGKIND a note of the longest lease ({}) that is not a number of ms",
+                String::from_utf8_lossy(longest)
+            )));
+        };
+        let own: u64 = number(own_ms)?;
+        if own > noted_ms {
+            keyspace.set(longest, own_ms);
+        }
+        Ok(Value::Int(
+            i64::try_from(own.max(noted_ms)).unwrap_or(i64::MAX),
+        ))
+    },
+};
+
 /// All of them, in the order they stand in the script.
-pub(crate) static ALL: [&Step; 6] = [
+pub(crate) static ALL: [&Step; 7] = [
     &ACQUIRE,
     &RELEASE,
     &RENEW,
     &WHY_LOST,
     &FORCE_UNLOCK,
     &INSPECT,
+    &NOTE_LONGEST,
 ];
 
 /// The one field of a plain lock, or what stands in the way: `shape.lua`.
@@ -285,6 +316,15 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
             key.forced_marker().into_bytes(),
             channel.into(),
         ],
+    )
+}
+
+/// Asks for the longest lease that was ever noted for a majority that has this lock, and notes
+/// `own` if it is longer.
+pub(super) fn note_longest(key: &Key, own: Duration) -> Operation {
+    Operation::new(
+        &NOTE_LONGEST,
+        vec![key.longest_lease().into_bytes(), ms(own)],
     )
 }
 

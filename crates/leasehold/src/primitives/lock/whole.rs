@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::Instant;
 
 use super::{LockGuard, Member};
@@ -83,9 +83,12 @@ impl Whole {
         self.parts.judge("extending", loss, results).map(drop)
     }
 
-    /// One number for all. Enough members draw, and it is the greatest of what they have: so
-    /// it is above what any holder before has had, who had raised enough of them. And enough
-    /// are raised to it while they are held: so it is below what comes next.
+    /// One number for all. The members draw, and it is the greatest of what they have: so it is
+    /// above what any holder before has had, who had raised enough of them. And they are raised
+    /// to it while they are held: so it is below what comes next.
+    ///
+    /// Enough of them have to do either. All that are held are asked, because one that whoever
+    /// comes next has in common with this holder may lose its counter.
     pub(super) async fn fencing_token(&self) -> Result<u64> {
         let shares = || self.guards.iter().map(LockGuard::share);
         for share in shares() {
@@ -108,7 +111,8 @@ impl Whole {
         Ok(*self.parts.token.get_or_init(|| token))
     }
 
-    /// Waits until enough members have done what each is asked for, or too many have failed.
+    /// Asks each member, and waits until enough have done what they are asked for, or too many
+    /// have failed. What the others are asked for is on its way then.
     async fn enough<T>(
         &self,
         asks: impl Iterator<Item = impl Future<Output = Result<T>>>,
@@ -119,12 +123,18 @@ impl Whole {
             .map(|(part, ask)| async move { (part, ask.await) })
             .collect();
         let (mut results, mut failed) = (Vec::new(), 0);
-        while let Some((part, result)) = asked.next().await {
+        while failed <= self.parts.spare() {
+            let is_enough = results.len() - failed >= self.parts.quorum;
+            let next = match is_enough {
+                // Polled, each of them has been sent.
+                true => asked.next().now_or_never().flatten(),
+                false => asked.next().await,
+            };
+            let Some((part, result)) = next else {
+                break;
+            };
             failed += usize::from(result.is_err());
             results.push((part, result));
-            if failed > self.parts.spare() || results.len() - failed == self.parts.quorum {
-                break;
-            }
         }
         let loss = self.parts.loss();
         self.parts
@@ -170,13 +180,19 @@ impl Parts {
         self.token.get().copied()
     }
 
-    /// The members' tokens, as far as there are any: no more than are needed, and the
-    /// smallest, so that one that comes late changes nothing.
+    /// The members' tokens, as far as there are any. Once their owner has had one for these, no
+    /// more than are needed, and the smallest, so that one that comes late changes nothing.
     fn drawn(&self) -> Vec<u64> {
         let held = self.parts.iter().filter(|part| part.hold.loss().is_none());
         let mut drawn: Vec<_> = held.filter_map(|part| part.hold.token()).collect();
-        drawn.sort_unstable();
-        drawn.truncate(self.quorum);
+        if self
+            .parts
+            .iter()
+            .any(|part| part.hold.raised_to().is_some())
+        {
+            drawn.sort_unstable();
+            drawn.truncate(self.quorum);
+        }
         drawn
     }
 

@@ -72,6 +72,7 @@ impl WriteGuard {
         match reader
             .as_ref()
             .map(|owner| context.owners.enter(&key, owner, share.terms()))
+            .transpose()?
         {
             None if share.begin_to_turn() => return turn(share, None).await.map(read_guard),
             Some(Entry::Ask(asking)) if share.begin_to_turn() => {

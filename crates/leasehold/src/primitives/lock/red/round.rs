@@ -8,12 +8,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
+use super::longest::Longest;
 use crate::backend::step::{Cause, Failure, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::lock::LockGuard;
-use crate::primitives::lock::member::{Member, Said, Terms, Until};
+use crate::primitives::lock::member::{Member, Said, Terms, Until, one_server};
 use crate::primitives::lock::whole::Whole;
 use crate::wait::{Answer, Ask};
 
@@ -25,7 +26,8 @@ pub(super) struct Round<'a> {
     pub(super) terms: Terms<'a>,
     /// How long a server is waited for.
     pub(super) limit: Duration,
-    pub(super) distrust_restarted: bool,
+    /// How long a server that was started counts for nothing; `None`: it counts at once.
+    pub(super) longest: Option<&'a Longest>,
     /// Whether there will be another round.
     pub(super) waits: bool,
     /// Rounds in which some were granted, but no majority.
@@ -82,7 +84,15 @@ impl<'a> Round<'a> {
     async fn vote(&self, member: &'a Member) -> Result<Said<LockGuard>> {
         self.trust(member)?;
         let vote = member.acquire(&self.terms, Until::Now);
-        let granted = self.in_time(member, vote).await?;
+        // Sent behind it: whoever noted a longer lease before the grant is heard.
+        let noted = async {
+            match self.longest {
+                Some(longest) => longest.ask(member).await,
+                None => Ok(()),
+            }
+        };
+        let both = futures_util::future::try_join(vote, noted);
+        let (granted, ()) = member.within(self.limit, both).await?;
         // It may have been restarted meanwhile.
         self.trust(member)?;
         Ok(granted)
@@ -99,42 +109,26 @@ impl<'a> Round<'a> {
         {
             return Ok(Said::Granted(()));
         }
-        self.in_time(member, member.look()).await
-    }
-
-    async fn in_time<T>(
-        &self,
-        member: &Member,
-        asking: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        tokio::time::timeout(self.limit, asking)
-            .await
-            .unwrap_or_else(|_| Err(self.too_slow(member)))
+        member.within(self.limit, member.look()).await
     }
 
     fn trust(&self, member: &Member) -> Result<()> {
-        let restarted = self.distrust_restarted.then(|| self.restarted(member));
-        restarted.flatten().map_or(Ok(()), Err)
+        let longest = self.longest.map(Longest::of_all);
+        let restarted = longest.and_then(|longest| self.restarted(member, longest));
+        restarted.map_or(Ok(()), Err)
     }
 
     /// The server may have forgotten a hold that is not over.
-    fn restarted(&self, member: &Member) -> Option<Error> {
+    fn restarted(&self, member: &Member, longest: Duration) -> Option<Error> {
         let (backend, clock) = (&member.context().backend, member.context().clock);
-        let (lease, now) = (self.terms.settings.lease(), clock.now());
-        let started = backend.started_after(now - lease)?;
-        let left = (started + lease).saturating_sub(now);
+        let now = clock.now();
+        let started = backend.started_after(now - longest)?;
+        let left = (started + longest).saturating_sub(now);
         let what = format!(
             "it was started a moment ago and may have lost locks; it counts again in {left:.1?}"
         );
         let failure = backend.failure(Outcome::DidNotRun, Cause::NotNow(what));
         Some(failure.into_error(self.key))
-    }
-
-    fn too_slow(&self, member: &Member) -> Error {
-        let what = format!("no answer within {:?}", self.limit);
-        let cause = Cause::NoAnswer(what);
-        let failure = member.context().backend.failure(Outcome::MayHaveRun, cause);
-        failure.into_error(self.key)
     }
 
     /// Asks all, until all have answered; or there is a majority, or none can be had any
@@ -216,7 +210,7 @@ impl<'a> Round<'a> {
     /// There is no majority: for want of answers, or because it is held.
     fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
         if votes.errors.len() > self.members.len() - self.quorum {
-            return Err(self.failure(&votes.errors));
+            return Err(self.failure(&votes.errors, self.members.len() - self.quorum));
         }
         // A hold without expiry on some of them is no reason to end the wait.
         let cap = self.terms.settings.poll_cap;
@@ -224,13 +218,14 @@ impl<'a> Round<'a> {
         Ok(Answer::Busy { ttl: Some(ttl) })
     }
 
-    /// Why there can be no majority: what each of those servers says that did not answer.
-    fn failure(&self, errors: &[Error]) -> Failure {
+    /// Why there can be no majority: what each of those servers says that did not answer, of
+    /// which so many could be spared.
+    fn failure(&self, errors: &[Error], spare: usize) -> Failure {
         let said: Vec<_> = errors.iter().map(Error::brief).collect();
         let said = said.join("; ");
         let most = |kinds: &[ErrorKind]| {
             let those = errors.iter().filter(|error| kinds.contains(&error.kind()));
-            those.count() > self.members.len() - self.quorum
+            those.count() > spare
         };
         let heals = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let hopeless = errors.iter().filter(|error| !heals.contains(&error.kind()));
@@ -238,7 +233,7 @@ impl<'a> Round<'a> {
             Cause::Denied(said)
         } else if most(&[ErrorKind::WrongKind]) {
             Cause::WrongKind(said)
-        } else if hopeless.count() > self.members.len() - self.quorum {
+        } else if hopeless.count() > spare {
             Cause::Other(said)
         } else {
             Cause::NoAnswer(said)
@@ -253,6 +248,38 @@ impl<'a> Round<'a> {
 
     fn masters(&self, count: usize) -> String {
         format!("{count} of {} masters", self.members.len())
+    }
+
+    /// No hold without it, or a server that forgets the hold may be asked too early.
+    async fn longest_is_known(&self) -> Result<(), Failure> {
+        let Some(longest) = self.longest else {
+            return Ok(());
+        };
+        let missing = longest.note_on_all(self.members, self.limit).await;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut failure = self.failure(&missing, 0);
+        if let Cause::NoAnswer(said) = &mut failure.cause {
+            *said = format!(
+                "a longest lease of {:?} has to be noted on each of them first: {said}",
+                longest.own()
+            );
+        }
+        Err(failure)
+    }
+
+    /// A server that is there twice would have two votes.
+    fn each_is_one_server(&self) -> Result<(), Failure> {
+        match one_server(self.members, |_, _| true) {
+            None => Ok(()),
+            // Told anew, as what it is, to whoever acquires.
+            Some(error) => Err(Failure::new(
+                Outcome::DidNotRun,
+                Cause::Other(error.to_string()),
+                self.masters(2),
+            )),
+        }
     }
 
     /// Two who have each got some of the servers would meet again and again.
@@ -278,11 +305,23 @@ impl Ask for Round<'_> {
                 return self.refused(&looks);
             }
         }
+        self.longest_is_known().await?;
         let began = Instant::now();
-        let votes = self.votes(|member| self.vote(member)).await;
-        if votes.granted.len() >= self.quorum {
-            return self.hold(votes.granted).map(Answer::Granted);
-        }
+        let votes = loop {
+            let mut votes = self.votes(|member| self.vote(member)).await;
+            self.each_is_one_server()?;
+            if votes.granted.len() < self.quorum {
+                break votes;
+            }
+            // What the last of them had noted counts for the first as well. If that leaves no
+            // majority, others may do: now that it is known, these are not asked.
+            votes
+                .granted
+                .retain(|(member, _)| self.trust(member).is_ok());
+            if votes.granted.len() >= self.quorum {
+                return self.hold(votes.granted).map(Answer::Granted);
+            }
+        };
         if votes.given_back > 0 && self.waits {
             self.step_back(began.elapsed()).await;
         }

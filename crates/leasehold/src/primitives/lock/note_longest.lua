@@ -1,0 +1,24 @@
+-- Says how long a lease of this lock may be where a majority holds it, and notes it for all
+-- if the one who asks wants a longer one than was ever noted.
+--
+-- longest  text: the longest lease, in ms; without expiry
+-- own_ms   the longest lease of who asks; 0 if it only asks
+-- Returns  n    the longest that is noted now; 0 if none ever was
+--          text WRONGKIND: not a number of ms
+
+local function note_longest(longest, own_ms)
+  local noted = redis.pcall('GET', longest) or '0'
+  if type(noted) == 'table' then
+    if not string.find(noted.err, 'WRONGTYPE', 1, true) then return noted.err end
+    noted = ''
+  end
+  -- Beyond 2^53 a number is not exact here.
+  if not string.match(noted, '^%d+$') or tonumber(noted) >= 9007199254740992 then
+    return 'WRONGKIND a note of the longest lease (' .. longest .. ') that is not a number of ms'
+  end
+  if tonumber(own_ms) > tonumber(noted) then
+    redis.call('SET', longest, own_ms)
+    noted = own_ms
+  end
+  return tonumber(noted)
+end

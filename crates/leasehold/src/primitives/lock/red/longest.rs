@@ -1,0 +1,86 @@
+//! The longest lease of a majority: how long a server that may have forgotten a hold is left
+//! out.
+//!
+//! What a server has forgotten nobody can look up, so its length is bounded in advance. All
+//! who share the lock should set the same bound; for those who do not, one that is longer than
+//! the default is noted on every member before the first hold, and everybody reads the notes
+//! of the majority that grants, and goes by the greatest.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::config::{DEFAULT_LONGEST_LEASE, wire_ms};
+use crate::error::{Error, Result};
+use crate::primitives::lock::member::Member;
+
+/// What a handle and its clones know of it.
+pub(super) struct Longest {
+    /// What this handle was set to.
+    own: Duration,
+    /// The greatest note that it has read.
+    heard_ms: AtomicU64,
+    /// Which members have noted its own.
+    noted: Box<[AtomicBool]>,
+}
+
+impl Longest {
+    pub(super) fn new(own: Duration, members: usize) -> Self {
+        let noted = std::iter::repeat_with(AtomicBool::default);
+        Self {
+            own,
+            heard_ms: AtomicU64::new(0),
+            noted: noted.take(members).collect(),
+        }
+    }
+
+    /// What no lease of this handle may exceed.
+    pub(super) fn own(&self) -> Duration {
+        self.own
+    }
+
+    /// The longest that anybody's hold may last, as far as is known.
+    pub(super) fn of_all(&self) -> Duration {
+        let heard = Duration::from_millis(self.heard_ms.load(Ordering::SeqCst));
+        self.own.max(heard)
+    }
+
+    /// Reads the member's note, and writes what is longer than everybody expects.
+    pub(super) async fn ask(&self, member: &Member) -> Result<()> {
+        let known = self.of_all();
+        let told = if known > DEFAULT_LONGEST_LEASE {
+            known
+        } else {
+            Duration::ZERO
+        };
+        let noted = member.note_longest(told).await?;
+        self.heard_ms.fetch_max(wire_ms(noted), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Sees to it that all members have noted it, if it is longer than everybody expects. Then
+    /// a majority that can be asked for the same lock has one that still knows, as long as only
+    /// a minority forgets. Returns what those say that have not noted it.
+    pub(super) async fn note_on_all(&self, members: &[Member], limit: Duration) -> Vec<Error> {
+        if self.own <= DEFAULT_LONGEST_LEASE {
+            return Vec::new();
+        }
+        let missing = members.iter().zip(&self.noted);
+        let missing = missing.filter(|(_, noted)| !noted.load(Ordering::SeqCst));
+        let notes = missing.map(|(member, noted)| async move {
+            member.within(limit, self.ask(member)).await?;
+            noted.store(true, Ordering::SeqCst);
+            Ok(())
+        });
+        let notes = join_all(notes).await.into_iter();
+        notes.filter_map(Result::err).collect()
+    }
+}
+
+impl fmt::Debug for Longest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.own.fmt(f)
+    }
+}
