@@ -2,8 +2,8 @@
 //! dead-lock, although every transfer names them in an order of its own.
 //!
 //! ```console
-//! $ cargo run --example batch_of_orders                          # in process
-//! $ cargo run --example batch_of_orders -- redis://127.0.0.1
+//! $ cargo run -p leasehold --example batch_of_orders                          # in process
+//! $ cargo run -p leasehold --example batch_of_orders -- redis://127.0.0.1
 //! ```
 #![allow(
     clippy::print_stdout,

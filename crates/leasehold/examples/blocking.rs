@@ -1,8 +1,8 @@
 //! The same locks for threads: no runtime, no async.
 //!
 //! ```console
-//! $ cargo run --example blocking                          # in process
-//! $ cargo run --example blocking -- redis://127.0.0.1
+//! $ cargo run -p leasehold --example blocking                          # in process
+//! $ cargo run -p leasehold --example blocking -- redis://127.0.0.1
 //! ```
 #![allow(clippy::print_stdout, reason = "an example")]
 

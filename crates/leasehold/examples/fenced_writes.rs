@@ -5,8 +5,8 @@
 //! remembers the greatest fencing token and refuses smaller ones.
 //!
 //! ```console
-//! $ cargo run --example fenced_writes                          # in process
-//! $ cargo run --example fenced_writes -- redis://127.0.0.1
+//! $ cargo run -p leasehold --example fenced_writes                          # in process
+//! $ cargo run -p leasehold --example fenced_writes -- redis://127.0.0.1
 //! ```
 #![allow(clippy::print_stdout, reason = "an example")]
 

@@ -6,8 +6,8 @@
 //! cut, frozen or slow.
 //!
 //! ```console
-//! $ cargo run --example in_tests                          # in process
-//! $ cargo run --example in_tests -- redis://127.0.0.1     # the code under test, for real
+//! $ cargo run -p leasehold --example in_tests                          # in process
+//! $ cargo run -p leasehold --example in_tests -- redis://127.0.0.1     # the code under test, for real
 //! ```
 #![allow(clippy::print_stdout, reason = "an example")]
 

@@ -2,8 +2,8 @@
 //! is told that it has lost the lock.
 //!
 //! ```console
-//! $ cargo run --example leader_election                          # in process
-//! $ cargo run --example leader_election -- redis://127.0.0.1    # start it twice
+//! $ cargo run -p leasehold --example leader_election                          # in process
+//! $ cargo run -p leasehold --example leader_election -- redis://127.0.0.1    # start it twice
 //! ```
 #![allow(
     clippy::print_stdout,

@@ -4,8 +4,8 @@
 //! else can change it again (`downgrade`), and is not starved by the readers.
 //!
 //! ```console
-//! $ cargo run --example read_mostly_cache                          # in process
-//! $ cargo run --example read_mostly_cache -- redis://127.0.0.1
+//! $ cargo run -p leasehold --example read_mostly_cache                          # in process
+//! $ cargo run -p leasehold --example read_mostly_cache -- redis://127.0.0.1
 //! ```
 #![allow(
     clippy::print_stdout,

@@ -4,8 +4,8 @@
 //! machine whose clock is late does not run the job once more.
 //!
 //! ```console
-//! $ cargo run --example run_once                          # in process
-//! $ cargo run --example run_once -- redis://127.0.0.1
+//! $ cargo run -p leasehold --example run_once                          # in process
+//! $ cargo run -p leasehold --example run_once -- redis://127.0.0.1
 //! ```
 #![allow(
     clippy::print_stdout,

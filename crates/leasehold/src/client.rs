@@ -21,6 +21,7 @@ use crate::primitives::fair::{Fair, FairLock};
 use crate::primitives::fenced::{Fenced, FencedLock};
 use crate::primitives::latch::CountDownLatch;
 use crate::primitives::lock::{GroupLock, Lock, Plain};
+use crate::primitives::name::{self, NameInfo};
 use crate::primitives::rw::RwLock;
 use crate::primitives::semaphore::Semaphore;
 
@@ -137,6 +138,41 @@ impl Client {
     #[must_use]
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch::new(Arc::clone(&self.context), name)
+    }
+
+    /// What stands under `name`, and who has it, whatever kind of lock or synchronizer it is.
+    /// For operators: by the time the answer is here it may have changed. A kind is recognised
+    /// by its keys, so kinds with the same keys are one: see [`Found`](crate::Found).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] when no server answered, `Denied` when the server refuses,
+    /// `Misuse` for a bad name. A key of another kind is an answer:
+    /// [`Found::Unknown`](crate::Found::Unknown).
+    ///
+    /// # Cancel safety
+    ///
+    /// A question; nothing is left behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::Found;
+    ///
+    /// let client = leasehold::Client::embedded();
+    /// assert_eq!(client.inspect("orders:42").await?.found, Found::Nothing);
+    /// let guard = client.lock("orders:42").acquire().await?;
+    /// let Found::Lock(hold) = client.inspect("orders:42").await?.found else {
+    ///     panic!("it is held");
+    /// };
+    /// assert!(hold.id.starts_with(client.id()));
+    /// # guard.release().await
+    /// # }
+    /// ```
+    pub async fn inspect(&self, name: &str) -> Result<NameInfo> {
+        name::inspect(&self.context, name).await
     }
 
     /// A new owner, for re-entrant acquires.

@@ -8,6 +8,7 @@ mod fenced;
 mod group;
 mod latch;
 mod lock;
+mod name;
 mod rw;
 mod semaphore;
 
@@ -35,7 +36,7 @@ struct Suite {
     foreign: &'static [&'static [&'static str]],
 }
 
-const SUITES: [Suite; 8] = [
+const SUITES: [Suite; 9] = [
     lock::SUITE,
     group::SUITE,
     fenced::SUITE,
@@ -44,6 +45,7 @@ const SUITES: [Suite; 8] = [
     semaphore::SUITE,
     expirable::SUITE,
     latch::SUITE,
+    name::SUITE,
 ];
 
 const KEYS: [&str; 3] = ["x", "a{b}c", "other"];
@@ -172,8 +174,10 @@ fn shown(reply: &Value) -> String {
         Value::Text(text) => shown_word(&String::from_utf8_lossy(text)),
         Value::List(items) => {
             let mut items: Vec<_> = items.iter().map(shown).collect();
-            if items.len() > 3 {
-                // The fields of a hash are in no order.
+            // The fields of a hash are in no order.
+            if items.iter().all(|item| item.starts_with('[')) {
+                items.sort();
+            } else if items.len() > 3 {
                 items[1..].sort();
             }
             format!("{items:?}")

@@ -43,6 +43,7 @@ pub use primitives::fenced::{Fenced, FencedGuard, FencedLock};
 pub use primitives::latch::CountDownLatch;
 pub use primitives::lock::{FieldNames, Group, GroupLock, Member, Multi, MultiLock, Red, RedLock};
 pub use primitives::lock::{Holder, Kind, Lock, LockGuard, LockInfo, OneKey, Plain, Ttl};
+pub use primitives::name::{Found, HoldInfo, NameInfo, PermitInfo, ValueInfo};
 pub use primitives::rw::{NotUpgraded, Read, ReadGuard, RwLock, Write, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 

@@ -6,6 +6,7 @@ pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod latch;
 pub(crate) mod lock;
+pub(crate) mod name;
 mod once;
 pub(crate) mod rw;
 pub(crate) mod semaphore;
@@ -26,6 +27,7 @@ pub(crate) fn steps() -> Vec<&'static Step> {
         &semaphore::steps::ALL,
         &expirable::steps::ALL,
         &latch::steps::ALL,
+        &name::steps::ALL,
     ]
     .concat()
 }

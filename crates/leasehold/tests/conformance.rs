@@ -28,6 +28,7 @@ mod on_embedded {
     mod latch;
     mod lock;
     mod multi;
+    mod name;
     mod re_entry;
     mod red;
     mod rw;
@@ -54,6 +55,7 @@ mod on_server {
     mod latch;
     mod lock;
     mod multi;
+    mod name;
     mod re_entry;
     mod red;
     mod rw;
@@ -74,6 +76,7 @@ mod on_server_with_resp3 {
     mod latch;
     mod lock;
     mod multi;
+    mod name;
     mod red;
     mod rw;
     mod semaphore;

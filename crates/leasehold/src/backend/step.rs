@@ -297,7 +297,7 @@ impl Failure {
             (Cause::WrongKind(said), _) => (
                 ErrorKind::WrongKind,
                 format!(
-                    "the key at {at}{subject} holds something else: {said}; nothing was changed: use another name, or look at the key and remove it"
+                    "the key at {at}{subject} holds something else: {said}; nothing was changed: use another name; `leasehold show NAME` says what the key is"
                 ),
             ),
             (Cause::TooOld { found, needed }, _) => (

@@ -13,6 +13,7 @@ use crate::backend::memory::Embedded;
 use crate::client::{Activity, ClientBuilder};
 use crate::error::Result;
 use crate::owner::Owner;
+use crate::primitives::name::NameInfo;
 
 /// A client for threads; see [`leasehold::Client`](crate::Client).
 #[derive(Clone, Debug)]
@@ -136,6 +137,16 @@ impl Client {
     #[must_use]
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch::new(self.inner.count_down_latch(name), self.runtime.clone())
+    }
+
+    /// What stands under `name`; see [`Client::inspect`](crate::Client::inspect).
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
+    pub fn inspect(&self, name: &str) -> Result<NameInfo> {
+        self.runtime
+            .block_on("Client::inspect", self.inner.inspect(name))
     }
 
     /// A new owner, for re-entrance that is not tied to a thread.

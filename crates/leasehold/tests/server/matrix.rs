@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Lock, LossReason, Result};
+use leasehold::{Client, ErrorKind, Found, Lock, LossReason, Result};
 use leasehold_testkit::{RedisServer, Reply};
 
 use crate::server::permissions::client_with;
@@ -25,6 +25,10 @@ const NEEDS: &[(&str, &[&str])] = &[
     ("release", &["evalsha", "hdel"]),
     ("inspect", &["evalsha", "hlen", "hvals", "hgetall", "pttl"]),
     (
+        "inspect the name",
+        &["evalsha", "time", "type", "exists", "hget", "hscan", "pttl"],
+    ),
+    (
         "force",
         &["evalsha", "hlen", "hvals", "hkeys", "pttl", "del"],
     ),
@@ -44,6 +48,10 @@ const COMMANDS: &[&str] = &[
     "hvals",
     "hkeys",
     "hgetall",
+    "hget",
+    "hscan",
+    "type",
+    "exists",
     "hset",
     "hdel",
     "pexpire",
@@ -129,6 +137,12 @@ impl Scene {
                 let result = self.lock().inspect().await;
                 guard.release().await.unwrap();
                 result.map(|info| assert!(info.is_locked()))
+            }
+            "inspect the name" => {
+                let guard = self.admin.lock("x").acquire().await.unwrap();
+                let result = self.client.inspect("x").await;
+                guard.release().await.unwrap();
+                result.map(|seen| assert!(matches!(seen.found, Found::Lock(_)), "{seen:?}"))
             }
             _ => self.force().await,
         };

@@ -20,11 +20,7 @@ impl LockInfo {
         let (Value::Int(ttl_ms), rest) = items.split_first()? else {
             return None;
         };
-        let ttl = match u64::try_from(*ttl_ms) {
-            Ok(ms) => Ttl::Left(Duration::from_millis(ms)),
-            Err(_) if *ttl_ms == -1 => Ttl::NoExpiry,
-            Err(_) => Ttl::Free,
-        };
+        let ttl = Ttl::of_key(*ttl_ms);
         let mut holders = Vec::new();
         for pair in rest.chunks(2) {
             let [Value::Text(id), Value::Text(count)] = pair else {
@@ -66,4 +62,15 @@ pub enum Ttl {
     NoExpiry,
     /// Held for this long, unless it is renewed or released.
     Left(Duration),
+}
+
+impl Ttl {
+    /// As the server says it: -1 without expiry, -2 without key.
+    pub(in crate::primitives) fn of_key(ttl_ms: i64) -> Self {
+        match u64::try_from(ttl_ms) {
+            Ok(ms) => Self::Left(Duration::from_millis(ms)),
+            Err(_) if ttl_ms == -1 => Self::NoExpiry,
+            Err(_) => Self::Free,
+        }
+    }
 }

@@ -431,7 +431,12 @@ fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)
 }
 
 /// `left.lua`.
-fn left(keyspace: &mut Keyspace, lock: &[u8], field: &[u8], count: u64) -> i64 {
+pub(in crate::primitives) fn left(
+    keyspace: &mut Keyspace,
+    lock: &[u8],
+    field: &[u8],
+    count: u64,
+) -> i64 {
     let stem = if lock.contains(&b'{') {
         lock.to_vec()
     } else {

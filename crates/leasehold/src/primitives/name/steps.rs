@@ -1,0 +1,124 @@
+//! The step that looks at a name: how it is sent, and its twin on the embedded keyspace. The
+//! Lua beside this file says what it does.
+
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::key::Key;
+use crate::primitives::rw;
+use crate::primitives::twin::arity;
+
+pub(crate) static LOOK: Step = Step {
+    name: "name.look",
+    lua: concat!(
+        include_str!("../rw/left.lua"),
+        "\n",
+        include_str!("look.lua")
+    ),
+    keys: 6,
+    args: 0,
+    grants: false,
+    twin: |keyspace, parts| {
+        let [name, leases, queue, waiters, tokens, opened] = parts else {
+            return Err(arity());
+        };
+        let held = match keyspace.kind(leases) {
+            "zset" => keyspace.zcard(leases)?,
+            _ => 0,
+        };
+        Ok(Value::List(vec![
+            Value::Text(keyspace.kind(name).into()),
+            Value::Int(keyspace.pttl(name)),
+            whole(keyspace.now_ms()),
+            short_text(keyspace, name)?,
+            fields_of(keyspace, name)?,
+            whole(held as u64),
+            permits_of(keyspace, leases)?,
+            line_of(keyspace, queue, waiters)?,
+            short_text(keyspace, tokens)?,
+            Value::Int(keyspace.exists(opened).into()),
+        ]))
+    },
+};
+
+pub(crate) static ALL: [&Step; 1] = [&LOOK];
+
+pub(crate) fn look(key: &Key) -> Operation {
+    let parts = vec![
+        key.as_str().into(),
+        key.timeout_key().into_bytes(),
+        key.fair_queue().into_bytes(),
+        key.fair_waiters().into_bytes(),
+        key.token_counter().into_bytes(),
+        key.opened_marker().into_bytes(),
+    ];
+    Operation::new(&LOOK, parts)
+}
+
+/// How much of what may be long is shown.
+const MOST: usize = 1000;
+/// How Redisson writes that a permit never ends.
+pub(super) const NEVER: i64 = 922_337_203_685_477;
+
+fn whole(number: u64) -> Value {
+    Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn cut(text: &[u8], most: usize) -> Value {
+    Value::Text(text[..text.len().min(most)].to_vec())
+}
+
+fn short_text(keyspace: &mut Keyspace, key: &[u8]) -> Result<Value, Refusal> {
+    let text = match keyspace.kind(key) {
+        "string" => keyspace.get(key)?,
+        _ => None,
+    };
+    Ok(cut(&text.unwrap_or_default(), 32))
+}
+
+fn fields_of(keyspace: &mut Keyspace, name: &[u8]) -> Result<Value, Refusal> {
+    if keyspace.kind(name) != "hash" {
+        return Ok(Value::List(Vec::new()));
+    }
+    let has_mode = keyspace.hexists(name, b"mode")?;
+    let mut fields = Vec::new();
+    for (field, value) in keyspace.hgetall(name)?.into_iter().take(MOST) {
+        let count = std::str::from_utf8(&value).ok();
+        let count = count.filter(|text| has_mode && text.bytes().all(|byte| byte.is_ascii_digit()));
+        let left_ms = match count.and_then(|text| text.parse().ok()) {
+            Some(count) => rw::steps::left(keyspace, name, &field, count),
+            None => -2,
+        };
+        let parts = vec![cut(&field, 500), cut(&value, 500), Value::Int(left_ms)];
+        fields.push(Value::List(parts));
+    }
+    Ok(Value::List(fields))
+}
+
+fn permits_of(keyspace: &mut Keyspace, leases: &[u8]) -> Result<Value, Refusal> {
+    let permits = match keyspace.kind(leases) {
+        "zset" => keyspace.zrange(leases)?,
+        _ => Vec::new(),
+    };
+    let permits = permits.into_iter().take(MOST).map(|(id, ends)| {
+        let ends = Value::Int(ends.clamp(0, NEVER));
+        Value::List(vec![cut(&id, 500), ends])
+    });
+    Ok(Value::List(permits.collect()))
+}
+
+fn line_of(keyspace: &mut Keyspace, queue: &[u8], waiters: &[u8]) -> Result<Value, Refusal> {
+    let line = match keyspace.kind(queue) {
+        "list" => keyspace.lrange(queue)?,
+        _ => Vec::new(),
+    };
+    let mut shown = Vec::new();
+    for waiter in line.into_iter().take(MOST) {
+        let alive_until = match keyspace.kind(waiters) {
+            "zset" => keyspace.zscore(waiters, &waiter)?,
+            _ => None,
+        };
+        let alive_until = Value::Int(alive_until.unwrap_or(0));
+        shown.push(Value::List(vec![Value::Text(waiter), alive_until]));
+    }
+    Ok(Value::List(shown))
+}
