@@ -362,3 +362,18 @@ async fn what_can_be_no_permit_is_refused_before_anything_is_sent() {
     }
     place.is_clean(&[&client]).await;
 }
+
+#[tokio::test]
+async fn a_number_that_is_set_anew_counts_those_in_use() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.expirable_semaphore("x");
+    semaphore.set_permits(3).await.unwrap();
+    let permits = semaphore.acquire_many(2).await.unwrap();
+    place.remove("x");
+    semaphore.set_permits(3).await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+    assert_eq!(semaphore.permits().await.unwrap(), 3);
+    permits.release().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+}

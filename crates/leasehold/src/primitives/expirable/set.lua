@@ -22,13 +22,9 @@ local function set(permits, timeout, marker, done, total, channel)
   if failed then
     return failed
   end
-  local changed
-  if free then
-    local more = total - free - redis.call('ZCARD', timeout)
-    changed = more ~= 0 and redis.pcall('INCRBY', permits, more)
-  else
-    changed = redis.pcall('INCRBY', permits, total)
-  end
+  -- Permits that are in use count also when somebody has removed the number.
+  local more = total - (free or 0) - redis.call('ZCARD', timeout)
+  local changed = (more ~= 0 or not free) and redis.pcall('INCRBY', permits, more)
   if type(changed) == 'table' then
     redis.call('DEL', marker)
     return changed.err

@@ -222,13 +222,9 @@ pub(crate) static SET: Step = step!(
         }
         shape(keyspace, permits, timeout)?;
         note(keyspace, marker, "1");
-        let total = number(total)?;
-        let more = match number_at(keyspace, permits)? {
-            Some(free) => {
-                total - free - i64::try_from(keyspace.zcard(timeout)?).unwrap_or(i64::MAX)
-            }
-            None => total,
-        };
+        let total: i64 = number(total)?;
+        let free = number_at(keyspace, permits)?.unwrap_or(0);
+        let more = total - free - i64::try_from(keyspace.zcard(timeout)?).unwrap_or(i64::MAX);
         keyspace.del(done);
         if more != 0 || !keyspace.exists(permits) {
             let free = keyspace.incr_by(permits, more)?;
