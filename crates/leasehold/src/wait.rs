@@ -546,7 +546,7 @@ fn never_expires(key: &Key, address: &str) -> Error {
         ErrorKind::WrongKind,
         format!(
             "the lock `{key}` at {address} has no expiry, so it never ends by itself; \
-             find out who made it, then unlock it by force or remove the key"
+             find out who made it: `leasehold show NAME`; `force_unlock` ends it for everybody"
         ),
     )
     .with_key(key)
