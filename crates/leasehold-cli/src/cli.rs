@@ -17,15 +17,25 @@ pub(crate) struct Cli {
     /// Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1:6379]
     ///
     /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// for TLS, redis+unix:///PATH for a socket,
-    /// memory:// for a keyspace in this process. Without it, the URL comes from $LEASEHOLD_URL,
+    /// memory:// for a keyspace in this process (`demo` alone: nobody else sees it). Without it, the URL comes from $LEASEHOLD_URL,
     /// else from $REDIS_URL, else it is redis://127.0.0.1:6379. Put a URL with a password in the
     /// environment: every user of the machine can read a command line.
     #[arg(long, global = true, value_name = "URL", display_order = 100)]
     pub(crate) redis: Option<OsString>,
 
-    /// Logs warnings to stderr, more with -vv and -vvv; or as $RUST_LOG says
+    /// Logs more than warnings to stderr, and all with -vv; or as $RUST_LOG says
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
     pub(crate) verbose: u8,
+
+    /// Tells failures only: no warnings, and not what is waited for
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        display_order = 102
+    )]
+    pub(crate) quiet: bool,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -35,8 +45,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Waits for a lock, runs a command under it, and gives back its exit code
     Run(Run),
-    /// Shows who holds a lock, and for how long
+    /// Shows what stands under a name: who holds it, and for how long
     Show(Show),
+    /// Changes for all how many commands `run --limit` lets run at a time
+    SetLimit(SetLimit),
     /// Waits for a latch, counts it down, or sets it: a start that several wait for
     Latch(Latch),
     /// Lets workers sell a stock under one lock, and shows that none got in another's way
@@ -58,10 +70,12 @@ Exit codes:
   70   the lock was lost or could not be renewed while the command ran, which has been ended
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials or lacks a permission
+  78   --limit says another number than the one that is set
   126  the command can't be executed; 127: it was not found
 
---limit keeps its permits under the lock's name, which is then no lock for the other kinds. All
-must ask for the same number: another one changes the limit for all.
+--limit keeps its permits under the lock's name, which is then no lock for the other kinds. The
+first one sets the number for all, and says so. Whoever asks for another number is refused with 78;
+`leasehold set-limit NAME N` changes it for all.
 
 The command finds the lock's name in $LEASEHOLD_NAME, and with --fenced the hold's fencing token in
 $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks it, one for all
@@ -168,8 +182,8 @@ pub(crate) struct KindOfLock {
     #[arg(long)]
     pub(crate) write: bool,
 
-    /// Lets up to N commands run at a time, over all machines
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Lets up to N commands run at a time, over all machines; the first one sets N for all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
     pub(crate) limit: Option<u32>,
 }
 
@@ -184,9 +198,23 @@ pub(crate) struct RunLaunch {
     pub(crate) command: Vec<OsString>,
 }
 
+const SHOW_HELP: &str = "\
+It recognises locks of every kind, groups, semaphores and latches, those of Redisson's among them.
+Some have the same keys: a plain, a fenced and a spin lock; a semaphore that nobody uses and a
+latch that Redisson has set. Who waits is known of a fair lock alone.
+
+With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
+semaphore_or_latch, latch, unknown); held; holders, each with id, count and ttl_ms; ttl_ms; mode;
+waiting; last_token; and as far as the kind has them values, permits and count. What is not known
+is null.
+
+Exit codes: 0; 1 when the key is none that it knows; 69 when no server answered; 77 when the server
+refused.";
+
 #[derive(Args)]
+#[command(after_help = SHOW_HELP)]
 pub(crate) struct Show {
-    /// Lock to look at
+    /// Name to look at
     pub(crate) name: OsString,
 
     /// Prints JSON
@@ -194,12 +222,36 @@ pub(crate) struct Show {
     pub(crate) json: bool,
 }
 
+const SET_LIMIT_HELP: &str = "\
+Commands that run go on; with a lower number nobody starts before enough of them have ended. Without
+this, the first `leasehold run --limit N NAME` sets the number.
+
+Exit codes: 0; 1 when the name is something else; 69 when no server answered; 77 when the server
+refused.
+
+Example:
+  leasehold set-limit thumbnails 8";
+
+#[derive(Args)]
+#[command(after_help = SET_LIMIT_HELP)]
+pub(crate) struct SetLimit {
+    /// Name that `run --limit` is given
+    pub(crate) name: OsString,
+
+    /// How many may run at a time
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
+    pub(crate) limit: u32,
+}
+
+const MOST_PERMITS: i64 = 1_000_000;
+
 const LATCH_HELP: &str = "\
 A latch that has not been set, or has been counted down to zero, is open. It opens for everybody
-who waits, on all machines, also if it is set anew at once.
+who waits, on all machines, also if it is set anew at once. `wait` warns if nobody has set the latch
+within the last hour, as far as the server knows: the name may be wrong.
 
-Exit codes: 0; 69 when no server answered; 75 when the latch was not open in time, or is set
-already; 77 when the server refused.
+Exit codes: 0; 66 with --must-exist when nobody has set the latch; 69 when no server answered; 75
+when the latch was not open in time, or is set already; 77 when the server refused.
 
 Examples:
   leasehold latch set import-done 3                 # three parts are to be done
@@ -227,6 +279,10 @@ pub(crate) enum LatchAction {
         /// Waits this long for a server that does not answer any more
         #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
         outage_limit: Duration,
+
+        /// Fails if nobody has set the latch, or it was opened over an hour ago
+        #[arg(long)]
+        must_exist: bool,
     },
     /// Counts the latch down, and prints what is left
     Down {

@@ -3,6 +3,7 @@
 mod demo;
 mod latch;
 mod run;
+mod set_limit;
 mod show;
 
 use std::ffi::OsString;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Cli, Command};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::server::Server;
@@ -18,15 +19,19 @@ use crate::server::Server;
 /// Runs the sub-command that was asked for.
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
-        Command::Run(args) => run::run(&args, &Server::find(cli.redis)?),
+        Command::Run(args) => run::run(&args, &servers(&args, cli.redis)?),
         Command::RunDeadman => run::deadman::main(),
         Command::RunLaunch(args) => run::launch::main(&args),
         Command::Show(args) => {
-            let server = Server::find(cli.redis)?;
+            let server = Server::find(cli.redis)?.shared()?;
             finish(show::show(&args, &server))
         }
+        Command::SetLimit(args) => {
+            let server = Server::find(cli.redis)?.shared()?;
+            finish(set_limit::set_limit(args, &server))
+        }
         Command::Latch(args) => {
-            let server = Server::find(cli.redis)?;
+            let server = Server::find(cli.redis)?.shared()?;
             finish(latch::latch(args, &server))
         }
         Command::Demo(args) => {
@@ -40,6 +45,16 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             finish(demo::process::main(args, &server))
         }
     }
+}
+
+/// The servers that a command's lock is on: one, or those of a majority.
+fn servers(args: &cli::Run, flag: Option<OsString>) -> Result<Vec<Server>, Failure> {
+    if args.redlock.is_empty() {
+        return Ok(vec![Server::find(flag)?.shared()?]);
+    }
+    let urls = args.redlock.iter();
+    urls.map(|url| Server::named("--redlock", url.clone())?.shared())
+        .collect()
 }
 
 /// A runtime with threads of its own, so that leases are renewed whatever the

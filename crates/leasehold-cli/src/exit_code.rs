@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     Failed,
     /// Wrong usage.
     Usage,
+    /// Nobody has set the latch.
+    Missing,
     /// No server answered.
     Unavailable,
     /// The lock was lost while the command ran.
@@ -21,6 +23,8 @@ pub(crate) enum Exit {
     Busy(u8),
     /// The server refused.
     Denied,
+    /// Others have set another limit.
+    Disagrees,
     /// The command is there and can't be executed.
     NotExecutable,
     /// The command is not there.
@@ -39,9 +43,11 @@ impl Exit {
             Self::Success => 0,
             Self::Failed => 1,
             Self::Usage => 2,
+            Self::Missing => 66,
             Self::Unavailable => 69,
             Self::Lost => 70,
             Self::Denied => 77,
+            Self::Disagrees => 78,
             Self::NotExecutable => 126,
             Self::NotFound => 127,
             Self::Busy(code) | Self::Command(code) => code,
@@ -78,11 +84,13 @@ mod tests {
             (Exit::Success, 0),
             (Exit::Failed, 1),
             (Exit::Usage, 2),
+            (Exit::Missing, 66),
             (Exit::Unavailable, 69),
             (Exit::Lost, 70),
             (Exit::Busy(Exit::DEFAULT_BUSY), 75),
             (Exit::Busy(3), 3),
             (Exit::Denied, 77),
+            (Exit::Disagrees, 78),
             (Exit::NotExecutable, 126),
             (Exit::NotFound, 127),
             (Exit::Command(42), 42),

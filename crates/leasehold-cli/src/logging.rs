@@ -1,26 +1,50 @@
 //! The library's log, on stderr.
 
-use std::io;
+use std::io::{self, Write};
 
 use tracing_subscriber::EnvFilter;
 
-/// Starts the log: as `RUST_LOG` says, else nothing, and more with each `-v`. What
-/// a user has to know, the program tells in its own words.
-pub(crate) fn start(verbose: u8) {
-    let filter = match std::env::var("RUST_LOG") {
-        Ok(directives) if verbose == 0 && !directives.is_empty() => {
-            EnvFilter::builder().parse_lossy(directives)
-        }
-        _ => EnvFilter::new(match verbose {
-            0 => "off",
-            1 => "leasehold=warn",
-            2 => "leasehold=debug",
-            _ => "leasehold=trace",
-        }),
-    };
+use crate::cli::Cli;
+
+/// Starts the log: warnings in the program's own form, more with each `-v`, what `RUST_LOG`
+/// says, or nothing with `--quiet`.
+pub(crate) fn start(cli: &Cli) {
+    if cli.quiet {
+        return;
+    }
+    let directives = std::env::var("RUST_LOG").unwrap_or_default();
+    let log = tracing_subscriber::fmt().with_writer(io::stderr);
     // Fails only where a log has been started before, and this is the first.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .try_init();
+    let _ = match cli.verbose {
+        0 if directives.is_empty() => log
+            .with_env_filter(EnvFilter::new("leasehold=warn"))
+            .with_target(false)
+            .without_time()
+            .with_writer(|| Told)
+            .try_init(),
+        0 => log
+            .with_env_filter(EnvFilter::builder().parse_lossy(directives))
+            .try_init(),
+        1 => log
+            .with_env_filter(EnvFilter::new("leasehold=debug"))
+            .try_init(),
+        _ => log
+            .with_env_filter(EnvFilter::new("leasehold=trace"))
+            .try_init(),
+    };
+}
+
+/// Writes each line of the log as the program tells its story.
+struct Told;
+
+impl Write for Told {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut stderr = io::stderr().lock();
+        stderr.write_all(&[b"leasehold: ", line.trim_ascii_start()].concat())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -19,7 +19,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(exit) => return exit.into(),
     };
-    logging::start(cli.verbose);
+    if cli.quiet {
+        output::be_quiet();
+    }
+    logging::start(&cli);
     match cmd::run(cli) {
         Ok(exit) => exit.into(),
         Err(failure) => {

@@ -1,7 +1,9 @@
 //! Where text leaves the program: results to stdout, the story to stderr.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::failure::Failure;
 
@@ -26,6 +28,29 @@ pub(crate) fn tell(text: impl fmt::Display) {
     // A closed stderr must not end a run that holds a lock, which a panicking
     // `eprintln!` would.
     let _ = writeln!(io::stderr().lock(), "leasehold: {text}");
+}
+
+/// Whether only failures are told.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// How long somebody at a terminal waits before they are told what for.
+pub(crate) const SILENT_FOR: Duration = Duration::from_secs(2);
+
+/// From now on only failures are told.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Writes one line to stderr that nobody has to know: not with `--quiet`.
+pub(crate) fn note(text: impl fmt::Display) {
+    if !QUIET.load(Ordering::Relaxed) {
+        tell(text);
+    }
+}
+
+/// Whether somebody sits at a terminal who wants to know how it goes.
+pub(crate) fn is_watched() -> bool {
+    io::stderr().is_terminal() && !QUIET.load(Ordering::Relaxed)
 }
 
 /// Text from outside, made safe for a terminal: control characters escaped, long

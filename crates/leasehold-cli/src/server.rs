@@ -10,12 +10,14 @@ use crate::failure::Failure;
 /// Child processes are told their server here: arguments can be read by every user
 /// of the machine, and a URL may hold a password.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
-const VARIABLES: [&str; 2] = [URL_VARIABLE, "REDIS_URL"];
+const VARIABLES: [&str; 2] = ["$LEASEHOLD_URL", "$REDIS_URL"];
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
 /// A server's URL. It may hold a password, so it has no `Debug` and no `Display`.
 pub(crate) struct Server {
     url: String,
+    /// The flag or the variable that it comes from.
+    source: &'static str,
 }
 
 impl Server {
@@ -25,12 +27,17 @@ impl Server {
             Some(url) => ("--redis", url),
             None => VARIABLES
                 .into_iter()
-                .filter_map(|name| Some((name, std::env::var_os(name)?)))
+                .filter_map(|name| Some((name, std::env::var_os(&name[1..])?)))
                 .find(|(_, url)| !url.is_empty())
                 .unwrap_or(("", DEFAULT_URL.into())),
         };
+        Self::named(source, url)
+    }
+
+    /// The URL that `source` gives: a flag, or a variable with its `$`.
+    pub(crate) fn named(source: &'static str, url: OsString) -> Result<Self, Failure> {
         match url.into_string() {
-            Ok(url) if !url.is_empty() => Ok(Self { url }),
+            Ok(url) if !url.is_empty() => Ok(Self { url, source }),
             Ok(_) => Err(Failure::usage(format!(
                 "the URL of {source} is empty; write it as redis://HOST:PORT"
             ))),
@@ -38,6 +45,19 @@ impl Server {
                 "the URL of {source} is not UTF-8; write it as redis://HOST:PORT"
             ))),
         }
+    }
+
+    /// The same, if other processes can reach it. A lock in this process's own memory keeps
+    /// nobody out.
+    pub(crate) fn shared(self) -> Result<Self, Failure> {
+        if !self.is_embedded() {
+            return Ok(self);
+        }
+        Err(Failure::usage(format!(
+            "{} is memory://, which no other process sees, so that a lock there keeps nobody out; \
+             write the URL of a server: redis://HOST:PORT",
+            self.source
+        )))
     }
 
     /// Whether it is a keyspace in this process, which no other process can reach.

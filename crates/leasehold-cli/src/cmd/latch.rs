@@ -1,15 +1,19 @@
 //! `leasehold latch`: a start that several wait for.
 
-use leasehold::CountDownLatch;
+use std::convert::Infallible;
+use std::future::pending;
+
+use leasehold::{Client, CountDownLatch, Found};
 
 use super::name_of_lock;
 use crate::cli::{Latch, LatchAction};
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, Shown, tell};
+use crate::output::{self, SILENT_FOR, Shown, is_watched, note, tell};
 use crate::server::Server;
 use crate::signals::Signals;
+use crate::usage::command_line;
 
 pub(crate) async fn latch(args: Latch, server: &Server) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
@@ -26,9 +30,17 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
             name,
             wait,
             outage_limit,
+            must_exist,
         } => {
-            let latch = client.count_down_latch(&name_of_lock(name)?);
-            open_in_time(&latch.outage_limit(outage_limit), wait).await
+            let name = name_of_lock(name)?;
+            if !is_known(&client, &name, must_exist).await? {
+                return Ok(Exit::Success);
+            }
+            let latch = client.count_down_latch(&name).outage_limit(outage_limit);
+            tokio::select! {
+                exit = open_in_time(&latch, wait) => exit,
+                never = tell_waiting(&latch) => match never {},
+            }
         }
         LatchAction::Down { name, by } => {
             let latch = client.count_down_latch(&name_of_lock(name)?);
@@ -40,6 +52,47 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
             set(&latch, count).await
         }
     }
+}
+
+/// Whether there is a latch to wait for, open or not. One that nobody has set is open as
+/// well, but the name may be wrong.
+async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool, Failure> {
+    match client.inspect(name).await {
+        Ok(seen) if seen.found == Found::Nothing => {}
+        Ok(_) => return Ok(true),
+        Err(error) if must_exist => return Err(error.into()),
+        // The wait rides over an outage.
+        Err(_) => return Ok(true),
+    }
+    let shown = Shown(name);
+    if must_exist {
+        return Err(Failure::new(
+            Exit::Missing,
+            format!(
+                "nobody has set the latch `{shown}` at {}, or it was opened over an hour ago; \
+                 check the name, or set it first: leasehold latch set {} N",
+                client.address(),
+                command_line(&[name.into()])
+            ),
+        ));
+    }
+    note(format_args!(
+        "the latch `{shown}` is open because nobody has set it, or because it was opened over an \
+         hour ago; check the name, or make this an error with --must-exist"
+    ));
+    Ok(false)
+}
+
+/// Says once what is waited for, to somebody at a terminal.
+async fn tell_waiting(latch: &CountDownLatch) -> Infallible {
+    if is_watched() {
+        tokio::time::sleep(SILENT_FOR).await;
+        if let Ok(left) = latch.count().await {
+            let name = Shown(latch.name());
+            note(format_args!("waiting for `{name}`: {left} to count down"));
+        }
+    }
+    pending().await
 }
 
 async fn open_in_time(

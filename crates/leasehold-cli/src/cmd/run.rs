@@ -46,7 +46,7 @@ struct Job<'a> {
 
 /// Not a future: the part that stops this process on Ctrl-Z has to run on the main
 /// thread (see [`Terminal::stop_us`]).
-pub(crate) fn run(args: &Run, server: &Server) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     let job = Job {
         args,
         name: what_to_run(args)?,
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Run, server: &Server) -> Result<Exit, Failure> {
     terminal::hold_back_stops(true);
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
-    let result = under_lock(&runtime, &job, server);
+    let result = under_lock(&runtime, &job, servers);
     shut_down(runtime);
     result
 }
@@ -88,13 +88,13 @@ fn what_to_run(args: &Run) -> Result<String, Failure> {
     name_of_lock(name)
 }
 
-fn under_lock(runtime: &Runtime, job: &Job<'_>, server: &Server) -> Result<Exit, Failure> {
+fn under_lock(runtime: &Runtime, job: &Job<'_>, servers: &[Server]) -> Result<Exit, Failure> {
     // Before the first request leaves: a signal from now on leaves nothing behind.
     let mut signals = {
         let _context = runtime.enter();
         Signals::listen()?
     };
-    let waiting = Waiting::new(job.args, &job.name, server);
+    let waiting = Waiting::new(job.args, &job.name, servers);
     let (clients, guard) = match runtime.block_on(waiting.until_held(&mut signals))? {
         Waited::Held(clients, guard) => (clients, guard),
         Waited::Busy => return Ok(Exit::Busy(job.args.conflict_exit_code)),
@@ -118,7 +118,7 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: Signals) -> Result<E
     let mut deadman = Deadman::start()?;
     // From before the command is there: if we are stopped right after its start, it has
     // to end in time all the same.
-    deadman.kill_at(job.schedule.kill_at(guard));
+    deadman.kill_at(job.schedule.kill_at(guard.valid_until()));
     if !guard.is_held() || deadman.has_struck() {
         deadman.dismiss();
         tell("the lock was lost before the command began; run it again");

@@ -1,9 +1,11 @@
-//! `leasehold show`: who holds a lock, and for how long.
+//! `leasehold show`: what stands under a name, who holds it, and for how long.
+
+mod json;
+mod text;
 
 use std::fmt::Write as _;
 
-use leasehold::{Client, ErrorKind, LockInfo, Ttl};
-use serde_json::json;
+use leasehold::{Found, LockInfo, Ttl};
 
 use super::name_of_lock;
 use crate::cli::Show;
@@ -16,54 +18,39 @@ use crate::server::Server;
 pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> {
     let name = name_of_lock(args.name.clone())?;
     let client = server.connect(None).await?;
-    let seen = Seen::look(&client, &name).await?;
-    output::result(if args.json {
-        seen.as_json(&name)
-    } else {
-        seen.as_text(&name)
-    })?;
+    let seen = client.inspect(&name).await?;
+    if args.json {
+        output::result(json::of(&name, &seen))?;
+    }
+    if let Found::Unknown { what } = &seen.found {
+        return Err(Failure::new(
+            Exit::Failed,
+            format!(
+                "`{}` at {} is {what}: no lock, semaphore or latch that this version knows; \
+                 find out whose it is before you change it",
+                Shown(&name),
+                client.address()
+            ),
+        ));
+    }
+    if !args.json {
+        output::result(text::of(&name, &seen))?;
+    }
     Ok(Exit::Success)
 }
 
-/// What there is to see of a lock, whatever its kind.
-struct Seen {
-    info: LockInfo,
-    /// Of a read-write lock: how it is held.
-    mode: Option<&'static str>,
-    /// Of a fair lock: who stands in line.
-    waiting: Vec<String>,
-}
-
-impl Seen {
-    async fn look(client: &Client, name: &str) -> Result<Self, Failure> {
-        match client.lock(name).inspect().await {
-            Ok(info) => Ok(Self {
-                info,
-                mode: None,
-                waiting: client.fair_lock(name).waiters().await?,
-            }),
-            Err(error) if error.kind() == ErrorKind::WrongKind => {
-                let seen = Self::look_at_both_sides(client, name).await;
-                // If it is no read-write lock either, the first word stands.
-                seen.map_err(|_| error.into())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn look_at_both_sides(client: &Client, name: &str) -> leasehold::Result<Self> {
-        let lock = client.rw_lock(name);
-        let write = lock.write_lock().inspect().await?;
-        let (info, mode) = if write.is_locked() {
-            (write, "write")
-        } else {
-            (lock.read_lock().inspect().await?, "read")
-        };
-        Ok(Self {
-            mode: info.is_locked().then_some(mode),
-            info,
-            waiting: Vec::new(),
-        })
+/// What something is, for a sentence.
+pub(crate) fn kind_in_words(found: &Found) -> String {
+    match found {
+        Found::Nothing => "free".to_owned(),
+        Found::Lock(_) => "a lock".to_owned(),
+        Found::ReadWrite { .. } => "a read-write lock".to_owned(),
+        Found::Group(_) => "a group of locks".to_owned(),
+        Found::Leases { .. } => "a semaphore whose permits have leases".to_owned(),
+        Found::Count(_) => "a semaphore or a latch".to_owned(),
+        Found::Latch { .. } => "a latch".to_owned(),
+        Found::Unknown { what } => what.clone(),
+        _ => "something that this version does not know".to_owned(),
     }
 }
 
@@ -80,63 +67,4 @@ pub(crate) fn holder_of(info: &LockInfo) -> Option<String> {
         );
     }
     Some(line)
-}
-
-impl Seen {
-    fn as_text(&self, name: &str) -> String {
-        let (name, info) = (Shown(name), &self.info);
-        if !info.is_locked() {
-            return format!("`{name}` is free{}", self.line_of_waiters());
-        }
-        let mode = self
-            .mode
-            .map(|mode| format!(" to {mode}"))
-            .unwrap_or_default();
-        let mut text = format!("`{name}` is held{mode}");
-        for holder in &info.holders {
-            let _ = write!(
-                text,
-                "\n  holder  {}\n  count   {}",
-                Shown(&holder.id),
-                holder.count
-            );
-        }
-        let ttl = match info.ttl {
-            Ttl::Left(left) => duration::shown(left),
-            Ttl::NoExpiry => "none: it does not end by itself".to_owned(),
-            _ => "over".to_owned(),
-        };
-        let _ = write!(text, "\n  TTL     {ttl}{}", self.line_of_waiters());
-        text
-    }
-
-    /// Those who stand in line, the first one first.
-    fn line_of_waiters(&self) -> String {
-        self.waiting.iter().fold(String::new(), |mut text, id| {
-            let _ = write!(text, "\n  waits   {}", Shown(id));
-            text
-        })
-    }
-
-    fn as_json(&self, name: &str) -> String {
-        let info = &self.info;
-        let holders: Vec<_> = info
-            .holders
-            .iter()
-            .map(|holder| json!({ "id": holder.id, "count": holder.count }))
-            .collect();
-        let ttl_ms = match info.ttl {
-            Ttl::Left(left) => u64::try_from(left.as_millis()).ok(),
-            _ => None,
-        };
-        json!({
-            "name": name,
-            "held": info.is_locked(),
-            "holders": holders,
-            "ttl_ms": ttl_ms,
-            "mode": self.mode,
-            "waiting": self.waiting,
-        })
-        .to_string()
-    }
 }

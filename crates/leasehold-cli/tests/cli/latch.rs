@@ -1,9 +1,9 @@
-//! `leasehold latch`, and `leasehold run --limit`.
+//! `leasehold latch`.
 
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::{LIMIT, done, leasehold_at, run_script, server, start};
+use crate::support::{LIMIT, done, leasehold_at, server, start};
 
 fn latch(server: &RedisServer, words: &[&str]) -> std::process::Command {
     let mut command = leasehold_at(server);
@@ -57,36 +57,22 @@ fn signal_ends_a_wait_for_a_latch() {
 }
 
 #[test]
-fn up_to_so_many_commands_run_at_a_time() {
+fn wait_for_a_latch_that_nobody_has_set_is_told() {
     let server = server();
-    let run = || {
-        start(&mut run_script(
-            &server,
-            &["--limit", "2"],
-            "echo runs; read end",
-        ))
-    };
-    let mut running = [run(), run()];
-    running.iter_mut().for_each(|run| run.until("runs"));
-    done(&mut run_script(
-        &server,
-        &["--limit", "2", "--no-wait"],
-        "true",
-    ))
-    .expect_code(75)
-    .expect_on_stderr("`job` is not free: 2 of 2 run already");
-    let mut waiter = run();
-    let [mut first, second] = running;
-    first.close_stdin();
-    first.done().expect_code(1);
-    waiter.until("runs");
-    // One that is killed gives its permit back with its lease.
-    second.signal(Signal::SIGKILL);
-    second.done();
-    let lease = ["--limit", "2", "--wait", "60s"];
-    done(&mut run_script(&server, &lease, "true")).expect_code(0);
-    waiter.close_stdin();
-    waiter.done().expect_code(1);
-    let free = server.command(&["GET", "job"]).expect("the server runs");
-    assert_eq!(free.as_text(), Some("2"));
+    let unset = "because nobody has set it";
+    done(&mut latch(&server, &["wait", "typo"]))
+        .expect_code(0)
+        .expect_on_stderr(unset);
+    let quiet = done(&mut latch(&server, &["wait", "typo", "--quiet"])).expect_code(0);
+    assert_eq!(quiet.stderr, "");
+    done(&mut latch(&server, &["wait", "typo", "--must-exist"]))
+        .expect_code(66)
+        .expect_on_stderr("leasehold latch set typo N");
+    // One that was opened is there.
+    done(&mut latch(&server, &["set", "go", "1"])).expect_code(0);
+    done(&mut latch(&server, &["down", "go"])).expect_code(0);
+    for options in [&["wait", "go"][..], &["wait", "go", "--must-exist"]] {
+        let opened = done(&mut latch(&server, options)).expect_code(0);
+        assert_eq!(opened.stderr, "", "{options:?}");
+    }
 }

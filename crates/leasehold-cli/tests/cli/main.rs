@@ -1,7 +1,9 @@
 //! The real binary, as a user or a script starts it.
 
 mod demo;
+mod documented;
 mod latch;
+mod limit;
 mod run;
 mod run_killed;
 mod run_loss;
@@ -12,3 +14,4 @@ mod show;
 mod support;
 mod terminal;
 mod usage;
+mod warnings;

@@ -228,13 +228,6 @@ fn flag_goes_before_leasehold_url_and_that_before_redis_url() {
 }
 
 #[test]
-fn memory_needs_no_server() {
-    let mut run = leasehold();
-    run.args(["--redis", "memory://", "run", "job", "--", "echo", "ran"]);
-    assert_eq!(done(&mut run).expect_code(0).stdout, "ran\n");
-}
-
-#[test]
 fn signals_are_passed_on_and_the_command_decides() {
     let server = server();
     for (signal, name) in [

@@ -129,3 +129,17 @@ fn stopped_command_is_ended_too() {
     assert_eq!(done.stdout, "");
     assert!(!is_alive(pid));
 }
+
+#[test]
+fn stopped_command_has_its_grace_time_to_clean_up() {
+    let server = server();
+    // As much grace as there is: a busy machine is slow to run the trap.
+    let options = ["--lease", "6s", "--grace", "3s"];
+    let script = "trap 'echo told; exit 0' TERM; echo held; kill -STOP $$; echo never";
+    let mut run = start(&mut run_script(&server, &options, script));
+    run.until("held");
+    server.command(&["DEL", "job"]).expect("the server runs");
+    // It can't hear of its end before it goes on.
+    run.until("told");
+    run.done().expect_code(70);
+}

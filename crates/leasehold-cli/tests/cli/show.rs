@@ -1,6 +1,6 @@
 //! `leasehold show`.
 
-use leasehold_testkit::eventually;
+use leasehold_testkit::{RedisServer, eventually};
 
 use crate::support::{LIMIT, done, leasehold_at, run_script, server, start};
 
@@ -12,7 +12,8 @@ fn free_lock_is_said_to_be_free() {
     let shown = done(leasehold_at(&server).args(["show", "job", "--json"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
     let free = serde_json::json!({
-        "name": "job", "held": false, "holders": [], "ttl_ms": null, "mode": null, "waiting": []
+        "name": "job", "kind": "none", "held": false, "holders": [], "ttl_ms": null,
+        "mode": null, "waiting": null, "last_token": null
     });
     assert_eq!(json, free);
 }
@@ -32,11 +33,13 @@ fn held_lock_is_shown_with_holder_count_and_ttl() {
     assert!(shown.stdout.contains(&format!("holder  {id}\n")), "{shown}");
     assert!(shown.stdout.contains("count   1\n"), "{shown}");
     assert!(shown.stdout.contains("TTL     2"), "{shown}");
+    assert!(shown.stdout.contains("waits   not known"), "{shown}");
 
     let shown = done(leasehold_at(&server).args(["show", "--json", "job"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
     assert_eq!(json["holders"][0]["id"], id);
     assert_eq!(json["holders"][0]["count"], 1);
+    assert_eq!(json["waiting"], serde_json::Value::Null);
     let ttl_ms = json["ttl_ms"].as_u64().expect("a number");
     assert!((1..=30_000).contains(&ttl_ms), "{ttl_ms}");
     holder.done();
@@ -76,7 +79,7 @@ fn those_who_wait_for_a_fair_lock_are_shown_in_their_order() {
     eventually("it waits", LIMIT, || {
         let show = done(leasehold_at(&server).args(["show", "--json", "job"])).expect_code(0);
         shown = show.stdout;
-        !shown.contains(r#""waiting":[]"#)
+        !shown.contains(r#""waiting":null"#)
     });
     let json: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     let queue = server.command(&["LINDEX", "redisson_lock_queue:{job}", "0"]);
@@ -87,15 +90,155 @@ fn those_who_wait_for_a_fair_lock_are_shown_in_their_order() {
     waiter.done().expect_code(0);
 }
 
+/// What `show` says of `job`, as text and as JSON.
+fn shown(server: &RedisServer) -> (String, serde_json::Value) {
+    let text = done(leasehold_at(server).args(["show", "job"])).expect_code(0);
+    let json = done(leasehold_at(server).args(["show", "job", "--json"])).expect_code(0);
+    for shown in [&text, &json] {
+        assert_eq!(shown.stderr, "", "{shown}");
+    }
+    let json = serde_json::from_str(&json.stdout).expect("JSON");
+    (text.stdout, json)
+}
+
 #[test]
-fn another_kind_of_key_is_an_error() {
+fn each_kind_is_recognised() {
+    let uuid = "5400c6ee-9efb-4d7c-afeb-d3cddd05968d:7";
+    let ends = format!("qwvAS12pR0CgRitaypEjUw:{uuid}:expire_time");
+    let group = [
+        "HSET",
+        "job",
+        "qwvAS12pR0CgRitaypEjUw",
+        uuid,
+        &ends,
+        "9000000000000",
+    ];
+    let java_permit = [
+        "ZADD",
+        "{job}:timeout",
+        "922337203685477",
+        "0123456789abcdef",
+    ];
+    let reader = format!("{{job}}:{uuid}:rwlock_timeout:1");
+    for (commands, kind, says) in [
+        (
+            &[&["SET", "job", "3"][..]][..],
+            "semaphore_or_latch",
+            "3 free permits",
+        ),
+        (
+            &[&["SET", "job", "-1"]],
+            "semaphore_or_latch",
+            "-1 free permits",
+        ),
+        (
+            &[
+                &["SET", "job", "3"],
+                &["SET", "leasehold:{job}:opened", "1"],
+            ],
+            "latch",
+            "3 to count",
+        ),
+        (
+            &[&["SET", "job", "1"], &java_permit],
+            "semaphore_with_leases",
+            "1 of 2 permits",
+        ),
+        (
+            &[&java_permit],
+            "semaphore_with_leases",
+            "was removed while 1 permits",
+        ),
+        (&[&group], "group", "held are 1 values"),
+        (
+            &[&["HSET", "job", uuid, "2"]],
+            "lock",
+            "does not end by itself",
+        ),
+        (
+            &[&["HSET", "job", "mode", "read", uuid, "1"]],
+            "read_write_lock",
+            "is free",
+        ),
+        (
+            &[
+                &["HSET", "job", "mode", "read", uuid, "1"],
+                &["SET", &reader, "1"],
+            ],
+            "read_write_lock",
+            "held to read",
+        ),
+        (
+            &[&[
+                "HSET",
+                "job",
+                "mode",
+                "write",
+                &format!("{uuid}:write"),
+                "1",
+            ]],
+            "read_write_lock",
+            "held to write",
+        ),
+    ] {
+        let server = server();
+        for command in commands {
+            server.command(command).expect("the server runs");
+        }
+        let (text, json) = shown(&server);
+        assert!(text.contains(says), "{commands:?}: {text}");
+        assert_eq!(json["kind"], kind, "{commands:?}: {json}");
+        assert_eq!(json["waiting"], serde_json::Value::Null, "{json}");
+    }
+}
+
+#[test]
+fn a_limit_is_shown_with_those_who_run() {
     let server = server();
-    server
-        .command(&["SET", "job", "x"])
-        .expect("the server runs");
-    done(leasehold_at(&server).args(["show", "job"]))
-        .expect_code(1)
-        .expect_on_stderr("`job`");
+    let options = ["--limit", "2"];
+    let mut holder = start(&mut run_script(&server, &options, "echo runs; read end"));
+    holder.until("runs");
+    let (text, json) = shown(&server);
+    assert!(
+        text.contains("in use are 1 of 2 permits\n  permit  "),
+        "{text}"
+    );
+    assert_eq!(json["permits"]["free"], 1);
+    assert_eq!(json["permits"]["held"], 1);
+    let left_ms = json["permits"]["leases"][0]["ttl_ms"].as_u64();
+    assert!((1..=30_000).contains(&left_ms.expect("a number")), "{json}");
+    holder.done();
+    // Nobody runs: the key is alike to that of a latch, and stays.
+    let (_, json) = shown(&server);
+    assert_eq!(json["kind"], "semaphore_or_latch");
+    assert_eq!(json["count"], 2);
+}
+
+#[test]
+fn an_unknown_key_is_an_error_and_nobody_is_told_to_remove_it() {
+    for command in [
+        &["SET", "job", "x"][..],
+        &["SET", "job", "123456789012345"],
+        &["RPUSH", "job", "x"],
+        &["HSET", "job", "visits", "5"],
+        &["HSET", "job", "mode", "read", "colour", "red"],
+        &["HSET", "job", "name", "ann", "age", "7"],
+    ] {
+        let server = server();
+        server.command(command).expect("the server runs");
+        for words in [&["show", "job"][..], &["show", "job", "--json"]] {
+            let shown = done(leasehold_at(&server).args(words))
+                .expect_code(1)
+                .expect_on_stderr("`job` at redis://127.0.0.1:")
+                .expect_on_stderr("find out whose it is");
+            assert!(!shown.stderr.contains("remove"), "{command:?}: {shown}");
+            let json = shown.stdout.contains(r#""kind":"unknown""#);
+            assert_eq!(json, words.len() == 3, "{command:?}: {shown}");
+        }
+        // Also who can't have the lock for it is not told to.
+        let run = done(&mut run_script(&server, &["--no-wait", "--fair"], "true"));
+        assert!(!run.stderr.contains("remove"), "{command:?}: {run}");
+    }
 }
 
 #[test]

@@ -124,3 +124,35 @@ fn whoever_waits_at_a_terminal_is_told_for_whom() {
     holder.done();
     assert!(is_free(&server));
 }
+
+#[test]
+fn whoever_waits_for_a_latch_at_a_terminal_is_told_for_how_many() {
+    let server = server();
+    server
+        .command(&["SET", "go", "3"])
+        .expect("the server runs");
+    let command = [BINARY, "latch", "wait", "go"];
+    let steps = [("waiting for `go`: 3 to count down", "\u{3}")];
+    let (shown, code) = on_terminal(&server, &command, &steps);
+    assert_eq!(code, 130, "{shown}");
+}
+
+#[test]
+fn quiet_waits_say_nothing_at_a_terminal() {
+    let server = server();
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    server
+        .command(&["SET", "go", "3"])
+        .expect("the server runs");
+    for words in [
+        &["run", "--wait", "4s", "job", "--", "true"][..],
+        &["latch", "wait", "--wait", "4s", "go"],
+    ] {
+        let command = [&[BINARY, "--quiet"], words].concat();
+        let (shown, code) = on_terminal(&server, &command, &[]);
+        assert_eq!(code, 75, "{shown}");
+        assert!(!shown.contains("waiting for"), "{shown}");
+    }
+    holder.done();
+}

@@ -9,6 +9,7 @@ use crate::support::{done, leasehold, leasehold_at, server};
 
 #[test]
 fn wrong_usage_gives_2_and_the_right_command() {
+    let server = server();
     for (words, says) in [
         (
             &["run", "job", "ls", "-la"][..],
@@ -41,13 +42,16 @@ fn wrong_usage_gives_2_and_the_right_command() {
             &["run", "--conflict-exit-code", "256", "job", "--", "true"],
             "256",
         ),
+        (&["-q", "-v", "show", "job"], "--quiet"),
+        (&["set-limit", "job"], "N"),
+        (&["set-limit", "job", "1000001"], "1000001"),
         (&["show"], "NAME"),
         (&["demo", "--workers", "1"], "--workers"),
         (&["demo", "--stock", "0"], "--stock"),
         (&["demo", "--pause", "1h"], "10s"),
         (&["demo", "--kill", "--no-lock"], "--no-lock"),
     ] {
-        let done = done(leasehold().env("LEASEHOLD_URL", "memory://").args(words));
+        let done = done(leasehold_at(&server).args(words));
         assert_eq!(done.code(), 2, "{words:?}: {done}");
         assert!(done.stderr.contains(says), "{words:?}: {done}");
         assert!(done.stderr.starts_with("leasehold: "), "{words:?}: {done}");
@@ -57,20 +61,14 @@ fn wrong_usage_gives_2_and_the_right_command() {
 
 #[test]
 fn name_that_is_not_utf_8_or_too_long_gives_2() {
-    let mut run = leasehold();
-    run.args(["--redis", "memory://", "run"])
+    let server = server();
+    let mut run = leasehold_at(&server);
+    run.args(["run"])
         .arg(OsStr::from_bytes(b"a\xffb"))
         .args(["--", "true"]);
     done(&mut run).expect_code(2).expect_on_stderr("not UTF-8");
-    let mut run = leasehold();
-    run.args([
-        "--redis",
-        "memory://",
-        "run",
-        &"x".repeat(65 * 1024),
-        "--",
-        "true",
-    ]);
+    let mut run = leasehold_at(&server);
+    run.args(["run", &"x".repeat(65 * 1024), "--", "true"]);
     let done = done(&mut run)
         .expect_code(2)
         .expect_on_stderr("the limit is 65536");
@@ -154,4 +152,43 @@ fn bad_url_gives_2_and_an_unsupported_one_1() {
     }
     let server = server();
     done(leasehold_at(&server).args(["--redis", "", "show", "job"])).expect_code(2);
+}
+
+#[test]
+fn memory_is_refused_where_others_have_to_see_the_lock() {
+    for words in [
+        &["run", "job", "--", "echo", "ran"][..],
+        &["run", "--limit", "2", "job", "--", "echo", "ran"],
+        &["show", "job"],
+        &["set-limit", "job", "2"],
+        &["latch", "wait", "job"],
+        &["latch", "set", "job", "1"],
+        &["latch", "down", "job"],
+    ] {
+        for (variable, url) in [
+            ("LEASEHOLD_URL", "memory://"),
+            ("REDIS_URL", "memory://"),
+            ("REDIS_URL", " memory:// "),
+        ] {
+            let done = done(leasehold().env(variable, url).args(words));
+            assert_eq!(done.code(), 2, "{words:?}: {done}");
+            let says = format!("${variable} is memory://");
+            assert!(done.stderr.contains(&says), "{words:?}: {done}");
+            assert_eq!(done.stdout, "", "{words:?}");
+        }
+        done(leasehold().args(["--redis", "memory://"]).args(words))
+            .expect_code(2)
+            .expect_on_stderr("--redis is memory://");
+    }
+    let majority = ["run", "--redlock", "memory://", "job", "--", "true"];
+    done(leasehold().args(majority))
+        .expect_code(2)
+        .expect_on_stderr("--redlock is memory://");
+    // A majority does not look at the environment.
+    let server = server();
+    let mut run = leasehold();
+    run.env("REDIS_URL", "memory://")
+        .args(["run", "--lease", "1s", "--redlock", &server.url()])
+        .args(["job", "--", "true"]);
+    done(&mut run).expect_code(0);
 }

@@ -1,8 +1,5 @@
 //! The wait for the lock.
 
-use std::io::IsTerminal as _;
-use std::time::Duration;
-
 use leasehold::Client;
 use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
@@ -15,7 +12,7 @@ use crate::cli::Run;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{Shown, tell};
+use crate::output::{self, Shown, tell};
 use crate::server::Server;
 use crate::signals::Signals;
 
@@ -28,20 +25,17 @@ pub(super) enum Waited {
     Ended(Signal),
 }
 
-/// Somebody at a terminal is told whom they wait for after this long.
-const SILENT_FOR: Duration = Duration::from_millis(200);
-
 /// A wait that has not begun.
 pub(super) struct Waiting<'a> {
     args: &'a Run,
     name: &'a str,
-    server: &'a Server,
+    servers: &'a [Server],
     limit: Limit,
 }
 
 impl<'a> Waiting<'a> {
     /// The time counts from here, connecting included.
-    pub(super) fn new(args: &'a Run, name: &'a str, server: &'a Server) -> Self {
+    pub(super) fn new(args: &'a Run, name: &'a str, servers: &'a [Server]) -> Self {
         let limit = match args.wait {
             _ if args.no_wait => Limit::Now,
             Some(wait) => Limit::Until(Instant::now() + wait),
@@ -50,7 +44,7 @@ impl<'a> Waiting<'a> {
         Self {
             args,
             name,
-            server,
+            servers,
             limit,
         }
     }
@@ -85,12 +79,13 @@ impl<'a> Waiting<'a> {
 
     /// A majority of servers is enough, so those may be down now.
     async fn connect(&self) -> Result<Vec<Client>, Failure> {
-        if self.args.redlock.is_empty() {
-            return Ok(vec![self.server.connect(Some(self.args.lease)).await?]);
+        let lease = self.args.lease;
+        if let ([server], []) = (self.servers, &self.args.redlock[..]) {
+            return Ok(vec![server.connect(Some(lease)).await?]);
         }
-        let servers = self.args.redlock.iter();
+        let servers = self.servers.iter();
         servers
-            .map(|url| Server::find(Some(url.clone()))?.connect_in_background(self.args.lease))
+            .map(|server| server.connect_in_background(lease))
             .collect()
     }
 
@@ -102,11 +97,11 @@ impl<'a> Waiting<'a> {
                 guard => Ok(guard),
             }
         });
-        if std::io::stderr().is_terminal() {
+        if output::is_watched() {
             tokio::select! {
                 biased;
                 result = acquire.result() => return result,
-                () = tokio::time::sleep(SILENT_FOR) => {}
+                () = tokio::time::sleep(output::SILENT_FOR) => {}
             }
             // An answer that does not come must not hold up the lock.
             tokio::select! {
@@ -120,9 +115,12 @@ impl<'a> Waiting<'a> {
 
     async fn tell_waiting(&self, lock: &dyn Wanted) {
         let name = Shown(self.name);
-        if let Ok(Some(holder)) = lock.in_the_way().await {
-            tell(format_args!("waiting for `{name}`, {holder}"));
-        }
+        let why = match lock.in_the_way().await {
+            Ok(Some(holder)) => format!(", {holder}"),
+            Ok(None) => String::new(),
+            Err(error) => format!(": {}", Failure::from(error)),
+        };
+        output::note(format_args!("waiting for `{name}`{why}"));
     }
 
     async fn tell_busy(&self, lock: &dyn Wanted) {

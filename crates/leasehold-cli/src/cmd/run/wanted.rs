@@ -5,17 +5,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Error, ErrorKind, ExpirableSemaphore, Kind, Lock, MultiLock, OneKey};
-use leasehold::{RedLock, Result};
+use leasehold::{Client, Error, ErrorKind, ExpirableSemaphore, Found, Kind, Lock, MultiLock};
+use leasehold::{OneKey, RedLock, Result};
 use tokio::time::Instant;
 
 use super::holding::Holding;
 use crate::cli::Run;
+use crate::cmd::set_limit::limit_of;
 use crate::cmd::show::holder_of;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::Shown;
+use crate::output::{Shown, note};
+use crate::usage::command_line;
 
 /// How long somebody waits.
 #[derive(Clone, Copy)]
@@ -115,9 +117,9 @@ impl Settings {
             None => permits,
         };
         Arc::new(Limited {
+            client: client.clone(),
             permits,
             most,
-            address: client.address().to_owned(),
             outage_limit: self.outage_limit,
         })
     }
@@ -176,48 +178,81 @@ impl<W: Kind, K: OneKey> Wanted for Whole<W, K> {
 /// So many commands at a time, each with a permit that comes back when it dies.
 #[derive(Clone)]
 struct Limited {
+    client: Client,
     permits: ExpirableSemaphore,
     most: u32,
-    address: String,
     outage_limit: Duration,
 }
 
 impl Limited {
-    /// Sets the number of permits, for as long as an acquire would try: the library gives up
-    /// after a few seconds. The same number from all changes nothing; another one is the new
-    /// limit.
-    async fn set(&self, limit: Limit) -> Result<(), Failure> {
-        let mut rest = self.outage_limit;
+    /// Agrees with all others on how many may run, for as long as an acquire would try: the
+    /// library gives up after a few seconds.
+    async fn agree(&self, limit: Limit) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let mut over = begun + self.outage_limit;
         if let Limit::Until(deadline) = limit {
-            rest = rest.min(deadline.saturating_duration_since(Instant::now()));
+            over = over.min(deadline);
         }
-        let until_set = tokio::time::timeout(rest, async {
-            loop {
-                match self.permits.set_permits(self.most).await {
-                    Err(error) if !matches!(limit, Limit::Now) && may_heal(&error) => {
-                        tokio::time::sleep(BETWEEN_TRIES).await;
-                    }
-                    result => return result.map(drop),
+        let mut last = None;
+        while last.is_none() || Instant::now() < over {
+            match tokio::time::timeout_at(over, self.agree_once()).await {
+                Ok(Err(error)) if !matches!(limit, Limit::Now) && may_heal(&error) => {
+                    last = Some(error);
+                    tokio::time::sleep(BETWEEN_TRIES).await;
                 }
+                Ok(result) => return result?,
+                Err(_) => break,
             }
-        });
-        match until_set.await {
-            Ok(result) => Ok(result?),
-            Err(_) => Err(self.unanswered(rest)),
+        }
+        Err(self.unanswered(begun.elapsed(), last))
+    }
+
+    /// The first one sets the limit. It is made in one step that leaves alone what is there,
+    /// so of two who are first at the same time one is second.
+    async fn agree_once(&self) -> Result<Result<(), Failure>> {
+        let (name, most) = (self.permits.name(), self.most);
+        loop {
+            let found = self.client.inspect(name).await?.found;
+            match limit_of(name, &found) {
+                Ok(Some(there)) if there == i64::from(most) => return Ok(Ok(())),
+                Ok(Some(there)) => return Ok(Err(self.refused(there))),
+                Ok(None) if self.permits.try_set_permits(most).await? => {
+                    note(format_args!(
+                        "`{}` had no limit; it lets {most} run at a time from now on",
+                        Shown(name)
+                    ));
+                    return Ok(Ok(()));
+                }
+                Ok(None) => {}
+                Err(failure) => return Ok(Err(failure)),
+            }
         }
     }
 
-    fn unanswered(&self, waited: Duration) -> Failure {
+    fn refused(&self, there: i64) -> Failure {
+        let (name, most) = (self.permits.name(), self.most);
         Failure::new(
-            Exit::Unavailable,
+            Exit::Disagrees,
             format!(
-                "no server answered at {} for `{}` (nothing answered for {}); check the address \
-                 and that the server runs",
-                self.address,
-                Shown(self.permits.name()),
-                duration::shown(waited)
+                "`{}` lets {there} run at a time, not {most}; write --limit {there}, or change it \
+                 for all: leasehold set-limit {} {most}",
+                Shown(name),
+                command_line(&[name.into()])
             ),
         )
+    }
+
+    fn unanswered(&self, waited: Duration, last: Option<Error>) -> Failure {
+        let last = match last {
+            Some(error) => Failure::from(error).to_string(),
+            None => format!(
+                "no server answered at {} for `{}`; check the address and that the server runs",
+                self.client.address(),
+                Shown(self.permits.name())
+            ),
+        };
+        let waited = duration::shown(waited);
+        Failure::new(Exit::Unavailable, format!("{last} (tried for {waited})"))
     }
 }
 
@@ -235,7 +270,7 @@ impl Wanted for Limited {
     fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure> {
         let this = self.clone();
         Box::pin(async move {
-            this.set(limit).await?;
+            this.agree(limit).await?;
             let permits = &this.permits;
             let permit = match limit {
                 Limit::Now => permits.try_acquire().await?,
@@ -247,10 +282,15 @@ impl Wanted for Limited {
     }
 
     fn in_the_way(&self) -> Doing<Option<String>> {
-        let (permits, most) = (self.permits.clone(), self.most);
+        let this = self.clone();
         Box::pin(async move {
-            let acquired = permits.acquired_permits().await?;
-            Ok(Some(format!("{acquired} of {most} run already")))
+            let seen = this.client.inspect(this.permits.name()).await?;
+            let running = match seen.found {
+                Found::Leases { held, .. } => held,
+                Found::Nothing => return Ok(Some("whose limit was removed".to_owned())),
+                _ => 0,
+            };
+            Ok(Some(format!("{running} of {} run already", this.most)))
         })
     }
 }

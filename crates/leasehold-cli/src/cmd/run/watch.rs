@@ -78,7 +78,7 @@ impl Watch<'_> {
     /// Until there may be something to do. Signals are passed on.
     async fn listen(&mut self, killed_at: Option<Instant>) {
         let due = match killed_at {
-            None => self.schedule.end_at(self.guard),
+            None => self.schedule.end_at(self.guard.valid_until()),
             Some(over) if over <= Instant::now() => {
                 // The dead-man's switch has done it, unless somebody has stopped it.
                 self.group.signal(Signal::SIGKILL);
@@ -100,11 +100,11 @@ impl Watch<'_> {
     /// Ends the command if the lock is lost, or if what is left of it is just enough
     /// for that. Returns when it is killed.
     fn end_if_due(&mut self) -> Option<Instant> {
-        let kill_at = self.schedule.kill_at(self.guard);
+        let kill_at = self.schedule.kill_at(self.guard.valid_until());
         let struck = self.deadman.has_struck();
         let state = match self.guard.loss() {
             Some(reason) => format!("is lost: {reason}"),
-            None if struck || Instant::now() >= self.schedule.end_at(self.guard) => {
+            None if struck || Instant::now() >= self.schedule.end_at(self.guard.valid_until()) => {
                 let reason = self.guard.renewal_failure();
                 let reason = reason.map_or_else(
                     || "it was not renewed in time".to_owned(),
@@ -149,7 +149,7 @@ impl Watch<'_> {
         self.terminal.take_back(&self.group);
         let wants_terminal = signal != Some(Signal::SIGTSTP);
         if !(wants_terminal && self.terminal.is_ours()) {
-            let kill_at = self.schedule.kill_at(self.guard);
+            let kill_at = self.schedule.kill_at(self.guard.valid_until());
             self.deadman.kill_at(kill_at);
             tell(format_args!(
                 "stopped; `{}` is not renewed meanwhile, and the command is killed when its lease is over, {}",
@@ -217,14 +217,14 @@ impl Schedule {
     }
 
     /// When the command is told to end.
-    fn end_at(&self, guard: &Holding) -> Instant {
-        earlier(self.kill_at(guard), self.grace)
+    fn end_at(&self, valid_until: Instant) -> Instant {
+        earlier(self.kill_at(valid_until), self.grace)
     }
 
     /// When it is killed: before others can have the lock, by as much as a loaded
     /// machine needs to do it.
-    pub(super) fn kill_at(&self, guard: &Holding) -> Instant {
-        earlier(guard.valid_until(), self.lease / 20)
+    pub(super) fn kill_at(&self, valid_until: Instant) -> Instant {
+        earlier(valid_until, self.lease / 20)
     }
 
     /// Often enough to see each renewal long before the time it replaces.
@@ -236,4 +236,32 @@ impl Schedule {
 /// An instant can't lie before the machine's start.
 fn earlier(instant: Instant, span: Duration) -> Instant {
     instant.checked_sub(span).unwrap_or(instant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_is_told_and_killed_in_time() {
+        let hour = Duration::from_secs(3600);
+        let valid_until = Instant::now() + hour;
+        let before = |instant: Instant| valid_until.saturating_duration_since(instant);
+        let seconds = Duration::from_secs;
+        for (lease, grace, kill, end) in [
+            // A twentieth of the lease is left for the kill, and before it the grace time.
+            (seconds(30), None, seconds(30) / 20, seconds(10)),
+            (seconds(6), None, seconds(6) / 20, seconds(2)),
+            (seconds(600), None, seconds(30), seconds(10)),
+            (seconds(60), Some(seconds(1)), seconds(3), seconds(1)),
+        ] {
+            let schedule = Schedule::new(lease, grace).expect("it fits");
+            assert_eq!(before(schedule.kill_at(valid_until)), kill, "{lease:?}");
+            assert_eq!(
+                before(schedule.end_at(valid_until)),
+                kill + end,
+                "{lease:?}"
+            );
+        }
+    }
 }

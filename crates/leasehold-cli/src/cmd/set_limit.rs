@@ -1,0 +1,75 @@
+//! `leasehold set-limit`: how many commands `run --limit` lets run at a time.
+
+use leasehold::Found;
+
+use super::name_of_lock;
+use super::show::kind_in_words;
+use crate::cli::SetLimit;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::{self, Shown};
+use crate::server::Server;
+use crate::signals::Signals;
+use crate::usage::command_line;
+
+pub(crate) async fn set_limit(args: SetLimit, server: &Server) -> Result<Exit, Failure> {
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        exit = set(args, server) => exit,
+        signal = signals.next() => Ok(Exit::Signal(signal as i32)),
+    }
+}
+
+async fn set(args: SetLimit, server: &Server) -> Result<Exit, Failure> {
+    let name = name_of_lock(args.name)?;
+    let client = server.connect(None).await?;
+    let before = match client.inspect(&name).await?.found {
+        Found::Leases { free: None, .. } => None,
+        found => limit_of(&name, &found)?,
+    };
+    client
+        .expirable_semaphore(&name)
+        .set_permits(args.limit)
+        .await?;
+    let before = before.map_or_else(String::new, |before| format!(", {before} before"));
+    output::note(format_args!(
+        "`{}` lets {} run at a time from now on{before}",
+        Shown(&name),
+        args.limit
+    ));
+    Ok(Exit::Success)
+}
+
+/// How many may run at a time; `None` when nobody has said so. An error for a name that is
+/// something else.
+pub(crate) fn limit_of(name: &str, found: &Found) -> Result<Option<i64>, Failure> {
+    match found {
+        Found::Nothing => Ok(None),
+        // As many more would be let in as run already.
+        Found::Leases {
+            free: None, held, ..
+        } => Err(Failure::new(
+            Exit::Disagrees,
+            format!(
+                "the key of `{}` was removed while {held} of its commands run; set the limit \
+                 again: leasehold set-limit {} N",
+                Shown(name),
+                command_line(&[name.into()])
+            ),
+        )),
+        Found::Count(count) => Ok(Some(*count)),
+        Found::Leases {
+            free: Some(free),
+            held,
+            ..
+        } => Ok(Some(free.saturating_add_unsigned(*held))),
+        other => Err(Failure::new(
+            Exit::Failed,
+            format!(
+                "`{}` is {}, and no limit; choose another name",
+                Shown(name),
+                kind_in_words(other)
+            ),
+        )),
+    }
+}

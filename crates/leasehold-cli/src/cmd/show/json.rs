@@ -1,0 +1,107 @@
+//! What stands under a name, for scripts.
+
+use std::time::Duration;
+
+use leasehold::{Found, HoldInfo, LeaseLeft, NameInfo, PermitInfo, Ttl, ValueInfo};
+use serde_json::{Value, json};
+
+pub(super) fn of(name: &str, seen: &NameInfo) -> String {
+    let mut shown = json!({
+        "name": name,
+        "kind": kind(&seen.found),
+        // Of a count nobody knows whether it is held, of a latch nobody can.
+        "held": null,
+        "holders": null,
+        "mode": null,
+        "ttl_ms": of_ttl(seen.ttl),
+        "waiting": seen.waiting,
+        "last_token": seen.last_token,
+    });
+    for (key, value) in of_kind(&seen.found) {
+        shown[key] = value;
+    }
+    shown.to_string()
+}
+
+fn kind(found: &Found) -> &'static str {
+    match found {
+        Found::Nothing => "none",
+        Found::Lock(_) => "lock",
+        Found::ReadWrite { .. } => "read_write_lock",
+        Found::Group(_) => "group",
+        Found::Leases { .. } => "semaphore_with_leases",
+        Found::Count(_) => "semaphore_or_latch",
+        Found::Latch { .. } => "latch",
+        _ => "unknown",
+    }
+}
+
+/// What this kind has.
+fn of_kind(found: &Found) -> Vec<(&'static str, Value)> {
+    let held_by = |holders: Vec<Value>| {
+        vec![
+            ("held", (!holders.is_empty()).into()),
+            ("holders", holders.into()),
+        ]
+    };
+    match found {
+        Found::Nothing => held_by(Vec::new()),
+        Found::Lock(hold) => held_by(vec![of_hold(hold)]),
+        Found::ReadWrite { writer, readers } => {
+            let holders: Vec<_> = writer.iter().chain(readers).map(of_hold).collect();
+            let mode = match writer {
+                Some(_) => Some("write"),
+                None => (!holders.is_empty()).then_some("read"),
+            };
+            [held_by(holders), vec![("mode", mode.into())]].concat()
+        }
+        Found::Group(values) => {
+            let shown: Vec<_> = values.iter().map(of_value).collect();
+            vec![
+                ("held", (!values.is_empty()).into()),
+                ("values", shown.into()),
+            ]
+        }
+        Found::Leases {
+            free,
+            held,
+            permits,
+        } => {
+            let leases: Vec<_> = permits.iter().map(of_permit).collect();
+            let permits = json!({ "free": free, "held": held, "leases": leases });
+            vec![("held", (*held > 0).into()), ("permits", permits)]
+        }
+        Found::Count(count) => vec![("count", (*count).into())],
+        Found::Latch { left } => vec![("count", (*left).into())],
+        _ => Vec::new(),
+    }
+}
+
+fn of_hold(hold: &HoldInfo) -> Value {
+    json!({ "id": hold.id, "count": hold.count, "ttl_ms": of_ttl(hold.ttl) })
+}
+
+fn of_value(value: &ValueInfo) -> Value {
+    let mut shown = of_hold(&value.hold);
+    shown["value"] = value.field.as_str().into();
+    shown
+}
+
+fn of_permit(permit: &PermitInfo) -> Value {
+    let left = match permit.left {
+        LeaseLeft::Left(left) => Some(left),
+        _ => None,
+    };
+    json!({ "id": permit.id, "ttl_ms": left.and_then(ms) })
+}
+
+fn of_ttl(ttl: Ttl) -> Option<u64> {
+    match ttl {
+        Ttl::Left(left) => ms(left),
+        _ => None,
+    }
+}
+
+fn ms(span: Duration) -> Option<u64> {
+    u64::try_from(span.as_millis()).ok()
+}

@@ -1,0 +1,316 @@
+//! The commands that the documents show: those of `leasehold` run, and those of cargo name
+//! packages, examples and tests that are there.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{BINARY, done, leasehold, server};
+
+/// A command, and the document that shows it.
+struct Shown {
+    document: PathBuf,
+    command: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn files(folder: &str, kind: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(root().join(folder)).expect("it is there");
+    let files = files.map(|file| file.expect("it can be read").path());
+    files
+        .filter(|path| path.extension().is_some_and(|extension| extension == kind))
+        .collect()
+}
+
+/// Documents, and the headers of examples as documents.
+fn documents() -> Vec<(PathBuf, String)> {
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("it can be read");
+        (path, text)
+    };
+    let folders = ["", "docs", "examples/with-java"];
+    let pages = folders.iter().flat_map(|folder| files(folder, "md"));
+    let mut documents: Vec<_> = pages.map(read).collect();
+    for (path, text) in files("crates/leasehold/examples", "rs")
+        .into_iter()
+        .map(read)
+    {
+        let header: Vec<_> = text
+            .lines()
+            .map_while(|line| line.strip_prefix("//!"))
+            .map(|line| line.strip_prefix(' ').unwrap_or(line))
+            .collect();
+        documents.push((path, header.join("\n")));
+    }
+    documents
+}
+
+/// The lines behind a `$` in blocks, with those that continue them, and the commands of cargo
+/// in the text.
+fn commands(text: &str) -> Vec<String> {
+    let mut commands: Vec<String> = Vec::new();
+    let (mut in_block, mut is_open) = (false, false);
+    for line in text.lines() {
+        if line.starts_with("```") {
+            (in_block, is_open) = (!in_block && line.ends_with("console"), false);
+        } else if let Some(command) = line.strip_prefix("$ ").filter(|_| in_block) {
+            commands.push(command.to_owned());
+            is_open = true;
+        } else if let Some(last) = commands.last_mut().filter(|_| in_block && is_open) {
+            *last += &format!("\n{line}");
+        }
+    }
+    // A command in the text may go over the end of a line.
+    let joined = text.replace('\n', " ");
+    let in_text = joined.split('`').skip(1).step_by(2);
+    commands.extend(in_text.filter_map(|code| {
+        let words = code.split_whitespace().collect::<Vec<_>>().join(" ");
+        without_variables(&words)
+            .starts_with("cargo ")
+            .then_some(words)
+    }));
+    commands
+}
+
+/// The command without `NAME=value` in front of it.
+fn without_variables(command: &str) -> &str {
+    match command.split_once(' ') {
+        Some((word, rest)) if word.contains('=') => without_variables(rest),
+        _ => command,
+    }
+}
+
+fn shown() -> Vec<Shown> {
+    let mut shown = Vec::new();
+    for (document, text) in documents() {
+        shown.extend(commands(&text).into_iter().map(|command| Shown {
+            document: document.clone(),
+            command,
+        }));
+    }
+    shown
+}
+
+/// The examples in the help of each sub-command.
+fn shown_in_help() -> Vec<Shown> {
+    let mut shown = Vec::new();
+    for words in [&["run"][..], &["latch"], &["set-limit"]] {
+        let help = done(leasehold().args(words).arg("--help")).expect_code(0);
+        let examples = help
+            .stdout
+            .split("Example")
+            .nth(1)
+            .expect("it has examples");
+        let lines = examples.lines().filter_map(|line| line.strip_prefix("  "));
+        shown.extend(lines.map(|line| Shown {
+            document: words.join(" ").into(),
+            command: line.to_owned(),
+        }));
+    }
+    shown
+}
+
+/// A folder with all that the commands name.
+fn workshop() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    symlink(BINARY, folder.path().join("leasehold")).expect("a link");
+    for name in [
+        "backup.sh",
+        "make.sh",
+        "job.sh",
+        "report.sh",
+        "transfer.sh",
+        "part.sh",
+        "psql",
+    ] {
+        let file = folder.path().join(name);
+        fs::write(&file, "#!/bin/sh\n").expect("it can be written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("it can be run");
+    }
+    folder
+}
+
+#[test]
+fn shown_commands_of_leasehold_run() {
+    let (server, folder) = (server(), workshop());
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    let all = shown().into_iter().chain(shown_in_help());
+    let ours: Vec<_> = all
+        .filter(|one| one.command.contains("leasehold "))
+        .collect();
+    let ours = ours.iter().filter(|one| !one.command.contains("cargo "));
+    let mut run = 0;
+    for Shown { document, command } in ours {
+        // Each for itself: what one leaves is not what the next one is about.
+        server.command(&["FLUSHALL"]).expect("the server runs");
+        let is_majority = command.contains("--redlock");
+        // Those servers are nowhere; that is found out at once.
+        let line = match is_majority {
+            true => command.replace(" run ", " run --no-wait "),
+            false => command.clone(),
+        };
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &line])
+            .env("LEASEHOLD_URL", server.url())
+            .env("PATH", &path)
+            .current_dir(folder.path());
+        let done = done(&mut shell);
+        let wanted = if is_majority { 69 } else { 0 };
+        assert_eq!(
+            done.code(),
+            wanted,
+            "{}: {line}: {done}",
+            document.display()
+        );
+        run += 1;
+    }
+    assert!(run >= 18, "{run} were found");
+}
+
+/// What cargo knows of the workspace.
+struct Workspace(Value);
+
+impl Workspace {
+    fn read() -> Self {
+        let output = Command::new(env!("CARGO"))
+            .args([
+                "metadata",
+                "--no-deps",
+                "--offline",
+                "--format-version",
+                "1",
+            ])
+            .current_dir(root())
+            .output()
+            .expect("cargo is there");
+        Self(serde_json::from_slice(&output.stdout).expect("JSON"))
+    }
+
+    fn package(&self, name: &str) -> Option<&Value> {
+        let packages = self.0["packages"].as_array().expect("a list");
+        packages.iter().find(|package| package["name"] == name)
+    }
+
+    /// Whether cargo would find the target in this package; in the default one without a name.
+    fn has(&self, package: Option<&str>, kind: &str, name: Option<&str>) -> bool {
+        // The workspace's default member.
+        let package = self.package(package.unwrap_or("leasehold-cli"));
+        let targets = package.and_then(|package| package["targets"].as_array());
+        targets.is_some_and(|targets| {
+            targets.iter().any(|target| {
+                let kinds = target["kind"].as_array().expect("a list");
+                kinds.iter().any(|one| one == kind)
+                    && name.is_none_or(|name| target["name"] == name)
+            })
+        })
+    }
+
+    /// What is wrong with a command of cargo, if anything.
+    fn fault_of(&self, command: &str) -> Option<String> {
+        let words = without_variables(command);
+        let words = words.split(" -- ").next().unwrap_or_default();
+        let words = words.split(" #").next().unwrap_or_default();
+        let words: Vec<_> = words.split_whitespace().collect();
+        let value = |flag: &str| {
+            let at = words.iter().position(|word| *word == flag)?;
+            words.get(at + 1).copied()
+        };
+        let package = value("-p");
+        if let Some(package) = package
+            && self.package(package).is_none()
+        {
+            return Some(format!("there is no package `{package}`"));
+        }
+        for (flag, kind) in [
+            ("--example", "example"),
+            ("--bin", "bin"),
+            ("--test", "test"),
+        ] {
+            let name = value(flag);
+            if name.is_some() && !self.has(package, kind, name) {
+                return Some(format!("{flag} is not in the package"));
+            }
+        }
+        match words[..] {
+            ["cargo", "run", ..] => {
+                let named = value("--example").or_else(|| value("--bin"));
+                let found = named.is_some() || self.has(package, "bin", None);
+                (!found).then(|| "there is no program to run".to_owned())
+            }
+            ["cargo", "install", "--path", path] => {
+                let manifest = root().join(path).join("Cargo.toml");
+                (!manifest.exists()).then(|| "there is no such package".to_owned())
+            }
+            ["cargo", "test" | "doc", ..] => None,
+            _ => Some("this test does not know such a command".to_owned()),
+        }
+    }
+}
+
+#[test]
+fn shown_commands_of_cargo_name_what_is_there() {
+    let workspace = Workspace::read();
+    let mut found = 0;
+    for Shown { document, command } in shown() {
+        if without_variables(&command).starts_with("cargo ") {
+            let fault = workspace.fault_of(&command);
+            assert_eq!(fault, None, "{}: {command}", document.display());
+            found += 1;
+        }
+    }
+    assert!(found >= 35, "{found} were found");
+    for wrong in [
+        "cargo run --example fenced_writes",
+        "cargo run -p leasehold --example fenced_write",
+        "cargo run -p leasehold",
+        "cargo test -p leasehold --test everything",
+        "cargo test -p leasehold-nothing",
+        "cargo install --path crates/nothing",
+        "cargo shave yaks",
+    ] {
+        assert!(workspace.fault_of(wrong).is_some(), "{wrong}");
+    }
+}
+
+#[test]
+fn every_shown_command_is_of_a_kind_that_is_checked() {
+    for Shown { document, command } in shown() {
+        let words = without_variables(&command);
+        let program = words.split_whitespace().next().unwrap_or_default();
+        let known = match program.strip_prefix("./") {
+            Some(script) => {
+                let folder = document.parent().expect("a folder");
+                [folder, &root()]
+                    .iter()
+                    .any(|folder| folder.join(script).is_file())
+            }
+            None => matches!(program, "cargo" | "leasehold"),
+        };
+        assert!(known, "{}: {command}", document.display());
+    }
+}
+
+#[test]
+fn shown_demo_runs() {
+    let demos = shown().into_iter().filter_map(|one| {
+        let command = one
+            .command
+            .strip_prefix("cargo run --release -- ")?
+            .to_owned();
+        Some(command)
+    });
+    let mut found = 0;
+    for arguments in demos {
+        let arguments = arguments.split('#').next().unwrap_or_default();
+        done(leasehold().args(arguments.split_whitespace())).expect_code(0);
+        found += 1;
+    }
+    assert!(found > 0, "the README shows one");
+}

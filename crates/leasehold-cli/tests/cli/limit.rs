@@ -1,0 +1,175 @@
+//! `leasehold run --limit` and `leasehold set-limit`.
+
+use leasehold_testkit::RedisServer;
+use nix::sys::signal::Signal;
+
+use crate::support::{Done, Running, done, leasehold_at, run_script, server, start};
+
+/// Runs a command that ends at once.
+fn limited(server: &RedisServer, limit: &str) -> Done {
+    let options = ["--limit", limit, "--no-wait"];
+    done(&mut run_script(server, &options, "echo ran"))
+}
+
+/// Starts a command that runs until its input ends.
+fn running(server: &RedisServer, limit: &str) -> Running {
+    let mut run = start(&mut run_script(
+        server,
+        &["--limit", limit],
+        "echo runs; read end",
+    ));
+    run.until("runs");
+    run
+}
+
+fn set_limit(server: &RedisServer, limit: &str) -> Done {
+    done(leasehold_at(server).args(["set-limit", "job", limit]))
+}
+
+#[test]
+fn up_to_so_many_commands_run_at_a_time() {
+    let server = server();
+    let run = || {
+        start(&mut run_script(
+            &server,
+            &["--limit", "2"],
+            "echo runs; read end",
+        ))
+    };
+    let mut running = [run(), run()];
+    running.iter_mut().for_each(|run| run.until("runs"));
+    done(&mut run_script(
+        &server,
+        &["--limit", "2", "--no-wait"],
+        "true",
+    ))
+    .expect_code(75)
+    .expect_on_stderr("`job` is not free: 2 of 2 run already");
+    let mut waiter = run();
+    let [mut first, second] = running;
+    first.close_stdin();
+    first.done().expect_code(1);
+    waiter.until("runs");
+    // One that is killed gives its permit back with its lease.
+    second.signal(Signal::SIGKILL);
+    second.done();
+    let lease = ["--limit", "2", "--wait", "60s"];
+    done(&mut run_script(&server, &lease, "true")).expect_code(0);
+    waiter.close_stdin();
+    waiter.done().expect_code(1);
+    let free = server.command(&["GET", "job"]).expect("the server runs");
+    assert_eq!(free.as_text(), Some("2"));
+}
+
+#[test]
+fn first_one_sets_the_limit_and_says_so() {
+    let server = server();
+    let first = limited(&server, "3").expect_code(0);
+    let created = "leasehold: `job` had no limit; it lets 3 run at a time from now on\n";
+    assert_eq!(first.stderr, created);
+    let second = limited(&server, "3").expect_code(0);
+    assert_eq!(second.stderr, "");
+}
+
+#[test]
+fn another_limit_is_refused_with_both_numbers_and_changes_nothing() {
+    let server = server();
+    let mut holder = running(&server, "2");
+    for other in ["5", "1"] {
+        let refused = limited(&server, other)
+            .expect_code(78)
+            .expect_on_stderr(&format!("`job` lets 2 run at a time, not {other}"))
+            .expect_on_stderr(&format!("leasehold set-limit job {other}"));
+        assert_eq!(refused.stdout, "");
+    }
+    let mut second = running(&server, "2");
+    limited(&server, "2").expect_code(75);
+    for run in [&mut holder, &mut second] {
+        run.close_stdin();
+    }
+    holder.done();
+    second.done();
+    let free = server.command(&["GET", "job"]).expect("the server runs");
+    assert_eq!(free.as_text(), Some("2"));
+}
+
+#[test]
+fn of_two_limits_at_the_same_time_one_is_refused() {
+    for _ in 0..10 {
+        let server = server();
+        let runs = ["2", "3"].map(|limit| {
+            let options = ["--limit", limit];
+            start(&mut run_script(&server, &options, "echo ran"))
+        });
+        let codes = runs.map(|run| run.done().code());
+        assert!(matches!(codes, [0, 78] | [78, 0]), "{codes:?}");
+        let set = server.command(&["GET", "job"]).expect("the server runs");
+        let wanted = if codes[0] == 0 { "2" } else { "3" };
+        assert_eq!(set.as_text(), Some(wanted));
+    }
+}
+
+#[test]
+fn limit_is_changed_on_purpose_also_while_commands_run() {
+    let server = server();
+    set_limit(&server, "1")
+        .expect_code(0)
+        .expect_on_stderr("`job` lets 1 run at a time from now on\n");
+    let first = running(&server, "1");
+    set_limit(&server, "2")
+        .expect_code(0)
+        .expect_on_stderr("2 run at a time from now on, 1 before");
+    let second = running(&server, "2");
+    limited(&server, "2").expect_code(75);
+    set_limit(&server, "1").expect_code(0);
+    first.done();
+    // One too many ran, so nothing is free yet.
+    limited(&server, "1").expect_code(75);
+    second.done();
+    limited(&server, "1").expect_code(0);
+    set_limit(&server, "0").expect_code(2);
+}
+
+#[test]
+fn name_that_is_something_else_gets_no_limit() {
+    for command in [
+        &["RPUSH", "job", "x"][..],
+        &["SET", "job", "x"],
+        &["HSET", "job", "c:1", "1"],
+    ] {
+        let server = server();
+        server.command(command).expect("the server runs");
+        let key = server.command(&["DUMP", "job"]).expect("the server runs");
+        for refused in [limited(&server, "2"), set_limit(&server, "2")] {
+            refused
+                .expect_code(1)
+                .expect_on_stderr("and no limit; choose another name");
+        }
+        let after = server.command(&["DUMP", "job"]).expect("the server runs");
+        assert_eq!(key, after, "{command:?}");
+    }
+    let server = server();
+    done(leasehold_at(&server).args(["latch", "set", "job", "2"])).expect_code(0);
+    for refused in [limited(&server, "2"), set_limit(&server, "2")] {
+        refused.expect_code(1).expect_on_stderr("`job` is a latch");
+    }
+}
+
+#[test]
+fn limit_that_was_removed_while_commands_run_lets_nobody_in_beside_them() {
+    let server = server();
+    let holders = [running(&server, "2"), running(&server, "2")];
+    server.command(&["DEL", "job"]).expect("the server runs");
+    limited(&server, "2")
+        .expect_code(78)
+        .expect_on_stderr("was removed while 2 of its commands run")
+        .expect_on_stderr("leasehold set-limit job N");
+    set_limit(&server, "2").expect_code(0);
+    limited(&server, "2").expect_code(75);
+    for holder in holders {
+        holder.done();
+    }
+    limited(&server, "2").expect_code(0);
+    let free = server.command(&["GET", "job"]).expect("the server runs");
+    assert_eq!(free.as_text(), Some("2"));
+}
