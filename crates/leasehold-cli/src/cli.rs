@@ -247,8 +247,8 @@ const MOST_PERMITS: i64 = 1_000_000;
 
 const LATCH_HELP: &str = "\
 A latch that has not been set, or has been counted down to zero, is open. It opens for everybody
-who waits, on all machines, also if it is set anew at once. `wait` warns if nobody has set the latch
-within the last hour, as far as the server knows: the name may be wrong.
+who waits, on all machines, also if it is set anew at once. `wait` and `down` warn if nobody has set
+the latch, or it was opened over an hour ago: the name may be wrong.
 
 Exit codes: 0; 66 with --must-exist when nobody has set the latch; 69 when no server answered; 75
 when the latch was not open in time, or is set already; 77 when the server refused.
@@ -292,6 +292,10 @@ pub(crate) enum LatchAction {
         /// By how much at once
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         by: u64,
+
+        /// Fails if nobody has set the latch, or it was opened over an hour ago
+        #[arg(long)]
+        must_exist: bool,
     },
     /// Sets what is to be counted down, if the latch is open
     Set {

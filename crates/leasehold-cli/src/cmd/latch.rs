@@ -42,8 +42,14 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
                 never = tell_waiting(&latch) => match never {},
             }
         }
-        LatchAction::Down { name, by } => {
-            let latch = client.count_down_latch(&name_of_lock(name)?);
+        LatchAction::Down {
+            name,
+            by,
+            must_exist,
+        } => {
+            let name = name_of_lock(name)?;
+            is_known(&client, &name, must_exist).await?;
+            let latch = client.count_down_latch(&name);
             output::result(latch.count_down_by(by).await?)?;
             Ok(Exit::Success)
         }
@@ -54,14 +60,14 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
     }
 }
 
-/// Whether there is a latch to wait for, open or not. One that nobody has set is open as
-/// well, but the name may be wrong.
+/// Whether there is such a latch, open or not. One that nobody has set is open as well, but
+/// the name may be wrong.
 async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool, Failure> {
     match client.inspect(name).await {
         Ok(seen) if seen.found == Found::Nothing => {}
         Ok(_) => return Ok(true),
         Err(error) if must_exist => return Err(error.into()),
-        // The wait rides over an outage.
+        // A wait rides over an outage.
         Err(_) => return Ok(true),
     }
     let shown = Shown(name);

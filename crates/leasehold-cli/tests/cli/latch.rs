@@ -68,10 +68,20 @@ fn wait_for_a_latch_that_nobody_has_set_is_told() {
     done(&mut latch(&server, &["wait", "typo", "--must-exist"]))
         .expect_code(66)
         .expect_on_stderr("leasehold latch set typo N");
+    let counted = done(&mut latch(&server, &["down", "typo"]))
+        .expect_code(0)
+        .expect_on_stderr(unset);
+    assert_eq!(counted.stdout, "0\n");
+    let counted = done(&mut latch(&server, &["down", "typo", "--must-exist"])).expect_code(66);
+    assert_eq!(counted.stdout, "");
     // One that was opened is there.
     done(&mut latch(&server, &["set", "go", "1"])).expect_code(0);
     done(&mut latch(&server, &["down", "go"])).expect_code(0);
-    for options in [&["wait", "go"][..], &["wait", "go", "--must-exist"]] {
+    for options in [
+        &["wait", "go"][..],
+        &["wait", "go", "--must-exist"],
+        &["down", "go", "--must-exist"],
+    ] {
         let opened = done(&mut latch(&server, options)).expect_code(0);
         assert_eq!(opened.stderr, "", "{options:?}");
     }

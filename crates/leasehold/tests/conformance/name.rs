@@ -146,6 +146,23 @@ async fn a_group_has_its_values_with_their_holders() {
 }
 
 #[tokio::test]
+async fn a_value_whose_lease_is_over_is_left_out() {
+    let place = place();
+    let client = place.client().await;
+    let kept = client.group_lock("x", ["a"]).acquire().await.unwrap();
+    let short = client
+        .group_lock("x", ["b"])
+        .lease(Duration::from_millis(50));
+    std::mem::forget(short.acquire().await.unwrap());
+    eventually("the lease is over", async || {
+        let found = at(&client, "x").await.found;
+        matches!(found, Found::Group(ref values) if values.len() == 1)
+    })
+    .await;
+    kept.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn permits_with_leases_are_counted_and_have_their_ends() {
     let place = place();
     let client = place.client().await;
