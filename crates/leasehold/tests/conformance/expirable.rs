@@ -86,6 +86,34 @@ async fn the_first_one_sets_the_total_and_the_others_are_told_it() {
 }
 
 #[tokio::test]
+async fn leases_end_with_a_semaphore_that_has_an_end() {
+    let place = place();
+    let client = place.client().await;
+    let (plain, leased) = (client.semaphore("x"), client.expirable_semaphore("x"));
+    let life = LEASE * 2;
+    assert!(plain.try_set_permits_for(2, life).await.unwrap());
+    for lease in [LEASE / 2, HOUR] {
+        leased
+            .clone()
+            .lease(lease)
+            .acquire()
+            .await
+            .unwrap()
+            .forget();
+    }
+    assert_eq!(counts(&leased).await, (2, 0, 2));
+    eventually("it has ended", async || {
+        leased.capacity().await.unwrap().is_none()
+    })
+    .await;
+    place.is_clean_but_for(&[], &[&client]).await;
+    // The next one of that name has all its permits.
+    assert!(leased.try_set_permits(2).await.unwrap());
+    assert_eq!(counts(&leased).await, (2, 2, 0));
+    place.is_clean_but_for(&["x"], &[&client]).await;
+}
+
+#[tokio::test]
 async fn the_total_is_set_whatever_is_in_use() {
     let place = place();
     let client = place.client().await;
