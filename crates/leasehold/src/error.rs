@@ -51,6 +51,9 @@ pub enum ErrorKind {
     WrongKind,
     /// The server refuses the credentials or lacks a permission. Nothing is held.
     Denied,
+    /// There is no semaphore of that name, and the handle says that there
+    /// [`must`](crate::Semaphore::must_exist) be one. Nothing was changed.
+    NotFound,
     /// The call itself is wrong: a bad name, a lease of zero, a closed client.
     Misuse,
     /// This server or this build can't do it.
@@ -168,12 +171,13 @@ impl Error {
 
 /// The kind that leaves the caller least hope.
 fn worst(errors: &[Error]) -> ErrorKind {
-    const ORDER: [ErrorKind; 8] = [
+    const ORDER: [ErrorKind; 9] = [
         ErrorKind::Lost,
         ErrorKind::Misuse,
         ErrorKind::WrongKind,
         ErrorKind::Denied,
         ErrorKind::Unsupported,
+        ErrorKind::NotFound,
         ErrorKind::NotHeld,
         ErrorKind::OutcomeUnknown,
         ErrorKind::Unavailable,

@@ -1,6 +1,7 @@
 //! What users hold: one file each, with its promise, its API, its guard and its
 //! steps.
 
+mod absence;
 pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;

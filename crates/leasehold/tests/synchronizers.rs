@@ -9,6 +9,8 @@
 
 mod support;
 
+#[path = "synchronizers/absence.rs"]
+mod absence;
 #[path = "synchronizers/denied.rs"]
 mod denied;
 #[path = "synchronizers/faults.rs"]
@@ -21,3 +23,5 @@ mod soak;
 mod together;
 #[path = "synchronizers/waiters.rs"]
 mod waiters;
+#[path = "server/warnings.rs"]
+mod warnings;

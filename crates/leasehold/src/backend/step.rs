@@ -111,6 +111,8 @@ pub(crate) enum Cause {
     Denied(String),
     /// The key holds something else. Does not heal by itself.
     WrongKind(String),
+    /// There is nothing, and the caller wants it to be there. Does not heal by itself.
+    Missing,
     /// The server can't run the scripts. Does not heal by itself.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     TooOld { found: String, needed: String },
@@ -127,6 +129,7 @@ impl fmt::Display for Cause {
             | Self::WrongKind(what)
             | Self::Other(what) => f.write_str(what),
             Self::Late => f.write_str("the request came too late"),
+            Self::Missing => f.write_str("there is no semaphore"),
             Self::TooOld { found, needed } => {
                 write!(
                     f,
@@ -298,6 +301,12 @@ impl Failure {
                 ErrorKind::WrongKind,
                 format!(
                     "the key at {at}{subject} holds something else: {said}; nothing was changed: use another name; `leasehold show NAME` says what the key is"
+                ),
+            ),
+            (Cause::Missing, _) => (
+                ErrorKind::NotFound,
+                format!(
+                    "there is no semaphore at {at}{subject}: nobody has made it, or it has ended; make it with try_set_permits, or wait for it without must_exist"
                 ),
             ),
             (Cause::TooOld { found, needed }, _) => (

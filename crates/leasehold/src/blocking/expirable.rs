@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::runtime::Runtime;
-use super::setters::{lease_setters, wait_setters};
+use super::setters::{lease_setters, must_exist_setter, wait_setters};
 use crate::error::Result;
 use crate::loss::LossReason;
 use crate::primitives::expirable::{LeaseLeft, PermitId};
@@ -33,6 +33,7 @@ impl ExpirableSemaphore {
 
     lease_setters! { ExpirableSemaphore }
     wait_setters! { ExpirableSemaphore }
+    must_exist_setter! { ExpirableSemaphore }
 }
 
 /// Acquiring, permits by id, and their number; errors are those of the async twins.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::runtime::Runtime;
-use super::setters::wait_setters;
+use super::setters::{must_exist_setter, wait_setters};
 use crate::error::Result;
 
 /// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which says what
@@ -27,6 +27,7 @@ impl Semaphore {
     }
 
     wait_setters! { Semaphore }
+    must_exist_setter! { Semaphore }
 }
 
 /// Acquiring and the number of permits; errors are those of the async twins.

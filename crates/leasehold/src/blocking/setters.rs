@@ -39,4 +39,13 @@ macro_rules! wait_setters {
     };
 }
 
-pub(super) use {lease_setters, setters, wait_setters};
+/// What an acquire does where there is no semaphore.
+macro_rules! must_exist_setter {
+    ($twin:ident) => {
+        $crate::blocking::setters::setters! { $twin:
+            "Sets whether there must be a semaphore" must_exist(must: bool);
+        }
+    };
+}
+
+pub(super) use {lease_setters, must_exist_setter, setters, wait_setters};

@@ -15,10 +15,10 @@ use crate::config::{Settings, WaitStrategy, check_lease, check_number, check_wai
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::primitives::once;
 use crate::primitives::semaphore::MOST_PERMITS;
 use crate::primitives::semaphore::steps as plain;
-use crate::primitives::setters::{lease_setters, wait_setters};
+use crate::primitives::setters::{lease_setters, must_exist_setter, wait_setters};
+use crate::primitives::{absence, once};
 use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
 use steps::Names;
@@ -34,7 +34,8 @@ const MOST_AT_ONCE: u64 = 1000;
 /// A handle is cheap to make and to clone; its settings are its own. Permits are renewed
 /// in the background until they are released, unless [`lease`](Self::lease) sets a fixed
 /// one. A semaphore that nobody has made has no permits:
-/// [`try_set_permits`](Self::try_set_permits) makes one.
+/// [`try_set_permits`](Self::try_set_permits) makes one, and whoever waits goes on waiting until
+/// then, unless the handle says that it [must exist](Self::must_exist).
 ///
 /// **What it promises.** Of one name, no more permits are in use at once than were set, each
 /// from the return of the acquire to the call of the release, or to
@@ -74,6 +75,7 @@ pub struct ExpirableSemaphore {
     /// A name is checked when it is used, so that making a handle can't fail.
     names: Result<Names>,
     settings: Settings,
+    must_exist: bool,
 }
 
 /// Settings. Each changes this handle only; what is acquired already keeps its terms.
@@ -87,10 +89,12 @@ impl ExpirableSemaphore {
             settings: context.settings(),
             context,
             names,
+            must_exist: false,
         }
     }
 
     lease_setters! {}
+    must_exist_setter! {}
     wait_setters! {
         /// The end of the next lease wakes it, too.
     }
@@ -105,7 +109,8 @@ impl ExpirableSemaphore {
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
     /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
     /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
-    /// refuses, `Misuse` for a bad name, setting or number.
+    /// refuses, `Misuse` for a bad name, setting or number, `NotFound` when there is no
+    /// semaphore and there [must](Self::must_exist) be one.
     ///
     /// # Cancel safety
     ///
@@ -241,6 +246,10 @@ impl ExpirableSemaphore {
         let terms = self.settings.terms(&names.key)?;
         check_several(permits.into(), &names.key)?;
         self.context.check_open(&names.key)?;
+        if self.must_exist {
+            let is_there = async { Ok(self.counts().await?.there) };
+            absence::check_behind_others(&self.context, &names.key, deadline, is_there).await?;
+        }
         ask::acquire(self, names, terms, permits, deadline).await
     }
 }

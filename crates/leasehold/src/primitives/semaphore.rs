@@ -16,8 +16,8 @@ use crate::config::{Settings, WaitStrategy, check_life, check_number, check_wait
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
-use crate::primitives::once;
-use crate::primitives::setters::wait_setters;
+use crate::primitives::setters::{must_exist_setter, wait_setters};
+use crate::primitives::{absence, once};
 use crate::wait::Deadline;
 pub use permit::SemaphorePermit;
 use returns::Names;
@@ -35,7 +35,9 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// permits come back by themselves.
 ///
 /// A handle is cheap to make and to clone; its settings are its own. A semaphore that
-/// nobody has made has no permits: [`try_set_permits`](Self::try_set_permits) makes one.
+/// nobody has made has no permits: [`try_set_permits`](Self::try_set_permits) makes one, and
+/// whoever waits goes on waiting until then, unless the handle says that it
+/// [must exist](Self::must_exist).
 ///
 /// **What it promises.** An acquire gets all the permits that it asks for, or none. A
 /// request counts once, however often the network delivers it, and one whose answer never
@@ -76,6 +78,7 @@ pub struct Semaphore {
     key: Result<Key>,
     channel: Arc<str>,
     settings: Settings,
+    must_exist: bool,
 }
 
 /// Settings. Each changes this handle only.
@@ -90,10 +93,12 @@ impl Semaphore {
             context,
             key,
             channel: channel.into(),
+            must_exist: false,
         }
     }
 
     wait_setters! {}
+    must_exist_setter! {}
 }
 
 /// Acquiring.
@@ -106,7 +111,8 @@ impl Semaphore {
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
     /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
     /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
-    /// refuses, `Misuse` for a bad name or setting and for more than 2^31 - 1 permits.
+    /// refuses, `Misuse` for a bad name or setting and for more than 2^31 - 1 permits,
+    /// `NotFound` when there is no semaphore and there [must](Self::must_exist) be one.
     ///
     /// # Cancel safety
     ///
@@ -195,6 +201,10 @@ impl Semaphore {
                 self.names(key),
                 0,
             )));
+        }
+        if self.must_exist {
+            let is_there = async { Ok(self.counts().await?.1) };
+            absence::check_behind_others(&self.context, key, deadline, is_there).await?;
         }
         ask::acquire(self, self.names(key), permits, deadline).await
     }
@@ -286,9 +296,19 @@ impl Semaphore {
     /// A question; nothing is left behind.
     #[doc(alias = "availablePermits")]
     pub async fn available_permits(&self) -> Result<i64> {
+        Ok(self.counts().await?.0)
+    }
+
+    /// How many permits are free, and whether there is a semaphore.
+    async fn counts(&self) -> Result<(i64, bool)> {
         let key = self.next()?;
         let reply = once::ask(&self.context, key, steps::available(key)).await?;
-        once::whole(&self.context, key, &reply)
+        if let Value::List(items) = reply
+            && let [Value::Int(free), Value::Int(there)] = items[..]
+        {
+            return Ok((free, there == 1));
+        }
+        Err(once::senseless(&self.context, key))
     }
 
     /// Makes the semaphore, with `permits` permits. `false` when there is one already; it

@@ -83,4 +83,22 @@ macro_rules! wait_setters {
     };
 }
 
-pub(crate) use {lease_setters, wait_setters};
+/// What an acquire does where there is no semaphore.
+macro_rules! must_exist_setter {
+    () => {
+        /// Sets whether there must be a semaphore. With `true` an acquire fails at once with
+        /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when nobody has made it; one
+        /// that waits does so, too, when it asks the next time after the semaphore has gone.
+        ///
+        /// Off by default: somebody may make it later, and whoever waits gets permits then,
+        /// as in Redisson. A wait that finds no semaphore warns once, by `tracing`, with the
+        /// name.
+        #[must_use]
+        pub fn must_exist(mut self, must: bool) -> Self {
+            self.must_exist = must;
+            self
+        }
+    };
+}
+
+pub(crate) use {lease_setters, must_exist_setter, wait_setters};

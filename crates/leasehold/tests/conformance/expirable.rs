@@ -86,6 +86,39 @@ async fn the_first_one_sets_the_total_and_the_others_are_told_it() {
 }
 
 #[tokio::test]
+async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+    let strict = semaphore.clone().must_exist(true);
+    let assert_missing = async || {
+        for missing in [
+            strict.try_acquire().await.map(drop),
+            strict.try_acquire_many_for(2, HOUR).await.map(drop),
+            strict.acquire().await.map(drop),
+        ] {
+            let error = missing.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            assert!(error.to_string().contains("`x`"), "{error}");
+        }
+    };
+    assert_missing().await;
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    // Others of this process wait for somebody to make it.
+    let patient = semaphore.clone();
+    let patient = tokio::spawn(async move { patient.acquire().await });
+    waits(&client).await;
+    assert_missing().await;
+    assert!(semaphore.try_set_permits(1).await.unwrap());
+    let permit = soon(patient).await.unwrap();
+    // None free is not none at all.
+    assert!(strict.try_acquire().await.unwrap().is_none());
+    permit.release().await.unwrap();
+    strict.acquire().await.unwrap().release().await.unwrap();
+    place.is_clean_but_for(&["x"], &[&client]).await;
+}
+
+#[tokio::test]
 async fn leases_end_with_a_semaphore_that_has_an_end() {
     let place = place();
     let client = place.client().await;

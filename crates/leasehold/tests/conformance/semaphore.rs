@@ -180,6 +180,43 @@ async fn whatever_makes_permits_free_wakes_the_waiter_of_another_client() {
 }
 
 #[tokio::test]
+async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
+    let place = place();
+    let client = place.client().await;
+    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let strict = semaphore.clone().must_exist(true);
+    let assert_missing = async || {
+        for missing in [
+            strict.try_acquire(1).await.map(drop),
+            strict.try_acquire_for(1, HOUR).await.map(drop),
+            strict.acquire(1).await.map(drop),
+        ] {
+            let error = missing.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            assert!(error.to_string().contains("`x`"), "{error}");
+            assert!(error.to_string().contains("try_set_permits"), "{error}");
+        }
+    };
+    assert_missing().await;
+    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    // Others of this process wait for somebody to make it.
+    let patient = semaphore.clone();
+    let patient = tokio::spawn(async move { patient.acquire(1).await });
+    eventually("one waits", async || client.activity().channels == 1).await;
+    assert_missing().await;
+    assert!(semaphore.try_set_permits(1).await.unwrap());
+    let permit = patient.await.unwrap().unwrap();
+    // None free is not none at all.
+    assert!(strict.try_acquire(1).await.unwrap().is_none());
+    let waits = strict.clone();
+    let waits = tokio::spawn(async move { waits.acquire(1).await });
+    eventually("one waits", async || client.activity().channels == 1).await;
+    permit.release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+    place.is_clean_but_for(&["x"], &[&client]).await;
+}
+
+#[tokio::test]
 async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
     let place = place();
     let client = place.client().await;

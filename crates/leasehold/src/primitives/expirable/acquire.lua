@@ -6,8 +6,9 @@
 -- lease_ms  how long they last
 -- channel   where the waiters listen; the message is the number of free permits
 -- Returns   nil            granted; a request that comes a second time changes nothing
---           { free, ttl, held }  so many are free; the next lease ends in ttl ms, -1 for
---                          never; held is another number when other permits are in use
+--           { free, ttl, there, held }  so many are free; the next lease ends in ttl ms, -1
+--                          for never; there is 0 when there is no semaphore, else 1; held is
+--                          another number when other permits are in use
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(permits, timeout, ids, lease_ms, channel)
@@ -22,11 +23,13 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
   -- The server's clock: every client must mean the same by the end of a lease.
   local now = now_ms()
   reclaim(permits, timeout, channel, now)
-  free = tonumber(redis.call('GET', permits) or 0)
+  free = redis.call('GET', permits)
+  local there = free and 1 or 0
+  free = tonumber(free or 0)
   if free < #ids / 16 then
     local next, ttl = redis.call('ZRANGE', timeout, 0, 0, 'WITHSCORES')[2], -1
     if next and tonumber(next) < NEVER then ttl = math.max(tonumber(next) - now, 0) end
-    return { free, ttl, held(timeout) }
+    return { free, ttl, there, held(timeout) }
   end
   -- The set must not outlive a semaphore that has an end. Asked before anything is written:
   -- an ACL may deny any of these, and what was granted by halves would stay for a lease.

@@ -11,6 +11,7 @@ use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::{Held, Share};
 use crate::lease::{Hold, HoldSteps};
+use crate::primitives::absence::Absence;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -36,6 +37,7 @@ pub(super) async fn acquire(
         names,
         terms,
         permits,
+        absence: Absence::new(semaphore.must_exist, deadline),
     };
     let granted = wait.until_granted(&asker).await?;
     Ok(granted.map(|(undo, ids)| {
@@ -50,6 +52,7 @@ struct Asker<'a> {
     names: &'a Names,
     terms: Terms,
     permits: u32,
+    absence: Absence,
 }
 
 /// A hold with its undo, and the ids of its permits.
@@ -86,8 +89,16 @@ impl Ask for Asker<'_> {
                 Err(context.backend.granted_too_late())
             }
             Ok(Value::List(items)) => match items[..] {
-                [Value::Int(free), Value::Int(ttl_ms), Value::Int(held)] => {
+                [
+                    Value::Int(free),
+                    Value::Int(ttl_ms),
+                    Value::Int(there),
+                    Value::Int(held),
+                ] => {
                     undo.disarm();
+                    if there != 1 {
+                        self.absence.found(context, &self.names.key)?;
+                    }
                     let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
                     let sign = (free, held.to_be_bytes().into());
                     Ok(Answer::Later { within, sign })

@@ -52,13 +52,14 @@ pub(crate) static ACQUIRE: Step = step!(
         }
         let now = now_ms(keyspace);
         reclaim(keyspace, permits, timeout, channel, now)?;
-        let free = number_at(keyspace, permits)?.unwrap_or(0);
+        let free = number_at(keyspace, permits)?;
+        let (there, free) = (free.is_some(), free.unwrap_or(0));
         let wanted = ids.len() / 16;
         if free < i64::try_from(wanted).unwrap_or(i64::MAX) {
             let next = keyspace.zrange(timeout)?.first().map(|(_, ends)| *ends);
             let ttl = next.filter(|ends| *ends < NEVER);
             let ttl = ttl.map_or(-1, |ends| (ends - now).max(0));
-            return Ok(list(&[free, ttl, held(keyspace, timeout)?]));
+            return Ok(list(&[free, ttl, there.into(), held(keyspace, timeout)?]));
         }
         keyspace.incr_by(permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
         let ends = (now.saturating_add(number(lease_ms)?)).min(NEVER - 1);
@@ -402,7 +403,7 @@ impl HoldSteps for Permits {
         match reply {
             Value::Nil => Some(Asked::Granted { token: None }),
             Value::List(items) => match items[..] {
-                [Value::Int(_), Value::Int(ttl_ms), _] => Some(Asked::Busy { ttl_ms }),
+                [Value::Int(_), Value::Int(ttl_ms), _, _] => Some(Asked::Busy { ttl_ms }),
                 _ => None,
             },
             _ => None,

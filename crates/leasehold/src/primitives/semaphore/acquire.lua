@@ -5,8 +5,10 @@
 -- done       a marker that is not needed any more
 -- released   which request has given permits back last
 -- sizes      how many permits each asks for, parted by spaces
--- Returns    { asks, free, released }  so many of them were granted; so many permits are free
---                                      now; what stands at `released`, if none was granted
+-- Returns    { asks, free, there, released }  so many of them were granted; so many permits
+--                                             are free now; there is 0 when there is no
+--                                             semaphore, else 1; what stands at `released`,
+--                                             if none was granted
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(semaphore, marker, done, released, sizes)
@@ -14,12 +16,13 @@ local function acquire(semaphore, marker, done, released, sizes)
   if before then
     -- Come a second time, or behind its own undo.
     local asks, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
-    return { tonumber(asks or 0), tonumber(left or 0), '' }
+    return { tonumber(asks or 0), tonumber(left or 0), 1, '' }
   end
   local free, other = number_at(semaphore)
   if other then
     return other
   end
+  local there = free and 1 or 0
   free = free or 0
   local asks, taken = 0, 0
   for size in string.gmatch(sizes, '%d+') do
@@ -43,5 +46,5 @@ local function acquire(semaphore, marker, done, released, sizes)
   redis.pcall('DEL', done)
   -- Only a hint, which an ACL may deny.
   local last = asks == 0 and redis.pcall('GET', released)
-  return { asks, free - taken, type(last) == 'string' and last or '' }
+  return { asks, free - taken, there, type(last) == 'string' and last or '' }
 end

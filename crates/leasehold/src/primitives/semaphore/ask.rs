@@ -10,6 +10,7 @@ use crate::backend::step::{Failure, Value};
 use crate::cleanup::Undo;
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::primitives::absence::Absence;
 use crate::primitives::once;
 use crate::wait::company::Standing;
 use crate::wait::tenure::Asked;
@@ -35,6 +36,7 @@ pub(super) async fn acquire(
         names,
         permits,
         standing,
+        absence: Absence::new(semaphore.must_exist, deadline),
     };
     let wait = Wait {
         context,
@@ -53,6 +55,7 @@ struct Asker<'a> {
     names: Names,
     permits: u32,
     standing: Option<Standing>,
+    absence: Absence,
 }
 
 impl Asker<'_> {
@@ -97,8 +100,8 @@ impl Ask for Asker<'_> {
         let given_back = companies.given_back(key, context.clock.now());
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
-        let (asks, free, released) = match reply.await {
-            Ok(reply) => read(reply, sizes.len()).ok_or_else(|| context.backend.senseless())?,
+        let said = match reply.await {
+            Ok(reply) => read(&reply, sizes.len()).ok_or_else(|| context.backend.senseless())?,
             Err(failure) => {
                 undo.failed(failure.outcome);
                 return Err(failure);
@@ -108,6 +111,7 @@ impl Ask for Asker<'_> {
         undo.disarm();
         let now = context.clock.now();
         context.markers.answered(key, marked, now);
+        let (asks, free) = (said.asks, said.free);
         let taken: i64 = sizes.iter().take(asks).map(|size| i64::from(*size)).sum();
         let asked = Asked {
             given_back,
@@ -117,7 +121,10 @@ impl Ask for Asker<'_> {
         };
         companies.answered(key, asked);
         let Some(others) = asks.checked_sub(1) else {
-            let sign = (free, released);
+            if !said.there {
+                self.absence.found(context, key)?;
+            }
+            let sign = (free, said.released);
             return Ok(Answer::Later { within: None, sign });
         };
         // It has what it asked for: what others of its line give back is not for it.
@@ -151,16 +158,36 @@ impl Drop for Asker<'_> {
     }
 }
 
-/// How many of so many asks were granted, how many permits are free, and which request has
-/// given some back last.
-fn read(reply: Value, most: usize) -> Option<(usize, i64, Vec<u8>)> {
+/// What the server said to an ask.
+struct Said {
+    /// So many were granted.
+    asks: usize,
+    /// So many permits are free.
+    free: i64,
+    /// Whether there is a semaphore.
+    there: bool,
+    /// Which request has given permits back last.
+    released: Vec<u8>,
+}
+
+/// The answer to a request for so many.
+fn read(reply: &Value, most: usize) -> Option<Said> {
     let Value::List(items) = reply else {
         return None;
     };
-    let [asks, free, released] = <[Value; 3]>::try_from(items).ok()?;
-    let (Value::Int(asks), Value::Int(free), Value::Text(released)) = (asks, free, released) else {
+    let [
+        Value::Int(asks),
+        Value::Int(free),
+        Value::Int(there),
+        Value::Text(released),
+    ] = &items[..]
+    else {
         return None;
     };
-    let asks = usize::try_from(asks).ok().filter(|asks| *asks <= most)?;
-    Some((asks, free, released))
+    Some(Said {
+        asks: usize::try_from(*asks).ok().filter(|asks| *asks <= most)?,
+        free: *free,
+        there: *there == 1,
+        released: released.clone(),
+    })
 }

@@ -23,9 +23,10 @@ pub(crate) static ACQUIRE: Step = Step {
         };
         if let Some(before) = keyspace.get(marker)? {
             let (asks, _, left) = read_marker(&before).unwrap_or_default();
-            return Ok(acquired(asks, left, None));
+            return Ok(acquired(asks, left, true, None));
         }
-        let free = number_at(keyspace, semaphore)?.unwrap_or(0);
+        let free = number_at(keyspace, semaphore)?;
+        let (there, free) = (free.is_some(), free.unwrap_or(0));
         let (mut asks, mut taken) = (0, 0);
         for size in sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
@@ -47,7 +48,7 @@ pub(crate) static ACQUIRE: Step = Step {
             0 => keyspace.get(released).ok().flatten(),
             _ => None,
         };
-        Ok(acquired(asks, free - taken, last))
+        Ok(acquired(asks, free - taken, there, last))
     },
 };
 
@@ -190,7 +191,8 @@ pub(crate) static AVAILABLE: Step = Step {
         let [semaphore] = parts else {
             return Err(arity());
         };
-        Ok(Value::Int(number_at(keyspace, semaphore)?.unwrap_or(0)))
+        let free = number_at(keyspace, semaphore)?;
+        Ok(list(&[free.unwrap_or(0), free.is_some().into()]))
     },
 };
 
@@ -219,9 +221,10 @@ pub(crate) static DELETE: Step = Step {
 pub(crate) static ALL: [&Step; 7] = [&ACQUIRE, &UNDO, &ADD, &DRAIN, &SET, &AVAILABLE, &DELETE];
 
 /// What an acquire replies.
-fn acquired(asks: i64, free: i64, released: Option<Vec<u8>>) -> Value {
+fn acquired(asks: i64, free: i64, there: bool, released: Option<Vec<u8>>) -> Value {
+    let numbers = [asks, free, there.into()].map(Value::Int);
     let released = Value::Text(released.unwrap_or_default());
-    Value::List(vec![Value::Int(asks), Value::Int(free), released])
+    Value::List(numbers.into_iter().chain([released]).collect())
 }
 
 /// What an acquire has noted: how many asks it granted, how many permits that were, and

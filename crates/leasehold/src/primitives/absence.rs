@@ -1,0 +1,78 @@
+//! A semaphore that nobody has made: an acquire of it fails, or the waiter is told.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::backend::step::{Cause, Failure, Outcome};
+use crate::context::Context;
+use crate::error::Result;
+use crate::key::Key;
+use crate::wait::Deadline;
+use crate::wait::turns::Line;
+
+/// What one acquire does when it finds no semaphore.
+pub(super) struct Absence {
+    must_exist: bool,
+    waits: bool,
+    told: AtomicBool,
+}
+
+impl Absence {
+    pub(super) fn new(must_exist: bool, deadline: Deadline) -> Self {
+        Self {
+            must_exist,
+            waits: !matches!(deadline, Deadline::Now),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// The server has said that there is none.
+    pub(super) fn found(&self, context: &Context, key: &Key) -> Result<(), Failure> {
+        if self.must_exist {
+            return Err(missing(context));
+        }
+        if self.waits && !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %key, address = context.backend.address(),
+                "there is no semaphore of this name, so its waiters wait until somebody makes \
+                 it: check the name, make it with try_set_permits, or set must_exist to get an \
+                 error"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// For an acquire that would stand in line behind others of this process, who may wait for
+/// a semaphore that there is not: looks by itself, while `deadline` lets it.
+pub(super) async fn check_behind_others(
+    context: &Context,
+    key: &Key,
+    deadline: Deadline,
+    is_there: impl Future<Output = Result<bool>>,
+) -> Result<()> {
+    if !context.turns.anyone_waits(key, Line::OneAsks) {
+        return Ok(());
+    }
+    let asks_once = matches!(deadline, Deadline::Now);
+    let too_late = async {
+        match asks_once {
+            true => std::future::pending().await,
+            false => deadline.passed(context.clock).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        is_there = is_there => match is_there {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(missing(context).into_error(key)),
+            Err(error) if asks_once => Err(error),
+            // The wait goes on while no server answers, and says what stands in the way.
+            Err(_) => Ok(()),
+        },
+        () = too_late => Ok(()),
+    }
+}
+
+fn missing(context: &Context) -> Failure {
+    context.backend.failure(Outcome::DidNotRun, Cause::Missing)
+}

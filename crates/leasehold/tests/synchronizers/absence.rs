@@ -1,0 +1,39 @@
+//! Who waits for a semaphore that nobody has made is told so.
+
+use std::time::Duration;
+
+use leasehold::{Client, Embedded};
+
+use crate::warnings::Warnings;
+
+const SECOND: Duration = Duration::from_secs(1);
+const TOLD: &str = "there is no semaphore of this name";
+
+/// A wait that asks many times, and one that asks once: what they warn of.
+async fn warnings_of(client: &Client) -> usize {
+    let warnings = Warnings::listen();
+    let short = Duration::from_millis(10);
+    let semaphore = client.semaphore("the name").poll_cap(short);
+    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    assert_eq!(warnings.count(TOLD), 0, "it did not wait");
+    let permit = semaphore.try_acquire_for(1, SECOND).await.unwrap();
+    assert!(permit.is_none());
+    let plain = warnings.count(TOLD);
+    let expirable = client.expirable_semaphore("the name").poll_cap(short);
+    assert!(expirable.try_acquire().await.unwrap().is_none());
+    assert_eq!(warnings.count(TOLD), plain, "it did not wait");
+    assert!(expirable.try_acquire_for(SECOND).await.unwrap().is_none());
+    assert_eq!(warnings.count("the name"), warnings.count(TOLD));
+    assert_eq!(warnings.count("try_set_permits"), warnings.count(TOLD));
+    warnings.count(TOLD)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_wait_for_a_semaphore_that_is_not_there_warns_once() {
+    let server = Embedded::new();
+    assert_eq!(warnings_of(&server.client()).await, 2);
+    // One that is there and has no permits is nothing to warn of.
+    let semaphore = server.client().semaphore("the name");
+    assert!(semaphore.try_set_permits(0).await.unwrap());
+    assert_eq!(warnings_of(&server.client()).await, 0);
+}
