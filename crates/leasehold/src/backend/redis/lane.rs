@@ -443,6 +443,8 @@ impl Gathering {
             state.gathering = false;
             lane.depart(state, departure)
         };
+        // What did not fit follows with the next call.
+        lane.pump(lane.state());
         if let Some(call) = call {
             call.await;
         }
@@ -474,16 +476,17 @@ impl Drop for CallDone {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.calls -= 1;
-        if state.calls > 0 {
-            return;
+        if state.calls == 0 {
+            state.put_back();
         }
-        state.put_back();
         if let Link::Down(failure) = &state.link {
             let failure = failure.clone();
             let queue = std::mem::take(&mut state.queue);
             drop(state);
             return fail(queue, &failure);
         }
+        // Others may be on their way for long: one of them may be carried by somebody who
+        // does not poll it.
         self.0.pump(state);
     }
 }
@@ -761,6 +764,131 @@ mod tests {
             assert!(matches!(reply, Ok(Ok(Value::Int(1)))), "{reply:?}");
             assert!(matches!(unpolled.await, Ok(Value::Nil)));
         });
+    }
+
+    /// A connection on which one operation is carried by a future that nobody polls.
+    async fn beside_an_unpolled_call(server: &RedisServer) -> (Redis, Queued) {
+        let redis = connect(server).await;
+        let first = redis.submit(operation("first", "ours", false)).await;
+        assert!(first.is_ok(), "the connection stands: {first:?}");
+        let unpolled = redis.submit(operation("unpolled", "ours", false));
+        (redis, unpolled)
+    }
+
+    async fn all_answered(replies: Vec<Queued>) {
+        let replies = futures_util::future::join_all(replies);
+        let replies = tokio::time::timeout(Duration::from_secs(20), replies).await;
+        let replies = replies.expect("each is answered");
+        let granted = replies
+            .iter()
+            .filter(|reply| matches!(reply, Ok(Value::Nil)));
+        assert_eq!(granted.count(), replies.len());
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_one_call_leaves_beside_one_that_nobody_polls() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let (redis, unpolled) = beside_an_unpolled_call(&server).await;
+        let submit = |n: usize| redis.submit(operation(&format!("x{n}"), "ours", false));
+        all_answered((0..4 * MAX_OPERATIONS).map(submit).collect()).await;
+        assert!(matches!(unpolled.await, Ok(Value::Nil)));
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_for_one_call_leaves_beside_one_that_nobody_polls() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let (redis, unpolled) = beside_an_unpolled_call(&server).await;
+        let long = "x".repeat(MAX_BYTES / 2);
+        let submit = |n: usize| redis.submit(operation(&format!("{long}{n}"), "ours", false));
+        all_answered((0..8).map(submit).collect()).await;
+        assert!(matches!(unpolled.await, Ok(Value::Nil)));
+    }
+
+    #[tokio::test]
+    async fn what_travels_alone_leaves_beside_a_call_that_nobody_polls() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let (redis, unpolled) = beside_an_unpolled_call(&server).await;
+        unpolled.lane.remember_refused(b"x3");
+        unpolled.lane.remember_refused(b"x5");
+        let submit = |n: usize| redis.submit(operation(&format!("x{n}"), "ours", false));
+        all_answered((0..8).map(submit).collect()).await;
+        assert!(matches!(unpolled.await, Ok(Value::Nil)));
+    }
+
+    /// No reply comes that would make room.
+    #[tokio::test]
+    async fn what_does_not_fit_one_call_does_not_wait_for_its_reply() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let redis = connect(&server).await;
+        let first = redis.submit(operation("first", "ours", false)).await;
+        assert!(first.is_ok(), "the connection stands: {first:?}");
+        server.pause().expect("it stops");
+        let submit = |n: usize| redis.submit(operation(&format!("x{n}"), "ours", false));
+        let replies: Vec<_> = (0..3 * MAX_OPERATIONS).map(submit).collect();
+        let lane = Arc::clone(&replies[0].lane);
+        let limit = std::time::Instant::now() + Duration::from_secs(20);
+        while lane.state().calls < MAX_CALLS {
+            assert!(std::time::Instant::now() < limit, "calls are held back");
+            tokio::task::yield_now().await;
+        }
+        // One operation alone, and two calls that are full.
+        assert_eq!(lane.state().queue.len(), MAX_OPERATIONS - 1);
+        server.resume().expect("it goes on");
+        all_answered(replies).await;
+    }
+
+    #[tokio::test]
+    async fn an_acquire_that_nobody_waits_for_does_not_go_again() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let redis = connect(&server).await;
+        let first = redis.submit(operation("first", "ours", false)).await;
+        assert!(first.is_ok(), "the connection stands: {first:?}");
+        server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
+        drop(redis.submit(operation("given up", "ours", false)));
+        let kept = redis.submit(operation("kept", "ours", false)).await;
+        assert!(matches!(kept, Ok(Value::Nil)), "{kept:?}");
+        let keys = server.keys();
+        assert!(keys.iter().all(|key| key != "given up"), "{keys:?}");
+    }
+
+    #[tokio::test]
+    async fn a_release_that_nobody_waits_for_goes_again() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let redis = connect(&server).await;
+        let held = redis.submit(operation("x", "ours", false)).await;
+        assert!(matches!(held, Ok(Value::Nil)), "{held:?}");
+        server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
+        drop(redis.submit(operation("x", "ours", true)));
+        let behind = redis.submit(operation("x", "next", false)).await;
+        assert!(matches!(behind, Ok(Value::Nil)), "released: {behind:?}");
+    }
+
+    /// The refused operation is in the same call as the others.
+    #[tokio::test]
+    async fn what_goes_again_after_a_refusal_is_what_somebody_waits_for() {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let redis = connect(&server).await;
+        let first = redis.submit(operation("first", "ours", false)).await;
+        assert!(first.is_ok(), "the connection stands: {first:?}");
+        let rules = ["ACL", "SETUSER", "default", "resetkeys", "~ours:*"];
+        server.command(&rules).expect("it runs");
+        let carried = redis.submit(operation("ours:first", "ours", false));
+        let given_up = redis.submit(operation("ours:given up", "ours", false));
+        let denied = redis.submit(operation("theirs", "ours", false));
+        let kept = redis.submit(operation("ours:kept", "ours", false));
+        let lane = Arc::clone(&carried.lane);
+        while !lane.state().queue.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // On its way, and not answered yet.
+        drop(given_up);
+        assert!(carried.await.is_ok());
+        assert!(denied.await.is_err());
+        let kept = kept.await;
+        assert!(matches!(kept, Ok(Value::Nil)), "{kept:?}");
+        let keys = server.keys();
+        assert!(keys.contains(&"ours:kept".into()), "{keys:?}");
+        assert!(keys.iter().all(|key| !key.contains("given")), "{keys:?}");
     }
 
     async fn in_order(redis: Arc<Redis>, name: String) -> usize {
