@@ -17,7 +17,6 @@ use crate::key::Key;
 use crate::lease::SafetyMargin;
 use crate::owner::Owners;
 use crate::renewal::Renewal;
-use crate::wait::Trouble;
 use crate::wait::company::Companies;
 use crate::wait::rounds::Rounds;
 use crate::wait::turns::Turns;
@@ -30,7 +29,7 @@ pub(crate) struct Context {
     pub(crate) margin: SafetyMargin,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) renewal: Renewal,
-    pub(crate) turns: Arc<Turns<Trouble>>,
+    pub(crate) turns: Arc<Turns>,
     pub(crate) companies: Arc<Companies>,
     pub(crate) rounds: Rounds,
     pub(crate) batches: Batches,
@@ -59,7 +58,7 @@ impl Context {
             backend,
             clock,
             margin,
-            turns: Arc::default(),
+            turns: Turns::new(runtime.clone()),
             companies: Arc::default(),
             rounds: Rounds::default(),
             batches: Batches::default(),

@@ -8,12 +8,16 @@
 pub(crate) mod backoff;
 pub(crate) mod company;
 mod hints;
+mod order;
 pub(crate) mod rounds;
 pub(crate) mod tenure;
 #[cfg(test)]
 mod tests;
+mod trouble;
 pub(crate) mod turns;
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +33,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use backoff::Pauses;
 use hints::{Hints, Sign};
-use tokio::sync::MutexGuard;
+use trouble::Down;
 use turns::{Line, Place};
 
 /// Until when a caller waits.
@@ -69,6 +73,15 @@ impl Deadline {
             Self::Now => {}
             Self::At(moment) => clock.sleep_until(moment).await,
             Self::Never => std::future::pending().await,
+        }
+    }
+
+    /// This one or `moment`, whichever comes first.
+    fn or(self, moment: Moment) -> Self {
+        match self {
+            Self::Never => Self::At(moment),
+            _ if self.comes_before(moment) => self,
+            _ => Self::At(moment),
         }
     }
 }
@@ -139,7 +152,9 @@ impl Wait<'_> {
         if matches!(self.deadline, Deadline::Now) {
             return self.once(asker).await;
         }
-        match self.in_line(asker).await {
+        let place = self.context.turns.line_up(self.wanted, self.line);
+        let mut waiting = pin!(self.in_line(asker, &place));
+        match poll_fn(|context| place.attend(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
             // It may have been granted something all the same, just before the end.
             missed => match asker.meanwhile().now_or_never() {
@@ -149,34 +164,22 @@ impl Wait<'_> {
         }
     }
 
-    async fn in_line<A: Ask>(&self, asker: &A) -> Result<Option<A::Grant>> {
-        let clock = self.context.clock;
-        let place = self.context.turns.line_up(self.wanted, self.line);
-        let _turn = tokio::select! {
+    /// Each waiter has limits of its own, wherever it stands.
+    async fn in_line<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
+        tokio::select! {
             biased;
-            turn = place.turn() => turn,
-            () = self.deadline.passed(clock) => return Ok(None),
-        };
-        let entered = match self.line {
-            Line::Together => self.together(asker, &place).await?,
-            _ => tokio::select! {
-                biased;
-                granted = asker.meanwhile() => Entered::Granted(granted),
-                trouble = place.asker() => Entered::Asker(trouble),
-                () = self.deadline.passed(clock) => Entered::TooLate,
-            },
-        };
-        let mut trouble = match entered {
-            Entered::Asker(trouble) => trouble,
-            Entered::Granted(granted) => return Ok(Some(granted)),
-            Entered::TooLate => return Ok(None),
-        };
-        trouble.has_answered |= place.was_answered();
-        let mut sleep = Sleep::new(self);
-        if self.line == Line::Together {
-            // It has asked before: this time whatever comes from now on counts.
-            sleep.listen();
+            result = self.asks(asker, place) => result,
+            // What it may have been granted is undone.
+            () = self.time_is_up(place) => self.ended(place),
         }
+    }
+
+    async fn asks<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
+        let clock = self.context.clock;
+        if let Some(granted) = self.turn(asker, place).await? {
+            return Ok(Some(granted));
+        }
+        let mut sleep = Sleep::new(self);
         loop {
             tokio::select! {
                 biased;
@@ -188,25 +191,14 @@ impl Wait<'_> {
                 asker.heard(listener);
             }
             let sent = clock.now();
-            let answer = tokio::select! {
-                biased;
-                answer = in_time(asker) => answer,
-                // What it may have been granted is undone.
-                () = self.deadline.passed(clock) => return trouble.at_the_end(self),
-            };
-            let pause = match answer {
+            place.asks();
+            let pause = match in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
-                    trouble.over();
-                    place.note_answer();
-                    place.opened().notify_waiters();
+                    place.granted();
                     return Ok(Some(granted));
                 }
                 Ok(Answer::Busy { ttl }) => {
-                    trouble.answered(clock, ttl);
-                    place.note_answer();
-                    if trouble.without_expiry_for(clock) > PATIENCE_WITHOUT_EXPIRY {
-                        return Err(self.never_expires());
-                    }
+                    self.check_expiry(place, ttl)?;
                     if sleep.listen() {
                         // It stood already, but not when this ask left.
                         continue;
@@ -215,7 +207,7 @@ impl Wait<'_> {
                     sleep.after_busy(ttl)
                 }
                 Ok(Answer::Later { within, sign }) => {
-                    trouble.answered(clock, Some(Duration::ZERO));
+                    place.trouble().held(clock.now(), Some(Duration::ZERO));
                     if sleep.listen() {
                         continue;
                     }
@@ -223,10 +215,7 @@ impl Wait<'_> {
                     sleep.after_busy(within)
                 }
                 Err(failure) if failure.may_heal() => {
-                    let down_for = trouble.unanswered(clock, &failure);
-                    if down_for >= self.settings.outage_limit {
-                        return Err(self.error(still_down(failure, down_for)));
-                    }
+                    place.unanswered(sent, &failure);
                     sleep.after_failure()
                 }
                 Err(failure) => return Err(self.error(failure)),
@@ -235,12 +224,84 @@ impl Wait<'_> {
                 biased;
                 granted = asker.meanwhile() => return Ok(Some(granted)),
                 () = sleep.until(&marks, clock.now() + pause) => {}
-                () = self.deadline.passed(clock) => {}
             }
             if self.deadline.has_passed(clock) {
-                return trouble.at_the_end(self);
+                return self.ended(place);
+            }
+            if !place.has_turn()
+                && let Some(granted) = self.turn(asker, place).await?
+            {
+                return Ok(Some(granted));
             }
         }
+    }
+
+    /// Waits until it is this one who asks for its line. What it got before, if it did.
+    async fn turn<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
+        if self.line == Line::Together {
+            return self.together(asker, place).await;
+        }
+        tokio::select! {
+            biased;
+            granted = asker.meanwhile() => Ok(Some(granted)),
+            () = place.turn() => Ok(None),
+        }
+    }
+
+    /// The server has said that it is held. One without an end is not waited for for ever.
+    fn check_expiry(&self, place: &Place, ttl: Option<Duration>) -> Result<()> {
+        let now = self.context.clock.now();
+        let mut trouble = place.trouble();
+        trouble.held(now, ttl);
+        match trouble.without_expiry() {
+            Some(since) if now.saturating_sub(since) > PATIENCE_WITHOUT_EXPIRY => {
+                Err(self.never_expires())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Resolves at the deadline, or when no server has answered for as long as this waiter
+    /// puts up with.
+    async fn time_is_up(&self, place: &Place) {
+        let clock = self.context.clock;
+        let began = clock.now();
+        loop {
+            let mut went_down = pin!(place.went_down().notified());
+            went_down.as_mut().enable();
+            let since = place.trouble().down().map(|down| down.since.max(began));
+            let end = since.map_or(self.deadline, |since| {
+                self.deadline.or(since + self.settings.outage_limit)
+            });
+            if end.has_passed(clock) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = end.passed(clock) => {}
+                () = went_down => {}
+            }
+        }
+    }
+
+    /// What it gets that was granted nothing. "Still held" is only said of what a server has
+    /// said it of.
+    fn ended<T>(&self, place: &Place) -> Result<Option<T>> {
+        let trouble = place.trouble();
+        let failure = match trouble.down().cloned() {
+            Some(down) => still_down(down, self.context.clock.now()),
+            None if !trouble.has_answered() => no_answer_in_time(self.context),
+            None if trouble.without_expiry().is_some() => return Err(self.never_expires()),
+            None => return Ok(None),
+        };
+        Err(self.error(match place.has_asked() {
+            true => failure,
+            // It was another one's request.
+            false => Failure {
+                outcome: Outcome::DidNotRun,
+                ..failure
+            },
+        }))
     }
 
     /// Leaves it to others to ask, unless that would take the rest of its time.
@@ -254,71 +315,54 @@ impl Wait<'_> {
     }
 
     /// Those who enter together ask at once, and again each time that one of them got
-    /// in; until then one of them waits for the server.
-    async fn together<'a, A: Ask>(
-        &self,
-        asker: &A,
-        place: &'a Place<Trouble>,
-    ) -> Result<Entered<'a, A::Grant>> {
-        let clock = self.context.clock;
-        let mut seen = Trouble {
-            has_answered: place.was_answered(),
-            ..Trouble::default()
-        };
-        loop {
-            let opened = place.opened().notified();
-            tokio::pin!(opened);
+    /// in; meanwhile one of them waits for the server, which is its turn.
+    async fn together<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
+        place.entered().await;
+        while !place.has_turn() {
             // Registered before the ask, or a grant between the two would be missed.
+            let mut opened = pin!(place.opened().notified());
             opened.as_mut().enable();
-            let answer = tokio::select! {
-                biased;
-                answer = in_time(asker) => answer,
-                () = self.deadline.passed(clock) => {
-                    return seen.at_the_end::<()>(self).map(|_| Entered::TooLate);
-                }
-            };
-            match answer {
+            let sent = self.context.clock.now();
+            place.asks();
+            match in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
-                    place.note_answer();
-                    return Ok(Entered::Granted(granted));
+                    place.trouble().over();
+                    return Ok(Some(granted));
                 }
-                Ok(Answer::Busy { ttl }) => {
-                    place.note_answer();
-                    seen.answered(clock, ttl);
-                }
+                Ok(Answer::Busy { ttl }) => self.check_expiry(place, ttl)?,
                 Ok(Answer::Later { .. }) => {
-                    place.note_answer();
-                    seen.answered(clock, Some(Duration::ZERO));
+                    let now = self.context.clock.now();
+                    place.trouble().held(now, Some(Duration::ZERO));
                 }
-                Err(failure) if failure.may_heal() => {
-                    seen.unanswered(clock, &failure);
-                }
+                Err(failure) if failure.may_heal() => place.unanswered(sent, &failure),
                 Err(failure) => return Err(self.error(failure)),
             }
             tokio::select! {
                 biased;
-                mut trouble = place.asker() => {
-                    trouble.learn(seen);
-                    return Ok(Entered::Asker(trouble));
-                }
+                () = place.turn() => {}
                 () = opened => {}
-                () = self.deadline.passed(clock) => {
-                    return seen.at_the_end::<()>(self).map(|_| Entered::TooLate);
-                }
             }
         }
+        Ok(None)
     }
 
-    /// `try_acquire`: it does not overtake those of this process who wait.
+    /// `try_acquire`: it does not overtake those of this process who wait, while the server
+    /// answers them.
     async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         if self.context.turns.anyone_waits(self.wanted, self.line) {
             return Ok(None);
         }
-        match in_time(asker).await {
-            Ok(Answer::Granted(granted)) => Ok(Some(granted)),
-            Ok(Answer::Busy { ttl: Some(_) } | Answer::Later { .. }) => Ok(None),
-            Ok(Answer::Busy { ttl: None }) => Err(self.never_expires()),
-            Err(failure) => Err(self.error(failure)),
+        let ttl = match in_time(asker).await {
+            Ok(Answer::Granted(granted)) => return Ok(Some(granted)),
+            Ok(Answer::Busy { ttl }) => ttl,
+            Ok(Answer::Later { .. }) => Some(Duration::ZERO),
+            Err(failure) => return Err(self.error(failure)),
+        };
+        let now = self.context.clock.now();
+        self.context.turns.held(self.wanted, now, ttl);
+        match ttl {
+            Some(_) => Ok(None),
+            None => Err(self.never_expires()),
         }
     }
 
@@ -345,14 +389,6 @@ async fn in_time<A: Ask>(asker: &A) -> Result<Answer<A::Grant>, Failure> {
         }
     }
     asker.ask().await
-}
-
-/// What has become of a waiter at the head of its line.
-enum Entered<'a, T> {
-    /// It is the one who asks.
-    Asker(MutexGuard<'a, Trouble>),
-    Granted(T),
-    TooLate,
 }
 
 /// How one waiter sleeps.
@@ -467,71 +503,6 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// What has kept the waits for a name from ending well. It belongs to the line: those
-/// who stand behind need not find out again, one after the other.
-#[derive(Default)]
-pub(crate) struct Trouble {
-    has_answered: bool,
-    down: Option<(Moment, Failure)>,
-    without_expiry: Option<Moment>,
-}
-
-impl Trouble {
-    fn answered(&mut self, clock: Clock, ttl: Option<Duration>) {
-        self.has_answered = true;
-        self.down = None;
-        self.without_expiry = match ttl {
-            Some(_) => None,
-            None => self.without_expiry.or_else(|| Some(clock.now())),
-        };
-    }
-
-    /// What one waiter has seen before it got the turn is the latest.
-    fn learn(&mut self, seen: Self) {
-        self.has_answered |= seen.has_answered;
-        self.down = seen.down.map(|down| self.down.take().unwrap_or(down));
-        self.without_expiry = seen
-            .without_expiry
-            .map(|since| self.without_expiry.unwrap_or(since));
-    }
-
-    /// Whoever is next in line knows that the server answers.
-    fn over(&mut self) {
-        *self = Self {
-            has_answered: true,
-            ..Self::default()
-        };
-    }
-
-    /// How long nothing has answered.
-    fn unanswered(&mut self, clock: Clock, failure: &Failure) -> Duration {
-        let since = self.down.take().map_or(clock.now(), |(since, _)| since);
-        self.down = Some((since, failure.clone()));
-        clock.now().saturating_sub(since)
-    }
-
-    fn without_expiry_for(&self, clock: Clock) -> Duration {
-        self.without_expiry
-            .map_or(Duration::ZERO, |since| clock.now().saturating_sub(since))
-    }
-
-    /// The deadline has passed. "Still held" is only said of a lock that the
-    /// server has said it of.
-    fn at_the_end<T>(&self, wait: &Wait<'_>) -> Result<Option<T>> {
-        if let Some((since, failure)) = &self.down {
-            let down_for = wait.context.clock.now().saturating_sub(*since);
-            return Err(wait.error(still_down(failure.clone(), down_for)));
-        }
-        if !self.has_answered {
-            return Err(wait.error(no_answer_in_time(wait.context)));
-        }
-        if self.without_expiry.is_some() {
-            return Err(wait.never_expires());
-        }
-        Ok(None)
-    }
-}
-
 /// The wait was shorter than what the server takes to answer.
 pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
     let what = "no answer before the wait was over";
@@ -553,10 +524,11 @@ fn never_expires(key: &Key, address: &str) -> Error {
 }
 
 /// The last failure, with how long it has been so.
-fn still_down(failure: Failure, waited: Duration) -> Failure {
+fn still_down(down: Down, now: Moment) -> Failure {
+    let (failure, for_so_long) = (down.failure, now.saturating_sub(down.since));
     match &failure.cause {
         Cause::NoAnswer(what) => Failure {
-            cause: Cause::NoAnswer(format!("{what}; nothing answered for {waited:.1?}")),
+            cause: Cause::NoAnswer(format!("{what}; nothing answered for {for_so_long:.1?}")),
             ..failure
         },
         _ => failure,

@@ -35,6 +35,7 @@ mod on_embedded {
     mod rw_cancel;
     mod semaphore;
     mod tokens;
+    mod unpolled;
     mod wait;
 }
 
@@ -62,6 +63,7 @@ mod on_server {
     mod rw_cancel;
     mod semaphore;
     mod tokens;
+    mod unpolled;
     mod wait;
 }
 

@@ -2,6 +2,9 @@
 //! of users can do, and what simulated histories have found.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
+#[path = "network/limits.rs"]
+mod limits;
+
 use std::time::Duration;
 
 use leasehold::history::Recorder;

@@ -177,6 +177,11 @@ impl<K: Kind> Lock<K> {
 impl<K: Kind> Lock<K> {
     /// Waits for the lock, without a limit.
     ///
+    /// Of those of this process who wait for one name, the first one asks the server. So keep
+    /// polling the future (or spawn it): one that was woken and is not polled within a tenth of
+    /// a second is passed over by those behind it. It keeps its place, and goes on when it is
+    /// polled again. What the server had granted it meanwhile it holds.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
@@ -202,7 +207,7 @@ impl<K: Kind> Lock<K> {
     }
 
     /// Acquires the lock if it is free. `Ok(None)` means that somebody holds it, or
-    /// that others of this process wait for it.
+    /// that others of this process wait for it and the server answers them.
     ///
     /// # Errors
     ///

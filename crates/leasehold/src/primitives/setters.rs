@@ -74,7 +74,10 @@ macro_rules! wait_setters {
 
         /// Sets how long a wait goes on while no server answers, before it ends with
         /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), or with
-        /// `OutcomeUnknown` if a request may have run. 30 s by default.
+        /// `OutcomeUnknown` if a request may have run. 30 s by default. It counts from the
+        /// first request that was not answered, or from when this wait began if that is
+        /// later; also while others of this process stand before it. That a request is not
+        /// answered is known after the client's reply limit, so no wait ends before that.
         #[must_use]
         pub fn outage_limit(mut self, limit: Duration) -> Self {
             self.settings.outage_limit = limit;

@@ -2,44 +2,50 @@
 //! others stand in line behind it. A hundred tasks that want one name cost the
 //! server what one does. Readers stand in it together: once one of them got in, the
 //! others ask at the same time.
+//!
+//! A future is polled by its caller, and a caller may stop: a loop around `select!` does. So
+//! each waiter that is woken has to be polled within a short time. One that is not is passed
+//! over: the turn goes to the next in line, and it keeps its place for when it is polled
+//! again. What it asked the server meanwhile stands.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard, Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
+use super::order::{Number, Order, Side};
+use super::trouble::Trouble;
+use crate::backend::step::Failure;
+use crate::clock::Moment;
 use crate::key::Key;
 
-/// The lines of a client, one per name. `T` is what whoever has the turn knows of the
-/// name; it goes on to the next with the turn, and is gone with the line.
-#[derive(Default)]
-pub(crate) struct Turns<T> {
-    lines: std::sync::Mutex<HashMap<Key, Standing<T>>>,
+/// How often lines are looked at in which somebody was called. Who is found called by two
+/// looks is passed over; a runtime that stands still for a while delays both.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The lines of a client, one per name.
+pub(crate) struct Turns {
+    lines: Mutex<HashMap<Key, Standing>>,
+    looks: Mutex<Looks>,
+    runtime: Handle,
 }
 
-#[derive(Default)]
-struct Standing<T> {
-    head: Arc<Head<T>>,
+struct Standing {
+    queue: Arc<Queue>,
     places: usize,
-    /// How many of them keep readers behind them.
-    exclusive: usize,
 }
 
-/// What the places of a line wait for. First come, first served, and a waiter that is
-/// dropped leaves its place: both are properties of tokio's locks.
+/// The lines in which somebody was called.
 #[derive(Default)]
-struct Head<T> {
-    /// Readers have it together.
-    turn: RwLock<()>,
-    asker: Mutex<T>,
-    /// Of the readers that have the turn, the one who waits for the server.
-    scout: Mutex<T>,
-    /// Told when a reader got in.
-    opened: Notify,
-    /// The server has answered somebody in this line.
-    answered: AtomicBool,
+struct Looks {
+    queues: Vec<Arc<Queue>>,
+    /// A task sees to them.
+    running: bool,
 }
 
 /// How those of one process stand in line who want one name.
@@ -61,107 +67,410 @@ pub(crate) enum Line {
     OnServer { ask_every: Duration },
 }
 
-impl<T: Default> Turns<T> {
-    pub(crate) fn line_up(self: &Arc<Self>, key: &Key, line: Line) -> Place<T> {
-        let mut lines = self.lines();
-        let standing = lines.entry(key.clone()).or_default();
-        standing.places += 1;
-        standing.exclusive += usize::from(line == Line::Exclusive);
-        Place {
-            head: Arc::clone(&standing.head),
-            own: Mutex::default(),
-            turns: Arc::clone(self),
-            key: key.clone(),
-            line,
+impl Line {
+    /// On which side it stands, if it stands behind others of this process at all.
+    fn side(self) -> Option<Side> {
+        match self {
+            Self::OneAsks => Some(Side::Asks),
+            Self::Exclusive => Some(Side::Writes),
+            Self::Together => Some(Side::Reads),
+            Self::Alone | Self::AllAsk | Self::OnServer { .. } => None,
         }
     }
 }
 
-impl<T> Turns<T> {
-    fn lines(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Standing<T>>> {
-        // No code that can panic runs under this lock.
+/// One line.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// What whoever has the turn knows of the name; it is gone with the line.
+    trouble: Mutex<Trouble>,
+    /// Told when a reader got in.
+    opened: Notify,
+    /// Told when a server does not answer any more.
+    went_down: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    next: Number,
+    order: Order,
+    /// Of all who stand there, also of those who were passed over.
+    seats: BTreeMap<Number, Arc<Seat>>,
+    /// It is among those that are looked at.
+    looked_at: bool,
+}
+
+/// A waiter in a line: the waker that its future is polled with. It notes that it was called.
+struct Seat {
+    turns: Arc<Turns>,
+    queue: Arc<Queue>,
+    number: Number,
+    side: Side,
+    /// Of the task that polls it; taken when that is woken.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Turns {
+    pub(crate) fn new(runtime: Handle) -> Arc<Self> {
+        Arc::new(Self {
+            lines: Mutex::default(),
+            looks: Mutex::default(),
+            runtime,
+        })
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<Key, Standing>> {
+        // No code that can panic runs under these locks.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody waits whom one of this line doesn't overtake.
-    pub(crate) fn anyone_waits(&self, key: &Key, line: Line) -> bool {
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn line_up(self: &Arc<Self>, key: &Key, line: Line) -> Place {
+        let queue = {
+            let mut lines = self.lines();
+            let standing = lines.entry(key.clone()).or_insert_with(|| Standing {
+                queue: Arc::default(),
+                places: 0,
+            });
+            standing.places += 1;
+            // One who stands behind nobody knows what it has found out itself.
+            match line.side() {
+                Some(_) => Arc::clone(&standing.queue),
+                None => Arc::default(),
+            }
+        };
+        let seat = line.side().map(|side| self.take_seat(&queue, side));
+        Place {
+            turns: Arc::clone(self),
+            key: key.clone(),
+            queue,
+            seat,
+            has_asked: AtomicBool::new(false),
+        }
+    }
+
+    fn take_seat(self: &Arc<Self>, queue: &Arc<Queue>, side: Side) -> Arc<Seat> {
+        let mut state = queue.state();
+        let number = state.next;
+        state.next += 1;
+        let seat = Arc::new(Seat {
+            turns: Arc::clone(self),
+            queue: Arc::clone(queue),
+            number,
+            side,
+            waker: Mutex::default(),
+        });
+        state.seats.insert(number, Arc::clone(&seat));
+        let woken = state.order.come(number, side);
+        // Whoever is before it may have been called long ago, when nobody stood behind.
+        let look = state.wants_look();
+        let woken = state.seats_of(&woken);
+        drop(state);
+        wake(woken);
+        if look {
+            self.look_at(queue);
+        }
+        seat
+    }
+
+    /// Whether somebody waits whom one of this line doesn't overtake, and who knows that the
+    /// server answers.
+    pub(crate) fn anyone_waits(self: &Arc<Self>, key: &Key, line: Line) -> bool {
+        let queue = self
+            .lines()
+            .get(key)
+            .map(|standing| Arc::clone(&standing.queue));
+        let Some(queue) = queue else {
+            return false;
+        };
+        let mut state = queue.state();
+        let anyone = match line.side() {
+            Some(Side::Asks | Side::Writes) => !state.order.is_empty(),
+            Some(Side::Reads) => state.order.any_writer(),
+            None => false,
+        };
+        let look = anyone && state.order.anyone_called();
+        let look = look && !std::mem::replace(&mut state.looked_at, true);
+        drop(state);
+        if look {
+            self.look_at(&queue);
+        }
+        let trouble = queue.trouble();
+        anyone && trouble.has_answered() && trouble.down().is_none()
+    }
+
+    /// The server has said to somebody outside of the line that it is held.
+    pub(crate) fn held(&self, key: &Key, now: Moment, ttl: Option<Duration>) {
         let lines = self.lines();
-        lines.get(key).is_some_and(|standing| match line {
-            Line::OneAsks | Line::Exclusive => true,
-            Line::Together => standing.exclusive > 0,
-            Line::Alone | Line::AllAsk | Line::OnServer { .. } => false,
-        })
+        if let Some(standing) = lines.get(key) {
+            standing.queue.trouble().held(now, ttl);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.lines().len()
     }
+
+    /// Looks at this line until all who were called have come or are passed over.
+    fn look_at(self: &Arc<Self>, queue: &Arc<Queue>) {
+        let mut looks = self.looks();
+        looks.queues.push(Arc::clone(queue));
+        let starts = !std::mem::replace(&mut looks.running, true);
+        drop(looks);
+        if starts {
+            let looking = Looking(Some(Arc::clone(self)));
+            self.runtime.spawn(looking.run());
+        }
+    }
+
+    /// One look at each line in question. `false` when there is none any more.
+    fn look(&self) -> bool {
+        let mut queues = std::mem::take(&mut self.looks().queues);
+        queues.retain(Queue::look);
+        let mut looks = self.looks();
+        looks.queues.append(&mut queues);
+        looks.running = !looks.queues.is_empty();
+        looks.running
+    }
+}
+
+/// The task that looks at lines.
+struct Looking(Option<Arc<Turns>>);
+
+impl Looking {
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if !self.0.as_ref().is_some_and(|turns| turns.look()) {
+                // From here on another task may be at it.
+                self.0 = None;
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        // Dropped with its runtime: nobody is passed over any more.
+        if let Some(turns) = self.0.take() {
+            let left = std::mem::take(&mut *turns.looks());
+            drop(left);
+        }
+    }
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs under these locks, and nobody is woken.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it has to be looked at again.
+    fn look(self: &Arc<Self>) -> bool {
+        let mut state = self.state();
+        let look = state.order.look();
+        let woken = match look.turn_was_lost {
+            true => state.seats.values().cloned().collect(),
+            false => state.seats_of(&look.woken),
+        };
+        state.looked_at = state.order.anyone_called();
+        let again = state.looked_at;
+        drop(state);
+        wake(woken);
+        again
+    }
+}
+
+impl State {
+    fn seats_of(&self, numbers: &[Number]) -> Vec<Arc<Seat>> {
+        let seats = numbers.iter().filter_map(|number| self.seats.get(number));
+        seats.cloned().collect()
+    }
+
+    /// Whether it has to be looked at from now on.
+    fn wants_look(&mut self) -> bool {
+        let wants = self.order.anyone_called() && self.order.has_several();
+        wants && !std::mem::replace(&mut self.looked_at, true)
+    }
+}
+
+/// Not with a line locked: whoever is woken may look at it.
+fn wake(seats: Vec<Arc<Seat>>) {
+    for seat in seats {
+        seat.wake();
+    }
+}
+
+impl Seat {
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        // A waker's own code runs without this lock.
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is polled.
+    fn come(&self, waker: &Waker) {
+        // First, or the next call would go to who polled it before.
+        let before = self.waker().replace(waker.clone());
+        drop(before);
+        let mut state = self.queue.state();
+        let woken = state.order.come(self.number, self.side);
+        let woken = state.seats_of(&woken);
+        drop(state);
+        wake(woken);
+    }
+
+    fn leave(&self) {
+        let waker = self.waker().take();
+        drop(waker);
+        let mut state = self.queue.state();
+        // Kept alive by who calls this.
+        state.seats.remove(&self.number);
+        let woken = state.order.leave(self.number);
+        let woken = state.seats_of(&woken);
+        drop(state);
+        wake(woken);
+    }
+}
+
+impl Wake for Seat {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut state = self.queue.state();
+        state.order.call(self.number);
+        let look = state.wants_look();
+        drop(state);
+        if look {
+            self.turns.look_at(&self.queue);
+        }
+        let waker = self.waker().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
 }
 
 /// A place in a line; left when dropped.
-pub(crate) struct Place<T> {
-    turns: Arc<Turns<T>>,
+pub(crate) struct Place {
+    turns: Arc<Turns>,
     key: Key,
-    head: Arc<Head<T>>,
-    /// What one who stands behind nobody knows.
-    own: Mutex<T>,
-    line: Line,
+    queue: Arc<Queue>,
+    /// `None` for one who stands behind nobody.
+    seat: Option<Arc<Seat>>,
+    has_asked: AtomicBool,
 }
 
-/// Has its use in being there: it keeps others where they are in the line.
-#[expect(dead_code, reason = "held, not looked at")]
-pub(crate) enum Turn<'a> {
-    Nobodys,
-    Exclusive(RwLockWriteGuard<'a, ()>),
-    Together(RwLockReadGuard<'a, ()>),
+/// Where it stands. What waits here is polled by [`attend`](Self::attend), which sees to its
+/// wake-ups.
+impl Place {
+    /// Polls the wait for which this place is taken.
+    pub(crate) fn attend<F: Future>(
+        &self,
+        context: &mut Context<'_>,
+        wait: Pin<&mut F>,
+    ) -> Poll<F::Output> {
+        let Some(seat) = &self.seat else {
+            return wait.poll(context);
+        };
+        seat.come(context.waker());
+        let waker = Waker::from(Arc::clone(seat));
+        wait.poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Whether it is this waiter who asks; of readers, the one who waits for the server.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.looks_so(Order::has_turn)
+    }
+
+    fn looks_so(&self, is_so: impl Fn(&Order, Number) -> bool) -> bool {
+        let seat = self.seat.as_ref();
+        seat.is_none_or(|seat| is_so(&self.queue.state().order, seat.number))
+    }
+
+    async fn until(&self, is_so: impl Fn() -> bool) {
+        let poll = |_: &mut Context<'_>| match is_so() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        };
+        std::future::poll_fn(poll).await;
+    }
+
+    /// Resolves when this waiter has the turn. Whoever gets it asks first.
+    pub(crate) async fn turn(&self) {
+        self.until(|| self.has_turn()).await;
+    }
+
+    /// Resolves when a reader may ask beside others.
+    pub(crate) async fn entered(&self) {
+        self.until(|| self.looks_so(Order::entered)).await;
+    }
 }
 
-impl<T> Place<T> {
-    /// Resolves when it is this waiter's turn, or that of readers together. The turn
-    /// passes on when it is dropped, and a wake-up with it: whoever gets the turn asks
-    /// first.
-    pub(crate) async fn turn(&self) -> Turn<'_> {
-        match self.line {
-            Line::OneAsks | Line::Alone | Line::AllAsk | Line::OnServer { .. } => Turn::Nobodys,
-            Line::Exclusive => Turn::Exclusive(self.head.turn.write().await),
-            Line::Together => Turn::Together(self.head.turn.read().await),
+/// What is known in its line.
+impl Place {
+    pub(crate) fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.queue.trouble()
+    }
+
+    /// A request of this waiter leaves.
+    pub(crate) fn asks(&self) {
+        self.has_asked.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_asked(&self) -> bool {
+        self.has_asked.load(Ordering::Relaxed)
+    }
+
+    /// A request that left at `sent` was not answered. Each in line has its own limit.
+    pub(crate) fn unanswered(&self, sent: Moment, failure: &Failure) {
+        let is_news = self.trouble().unanswered(sent, failure);
+        if is_news {
+            self.queue.went_down.notify_waiters();
         }
     }
 
-    /// Resolves when this waiter is the one who asks.
-    pub(crate) async fn asker(&self) -> MutexGuard<'_, T> {
-        match self.line {
-            Line::OneAsks | Line::Exclusive => self.head.asker.lock().await,
-            Line::Together => self.head.scout.lock().await,
-            Line::Alone | Line::AllAsk | Line::OnServer { .. } => self.own.lock().await,
-        }
+    /// Told when a request was not answered, and the one before it was.
+    pub(crate) fn went_down(&self) -> &Notify {
+        &self.queue.went_down
     }
 
-    /// The server has answered. Those who stand behind need not find it out.
-    pub(crate) fn note_answer(&self) {
-        self.head.answered.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it has answered anybody of this line.
-    pub(crate) fn was_answered(&self) -> bool {
-        self.head.answered.load(Ordering::Relaxed)
+    /// The server has granted something.
+    pub(crate) fn granted(&self) {
+        self.trouble().over();
+        self.queue.opened.notify_waiters();
     }
 
     /// Told when one of those who enter together got in.
     pub(crate) fn opened(&self) -> &Notify {
-        &self.head.opened
+        &self.queue.opened
     }
 }
 
-impl<T> Drop for Place<T> {
+impl Drop for Place {
     fn drop(&mut self) {
-        let mut lines = self.turns.lines();
-        if let Some(standing) = lines.get_mut(&self.key) {
-            standing.places -= 1;
-            standing.exclusive -= usize::from(self.line == Line::Exclusive);
-            if standing.places == 0 {
-                lines.remove(&self.key);
-            }
+        let left = {
+            let mut lines = self.turns.lines();
+            let standing = lines.get_mut(&self.key);
+            let places = standing.map(|standing| {
+                standing.places -= 1;
+                standing.places
+            });
+            (places == Some(0)).then(|| lines.remove(&self.key))
+        };
+        drop(left);
+        if let Some(seat) = &self.seat {
+            seat.leave();
         }
     }
 }

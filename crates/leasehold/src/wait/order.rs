@@ -1,0 +1,327 @@
+//! Who of those that stand in one line has the turn. It wakes nobody: it says whom to wake.
+//!
+//! A waiter is *called* when it is woken, and *comes* when it is polled. One that was called
+//! and does not come is passed over: it stands in the line no more, and what it keeps is its
+//! number, which brings it back to its place when it comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A place in the line: first come, first served.
+pub(super) type Number = u64;
+
+/// What those of a line want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// To be the one who asks.
+    Asks,
+    /// The same, when no reader stands before it; it keeps readers behind it.
+    Writes,
+    /// To ask beside other readers, one of whom waits for the server: the scout.
+    Reads,
+}
+
+#[derive(Default)]
+pub(super) struct Order {
+    askers: BTreeSet<Number>,
+    writers: BTreeSet<Number>,
+    readers: BTreeSet<Number>,
+    /// Whose turn it is, until it leaves or is passed over.
+    asker: Option<Number>,
+    scout: Option<Number>,
+    /// The first writer, when it was looked at last: readers before it have entered.
+    gate: Option<Number>,
+    /// Those who were called and have not come yet, and whether a look has found them so.
+    called: BTreeMap<Number, bool>,
+}
+
+impl Order {
+    fn side(&mut self, side: Side) -> &mut BTreeSet<Number> {
+        match side {
+            Side::Asks => &mut self.askers,
+            Side::Writes => &mut self.writers,
+            Side::Reads => &mut self.readers,
+        }
+    }
+
+    fn stands(&self, number: Number) -> bool {
+        [&self.askers, &self.writers, &self.readers]
+            .iter()
+            .any(|side| side.contains(&number))
+    }
+
+    /// One who comes: for the first time, or because it was called. Says whom to wake.
+    pub(super) fn come(&mut self, number: Number, side: Side) -> Vec<Number> {
+        self.called.remove(&number);
+        if !self.side(side).insert(number) {
+            return Vec::new();
+        }
+        let mut woken = self.settle();
+        woken.retain(|woken| *woken != number);
+        woken
+    }
+
+    pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
+        self.remove(number);
+        self.settle()
+    }
+
+    fn remove(&mut self, number: Number) {
+        for side in [&mut self.askers, &mut self.writers, &mut self.readers] {
+            side.remove(&number);
+        }
+        self.called.remove(&number);
+        for turn in [&mut self.asker, &mut self.scout] {
+            turn.take_if(|whose| *whose == number);
+        }
+    }
+
+    /// Gives the turns that nobody has. Says whom to wake for that.
+    fn settle(&mut self) -> Vec<Number> {
+        let mut woken = Vec::new();
+        let (writer, reader) = (self.writers.first(), self.readers.first());
+        if self.asker.is_none() {
+            let writer = writer.filter(|writer| reader.is_none_or(|reader| reader > *writer));
+            let asker = self.askers.first().into_iter().chain(writer).min();
+            self.asker = asker.copied();
+            woken.extend(self.asker);
+        }
+        if self.scout.is_none() {
+            self.scout = reader.copied().filter(|reader| self.entered(*reader));
+            woken.extend(self.scout);
+        }
+        let gate = std::mem::replace(&mut self.gate, writer.copied());
+        if let Some(from) = gate {
+            let entered = self.readers.range(from..);
+            woken.extend(entered.take_while(|reader| self.entered(**reader)));
+        }
+        woken.sort_unstable();
+        woken.dedup();
+        woken
+    }
+
+    pub(super) fn has_turn(&self, number: Number) -> bool {
+        self.asker == Some(number) || self.scout == Some(number)
+    }
+
+    /// Whether no writer stands before this reader.
+    pub(super) fn entered(&self, reader: Number) -> bool {
+        self.writers.first().is_none_or(|writer| *writer > reader)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.askers.is_empty() && self.writers.is_empty() && self.readers.is_empty()
+    }
+
+    pub(super) fn any_writer(&self) -> bool {
+        !self.writers.is_empty()
+    }
+
+    /// One who stands there is woken.
+    pub(super) fn call(&mut self, number: Number) {
+        if self.stands(number) {
+            self.called.entry(number).or_insert(false);
+        }
+    }
+
+    /// Whether somebody was called and has not come yet.
+    pub(super) fn anyone_called(&self) -> bool {
+        !self.called.is_empty()
+    }
+
+    /// Whether somebody else may be waiting for the one who was called.
+    pub(super) fn has_several(&self) -> bool {
+        self.askers.len() + self.writers.len() + self.readers.len() > 1
+    }
+
+    /// Passes over those whom the last look has found called, too.
+    pub(super) fn look(&mut self) -> Look {
+        let seen = self.called.iter().filter(|(_, seen)| **seen);
+        let late: Vec<_> = seen.map(|(number, _)| *number).collect();
+        let turn_was_lost = late.iter().any(|number| self.has_turn(*number));
+        for number in late {
+            self.remove(number);
+        }
+        for seen in self.called.values_mut() {
+            *seen = true;
+        }
+        Look {
+            woken: self.settle(),
+            turn_was_lost,
+        }
+    }
+}
+
+/// What came of a look.
+pub(super) struct Look {
+    pub(super) woken: Vec<Number>,
+    /// Somebody has not taken its turn. There may be more waiters like it: all have to be
+    /// called now, so that they are not found out one after the other.
+    pub(super) turn_was_lost: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Side::{Asks, Reads, Writes};
+    use super::*;
+
+    /// A line of these, in their order.
+    fn line(sides: &[Side]) -> Order {
+        let mut order = Order::default();
+        for (number, side) in (0..).zip(sides) {
+            let woken = order.come(number, *side);
+            assert!(
+                woken.is_empty(),
+                "nobody waits for who comes behind: {woken:?}"
+            );
+        }
+        order
+    }
+
+    fn turns(order: &Order) -> Vec<Number> {
+        (0..10).filter(|number| order.has_turn(*number)).collect()
+    }
+
+    /// The readers that may ask.
+    fn entered(order: &Order) -> Vec<Number> {
+        let readers = order.readers.iter().copied();
+        readers.filter(|reader| order.entered(*reader)).collect()
+    }
+
+    fn passed_over(order: &mut Order, number: Number) -> Vec<Number> {
+        order.call(number);
+        assert!(
+            order.look().woken.is_empty(),
+            "it has time until the next look"
+        );
+        let look = order.look();
+        assert!(look.turn_was_lost);
+        look.woken
+    }
+
+    #[test]
+    fn the_turn_passes_on_in_the_order_they_came() {
+        let mut order = line(&[Asks, Asks, Asks, Asks]);
+        assert_eq!(turns(&order), [0]);
+        assert!(order.leave(2).is_empty(), "it had no turn");
+        assert_eq!(order.leave(0), [1]);
+        assert_eq!(turns(&order), [1]);
+        assert_eq!(order.leave(1), [3]);
+        assert!(order.leave(3).is_empty());
+        assert!(order.is_empty());
+    }
+
+    #[test]
+    fn who_was_called_and_does_not_come_is_passed_over_and_keeps_its_place() {
+        let mut order = line(&[Asks, Asks, Asks]);
+        assert_eq!(passed_over(&mut order, 0), [1]);
+        assert_eq!(turns(&order), [1]);
+        // Back again, it takes no turn from anybody, and is the next.
+        assert!(order.come(0, Asks).is_empty());
+        assert_eq!(turns(&order), [1]);
+        assert_eq!(order.leave(1), [0]);
+        assert_eq!(order.leave(0), [2]);
+    }
+
+    #[test]
+    fn who_comes_in_time_is_not_passed_over() {
+        let mut order = line(&[Asks, Asks]);
+        for _ in 0..5 {
+            order.call(0);
+            assert!(!order.look().turn_was_lost);
+            assert!(order.come(0, Asks).is_empty());
+        }
+        // It has not been called: it may sleep for as long as it likes.
+        for _ in 0..5 {
+            assert!(!order.anyone_called());
+            assert!(!order.look().turn_was_lost);
+        }
+        assert_eq!(turns(&order), [0]);
+    }
+
+    #[test]
+    fn a_turn_that_nobody_takes_is_taken_by_the_first_who_comes() {
+        let mut order = line(&[Asks, Asks, Asks]);
+        for number in 0..3 {
+            order.call(number);
+        }
+        order.look();
+        assert!(order.look().woken.is_empty(), "all are passed over");
+        assert!(turns(&order).is_empty() && order.is_empty());
+        assert!(order.come(1, Asks).is_empty());
+        assert_eq!(turns(&order), [1]);
+        assert!(order.come(0, Asks).is_empty());
+        assert_eq!(turns(&order), [1]);
+    }
+
+    #[test]
+    fn nobody_is_called_who_has_left() {
+        let mut order = line(&[Asks, Asks]);
+        order.leave(0);
+        order.call(0);
+        assert!(!order.anyone_called());
+        order.call(1);
+        order.leave(1);
+        assert!(!order.anyone_called());
+    }
+
+    #[test]
+    fn readers_enter_together_and_one_of_them_is_the_scout() {
+        let mut order = line(&[Reads, Reads, Reads]);
+        assert_eq!(entered(&order), [0, 1, 2]);
+        assert_eq!(turns(&order), [0]);
+        assert_eq!(order.leave(0), [1]);
+        assert_eq!(passed_over(&mut order, 1), [2]);
+        assert!(order.come(1, Reads).is_empty());
+        assert_eq!(entered(&order), [1, 2]);
+        assert_eq!(turns(&order), [2]);
+    }
+
+    #[test]
+    fn a_writer_waits_for_readers_before_it_and_keeps_those_behind_it() {
+        let mut order = line(&[Reads, Reads, Writes, Reads, Writes, Reads]);
+        assert_eq!(entered(&order), [0, 1]);
+        assert_eq!(turns(&order), [0]);
+        assert_eq!(order.leave(0), [1]);
+        assert_eq!(order.leave(1), [2]);
+        assert_eq!(order.leave(2), [3]);
+        assert_eq!(order.leave(3), [4]);
+        assert_eq!(order.leave(4), [5]);
+    }
+
+    #[test]
+    fn readers_behind_a_writer_enter_all_at_once_when_it_leaves() {
+        let mut order = line(&[Writes, Reads, Reads, Reads]);
+        assert!(entered(&order).is_empty());
+        assert_eq!(order.leave(0), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_writer_that_does_not_come_lets_readers_in_and_keeps_later_ones_out_again() {
+        let mut order = line(&[Writes, Reads, Reads]);
+        assert_eq!(passed_over(&mut order, 0), [1, 2]);
+        assert_eq!(entered(&order), [1, 2]);
+        assert!(order.come(0, Writes).is_empty());
+        assert_eq!(turns(&order), [0, 1]);
+        assert!(order.come(3, Reads).is_empty());
+        assert!(!order.entered(3));
+    }
+
+    #[test]
+    fn a_reader_that_does_not_come_keeps_no_writer_out() {
+        let mut order = line(&[Reads, Reads, Writes]);
+        assert_eq!(order.leave(1), Vec::<Number>::new());
+        assert_eq!(passed_over(&mut order, 0), [2]);
+        // A scout that is back again.
+        assert!(order.come(0, Reads).is_empty());
+        assert_eq!(turns(&order), [0, 2]);
+    }
+
+    #[test]
+    fn who_asks_beside_readers_waits_for_none_of_them() {
+        let mut order = line(&[Reads, Writes, Asks, Asks]);
+        assert_eq!(turns(&order), [0, 2]);
+        assert_eq!(order.leave(2), [3]);
+        assert_eq!(order.leave(0), Vec::<Number>::new());
+        assert_eq!(order.leave(3), [1]);
+    }
+}

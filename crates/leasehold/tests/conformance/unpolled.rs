@@ -1,0 +1,244 @@
+//! Futures that are polled for a while and then not any more, as a loop around `select!` does:
+//! they keep nobody else from what they wait for.
+
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use leasehold::{Client, MultiLock, RedLock, RwLock};
+use tokio::time::timeout;
+
+use super::cancel::drop_after;
+use super::{lock_of, place};
+use crate::support::{HOUR, eventually};
+
+const SOON: Duration = Duration::from_secs(20);
+/// So that a waiter is woken a few times before it is not polled any more.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What a waiter gets; it is given back when it is dropped.
+type Guard = Box<dyn Send>;
+
+/// Something to wait for, of which only one can be had at a time.
+type Acquire = fn(Client) -> BoxFuture<'static, Guard>;
+
+fn guard<G: Send + 'static>(acquired: leasehold::Result<G>) -> Guard {
+    Box::new(acquired.unwrap())
+}
+
+fn rw(client: &Client) -> RwLock {
+    client.rw_lock("x").poll_cap(POLL)
+}
+
+fn lock(client: Client) -> BoxFuture<'static, Guard> {
+    async move { guard(lock_of(&client, "x").poll_cap(POLL).acquire().await) }.boxed()
+}
+
+fn read(client: Client) -> BoxFuture<'static, Guard> {
+    async move { guard(rw(&client).read().await) }.boxed()
+}
+
+fn write(client: Client) -> BoxFuture<'static, Guard> {
+    async move { guard(rw(&client).write().await) }.boxed()
+}
+
+fn write_without_preference(client: Client) -> BoxFuture<'static, Guard> {
+    async move { guard(rw(&client).prefer_writers(false).write().await) }.boxed()
+}
+
+fn permit(client: Client) -> BoxFuture<'static, Guard> {
+    async move {
+        let semaphore = client.semaphore("s").poll_cap(POLL);
+        semaphore.try_set_permits(1).await.unwrap();
+        guard(semaphore.acquire(1).await)
+    }
+    .boxed()
+}
+
+fn permit_with_lease(client: Client) -> BoxFuture<'static, Guard> {
+    async move {
+        let semaphore = client.expirable_semaphore("e").poll_cap(POLL);
+        semaphore.try_set_permits(1).await.unwrap();
+        guard(semaphore.acquire().await)
+    }
+    .boxed()
+}
+
+fn group(client: Client) -> BoxFuture<'static, Guard> {
+    async move {
+        guard(
+            client
+                .group_lock("g", ["a", "b"])
+                .poll_cap(POLL)
+                .acquire()
+                .await,
+        )
+    }
+    .boxed()
+}
+
+fn several(client: Client) -> BoxFuture<'static, Guard> {
+    async move {
+        let both = MultiLock::new([client.lock("y"), client.lock("z")]).unwrap();
+        guard(both.poll_cap(POLL).acquire().await)
+    }
+    .boxed()
+}
+
+fn majority(client: Client) -> BoxFuture<'static, Guard> {
+    async move {
+        let lock = RedLock::new([client.lock("x")]).unwrap();
+        let lock = lock.distrust_restarted(false);
+        guard(lock.poll_cap(POLL).acquire().await)
+    }
+    .boxed()
+}
+
+/// What was asked of this client's server so far has been run.
+async fn all_has_run(client: &Client) {
+    client.lock("nobody's").is_locked().await.unwrap();
+}
+
+/// Somebody else holds it; one of ours stands in line and is not polled any more, and another
+/// one comes behind it. Then it is free.
+async fn the_next_in_line_gets_it(cases: &[(&str, Acquire, Acquire, Acquire)]) {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    for (name, held, unpolled, next) in cases {
+        for polls in 1..=5 {
+            let held = held(theirs.clone()).await;
+            let mut unpolled = unpolled(ours.clone());
+            let polled = drop_after(polls, unpolled.as_mut()).await;
+            assert!(polled.is_none(), "{name}: it is held");
+            all_has_run(&ours).await;
+            let next = tokio::spawn(next(ours.clone()));
+            tokio::task::yield_now().await;
+            drop(held);
+            let guard = timeout(SOON, next).await;
+            let guard = guard.unwrap_or_else(|_| panic!("{name}: held up after {polls} polls"));
+            drop(guard.unwrap());
+            // It has kept its place, and goes on when it is polled again.
+            let guard = timeout(SOON, unpolled).await;
+            drop(guard.unwrap_or_else(|_| panic!("{name}: left behind after {polls} polls")));
+        }
+        place.is_clean_but_for(&["s", "e"], &[&ours, &theirs]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_goes_to_the_next_in_line() {
+    let (one, values) = (("lock", lock as Acquire), ("group", group as Acquire));
+    let cases = [one, values].map(|(name, kind)| (name, kind, kind, kind));
+    the_next_in_line_gets_it(&cases).await;
+}
+
+#[tokio::test]
+async fn several_locks_go_to_the_next_in_line() {
+    let (all, most) = (
+        ("several", several as Acquire),
+        ("most", majority as Acquire),
+    );
+    let cases = [all, most].map(|(name, kind)| (name, kind, kind, kind));
+    the_next_in_line_gets_it(&cases).await;
+}
+
+#[tokio::test]
+async fn readers_and_writers_pass_over_each_other() {
+    let polite = write_without_preference;
+    the_next_in_line_gets_it(&[
+        ("writers", write, write, write),
+        ("a scout and a reader", write, read, read),
+        ("a writer behind a reader", write, read, write),
+        ("a reader behind a writer", write, write, read),
+        ("writers without preference", read, polite, polite),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn permits_go_to_the_next_in_line() {
+    let (plain, leased) = (permit as Acquire, permit_with_lease as Acquire);
+    let cases = [("permits", plain), ("permits with leases", leased)];
+    let cases = cases.map(|(name, kind)| (name, kind, kind, kind));
+    the_next_in_line_gets_it(&cases).await;
+}
+
+/// The turn comes to it when it is not polled any more.
+#[tokio::test]
+async fn one_that_gets_the_turn_and_does_not_take_it_is_passed_over() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let held = lock(theirs.clone()).await;
+    let mut head = lock(ours.clone());
+    let mut unpolled = lock(ours.clone());
+    assert!((&mut head).now_or_never().is_none());
+    assert!((&mut unpolled).now_or_never().is_none());
+    all_has_run(&ours).await;
+    let next = tokio::spawn(lock(ours.clone()));
+    tokio::task::yield_now().await;
+    drop(head);
+    drop(held);
+    let guard = timeout(SOON, next).await;
+    drop(guard.expect("it is free").unwrap());
+    drop(unpolled);
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+/// Nobody stood behind it when it was called.
+#[tokio::test]
+async fn a_waiter_that_was_called_before_others_came_is_passed_over() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let held = lock(theirs.clone()).await;
+    let mut unpolled = lock(ours.clone());
+    assert!(drop_after(4, unpolled.as_mut()).await.is_none());
+    all_has_run(&ours).await;
+    drop(held);
+    eventually("it is free", async || {
+        !lock_of(&theirs, "x").is_locked().await.unwrap()
+    })
+    .await;
+    // Longer than it sleeps.
+    tokio::time::sleep(5 * POLL).await;
+    let guard = timeout(SOON, lock(ours.clone())).await;
+    drop(guard.expect("it is free"));
+    drop(unpolled);
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn who_only_tries_gets_a_free_lock_beside_one_that_is_not_polled() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let held = lock(theirs.clone()).await;
+    let mut unpolled = lock(ours.clone());
+    assert!(drop_after(4, unpolled.as_mut()).await.is_none());
+    all_has_run(&ours).await;
+    drop(held);
+    eventually("it is there for who tries", async || {
+        lock_of(&ours, "x").try_acquire().await.unwrap().is_some()
+    })
+    .await;
+    drop(unpolled);
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn one_of_those_who_wait_for_a_latch_keeps_no_answer_from_the_others() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    for polls in 1..=4 {
+        let opens = theirs.count_down_latch("l");
+        assert!(opens.try_set_count(1).await.unwrap());
+        let latch = ours.count_down_latch("l").poll_cap(POLL);
+        let mut unpolled = std::pin::pin!(latch.wait());
+        assert!(drop_after(polls, unpolled.as_mut()).await.is_none());
+        let next = ours.count_down_latch("l").poll_cap(HOUR);
+        let next = tokio::spawn(async move { next.wait().await });
+        tokio::task::yield_now().await;
+        opens.count_down().await.unwrap();
+        let opened = timeout(SOON, next).await;
+        opened.expect("it is open").unwrap().unwrap();
+        timeout(SOON, unpolled).await.expect("for it, too").unwrap();
+    }
+    place.is_clean_but_for(&[], &[&ours, &theirs]).await;
+}
