@@ -126,6 +126,11 @@ impl Key {
         format!("{}:writers", self.with_prefix("leasehold"))
     }
 
+    /// A key of our own: the readers that have waited for a read-write lock for long.
+    pub(crate) fn waiting_readers(&self) -> String {
+        format!("{}:readers", self.with_prefix("leasehold"))
+    }
+
     /// A key of our own: who broke the lock by force. Redisson never looks at it.
     pub(crate) fn forced_marker(&self) -> String {
         format!("{}:forced", self.with_prefix("leasehold"))

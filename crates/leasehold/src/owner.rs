@@ -33,6 +33,10 @@ use crate::lease::Joined;
 /// # }
 /// ```
 ///
+/// Each guard adds what it asked for: with a fixed lease so much from its own acquire, for
+/// which the server is asked unless the hold is good for as long already. When the guard
+/// goes, so does what it added; the others may be over at once then.
+///
 /// A clone is the same owner. Nothing of it goes over the wire: in Redis each
 /// hold has an id of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -162,6 +162,33 @@ fn the_reason_of_a_loss_can_be_waited_for() {
     assert_eq!(guard.release().unwrap_err().kind(), ErrorKind::Lost);
 }
 
+/// A thread enters again without an owner of its own making.
+#[test]
+fn a_re_entry_is_good_for_what_it_asked_for() {
+    let client = Client::embedded();
+    let lock = client.lock("x").fixed_lease(LEASE);
+    let outer = lock.acquire().unwrap();
+    let first_end = outer.valid_until();
+    while first_end > Instant::now() + LEASE / 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let asked = Instant::now();
+    let inner = lock.acquire().unwrap();
+    assert!(inner.valid_until() > asked + LEASE * 9 / 10);
+    assert_eq!(inner.hold_count(), 2);
+    inner.release().unwrap();
+    let long = client.lock("x").fixed_lease(LEASE * 100);
+    long.acquire().unwrap().release().unwrap();
+    assert!(outer.valid_until() <= first_end + LEASE / 10);
+    assert_eq!(outer.lost_within(SOON), Some(LossReason::Expired));
+    // Given back then, and not when the re-entry would have ended.
+    let lost = Instant::now();
+    while lock.is_locked().unwrap() {
+        assert!(lost.elapsed() < SOON, "it is kept for the re-entry");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn the_rest_of_the_methods_forward() {
     let client = Client::embedded();

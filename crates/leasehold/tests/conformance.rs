@@ -33,6 +33,7 @@ mod on_embedded {
     mod red;
     mod rw;
     mod rw_cancel;
+    mod rw_turns;
     mod semaphore;
     mod tokens;
     mod unpolled;
@@ -61,6 +62,7 @@ mod on_server {
     mod red;
     mod rw;
     mod rw_cancel;
+    mod rw_turns;
     mod semaphore;
     mod tokens;
     mod unpolled;

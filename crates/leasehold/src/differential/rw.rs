@@ -20,12 +20,14 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "mode", "write", "c:1:write", "2", "c:1", "1"],
         &["HSET", "KEY", "mode", "read", "name", "Ann"],
         &["SET", "KEY:writers", "text"],
+        &["SET", "KEY:readers", "text"],
     ],
 };
 
 fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
     let text = |text: &str| text.as_bytes().to_vec();
     let writers = text(&format!("{key}:writers"));
+    let readers = text(&format!("{key}:readers"));
     let (marker, channel) = (format!("{key}:forced"), text("channel"));
     let write = text(&format!("{hold}:write"));
     let timeout = match (step.name, variant) {
@@ -42,13 +44,17 @@ fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operati
         "rw.acquire_read" => {
             let within = if odd { write } else { Vec::new() };
             let polite = text(if variant < 4 { "1" } else { "0" });
-            vec![lock, timeout, writers, hold, within, lease_ms, polite]
+            let mark_ms = text(if variant % 3 == 1 { "50000" } else { "0" });
+            let waiter = hold.clone();
+            vec![
+                lock, timeout, writers, readers, hold, within, lease_ms, polite, waiter, mark_ms,
+            ]
         }
         "rw.acquire_write" => {
             let mark_ms = text(if odd { "50000" } else { "0" });
-            vec![lock, writers, write, lease_ms, hold, mark_ms]
+            vec![lock, writers, readers, write, lease_ms, hold, mark_ms]
         }
-        "rw.withdraw" => vec![writers, hold, channel],
+        "rw.withdraw" => vec![if odd { readers } else { writers }, hold, channel],
         "rw.release_read" => vec![lock, timeout, hold, channel],
         "rw.release_write" => vec![lock, write, channel],
         "rw.renew_read" => vec![lock, timeout, hold, lease_ms, most_ms],

@@ -181,9 +181,10 @@ impl RwLock {
     ///
     /// It works among the clients of this library. The writer leaves a mark that ends 5 s
     /// after its last ask, so one whose process was killed keeps readers out no longer.
-    /// Readers inside a write hold of their owner and re-entries don't wait for it. Off,
-    /// readers come and go as Redisson's do, and a writer may wait for as long as they
-    /// overlap.
+    /// Readers inside a write hold of their owner and re-entries don't wait for it. One write
+    /// after the other passes a reader for about a second; then it leaves a mark of its own
+    /// while somebody writes, and goes before the next writer. Off, readers come and go as
+    /// Redisson's do, and a writer may wait for as long as they overlap.
     #[must_use]
     pub fn prefer_writers(self, preferred: bool) -> Self {
         self.change(|common| common.prefer_writers = preferred)

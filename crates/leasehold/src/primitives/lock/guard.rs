@@ -172,7 +172,9 @@ impl LockGuard {
 
     /// Until when the lock is held for sure: the instant before the last confirmed
     /// request was sent, plus the lease, less the drift. Renewal moves it on, up to the
-    /// end of the [maximum hold time](crate::Lock::max_hold).
+    /// end of the [maximum hold time](crate::Lock::max_hold). The guards of an
+    /// [`Owner`](crate::Owner) have it in common: when one that asked for more goes, it goes
+    /// back to what the others asked for.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         match &self.body {

@@ -4,15 +4,18 @@
 --           `uuid:n:write`
 -- timeout   this hold's own key, whose expiry is the end of its lease
 -- writers   sorted set: our waiting writers, each with the time its mark ends
+-- readers   sorted set: our readers that have waited for long, in the same way
 -- hold      this hold's field
 -- within    the field of the write hold that its owner has, or nothing
 -- lease_ms  how long it lasts without renewal
--- polite    1: it stays out while one of our writers waits
+-- polite    1: it stays out while one of our writers waits, unless it has a mark
+-- waiter    who waits, in `readers`
+-- mark_ms   how long its mark keeps our writers out; 0 for no mark
 -- Returns   nil  granted; a request that comes a second time changes nothing
 --           n    kept out for n ms more; -1 without expiry
 --           text WRONGKIND: not a read-write lock
 
-local function acquire_read(lock, timeout, writers, hold, within, lease_ms, polite)
+local function acquire_read(lock, timeout, writers, readers, hold, within, lease_ms, polite, waiter, mark_ms)
   local mode = redis.call('HGET', lock, 'mode')
   local other = foreign(lock, mode)
   if other then
@@ -24,17 +27,17 @@ local function acquire_read(lock, timeout, writers, hold, within, lease_ms, poli
   end
   if mode == 'write' then
     if within == '' or redis.call('HEXISTS', lock, within) == 0 then
+      mark(readers, waiter, mark_ms)
       return redis.call('PTTL', lock)
     end
+  elseif mark_ms ~= '0' and redis.pcall('ZREM', readers, waiter) == 1 then
+    -- Somebody wrote while it waited: its turn comes before the next writer's.
   elseif polite == '1' then
-    -- Only a courtesy: whatever else stands there keeps nobody out.
-    local last = redis.pcall('ZREVRANGE', writers, 0, 0, 'WITHSCORES')
-    if not last.err and last[2] then
-      local time = redis.call('TIME')
-      local rest = tonumber(last[2]) - (time[1] * 1000 + math.floor(time[2] / 1000))
-      if rest > 0 then
-        return rest
-      end
+    local rest = marked_for(writers)
+    if rest > 0 then
+      -- Beside readers it waits for one writer at least, who would never come else.
+      if not mode then mark(readers, waiter, mark_ms) end
+      return rest
     end
   end
   -- Its own key first: the hold would be none without it.

@@ -4,6 +4,8 @@
 -- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
 --           `uuid:n:write`
 -- writers   sorted set: our waiting writers, each with the time its mark ends
+-- readers   sorted set: our readers that have waited for long, in the same way; their
+--           turn comes first
 -- hold      this hold's field
 -- lease_ms  how long it lasts without renewal
 -- waiter    who waits, in `writers`
@@ -12,13 +14,26 @@
 --           n    held by others for n ms more; -1 without expiry
 --           text WRONGKIND: not a read-write lock
 
-local function acquire_write(lock, writers, hold, lease_ms, waiter, mark_ms)
+local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mark_ms)
   local mode = redis.call('HGET', lock, 'mode')
   local other = foreign(lock, mode)
   if other then
     return other
   end
-  if not mode then
+  local wait = redis.call('PTTL', lock)
+  if mode == 'read' and wait > 0 and redis.call('HLEN', lock) > 64 then
+    -- Of so many the lock may have the expiry of one that has gone (`release_read`), while
+    -- those that remain are dead.
+    wait = longest_of_some(lock)
+    if wait == 0 then
+      mode = not settle(lock) and mode
+      wait = redis.call('PTTL', lock)
+    end
+  end
+  local turn = mode and 0 or marked_for(readers)
+  if turn > 0 then
+    wait = turn
+  elseif not mode then
     redis.call('HSET', lock, 'mode', 'write', hold, '1')
     local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
     if type(expiry) == 'table' then
@@ -34,17 +49,6 @@ local function acquire_write(lock, writers, hold, lease_ms, waiter, mark_ms)
     -- The first one set the lease, and it may have been made longer since.
     return false
   end
-  if mark_ms ~= '0' then
-    -- Only a courtesy: it fails when the server is out of memory.
-    local time = redis.call('TIME')
-    local now = time[1] * 1000 + math.floor(time[2] / 1000)
-    -- Those of killed writers go, or the living would keep theirs alive.
-    redis.pcall('ZREMRANGEBYSCORE', writers, '-inf', now)
-    local noted = redis.pcall('ZADD', writers, now + mark_ms, waiter)
-    if type(noted) == 'number' then
-      local expiry = redis.pcall('PEXPIRE', writers, mark_ms)
-      if type(expiry) == 'table' then redis.pcall('DEL', writers) end
-    end
-  end
-  return redis.call('PTTL', lock)
+  mark(writers, waiter, mark_ms)
+  return wait
 end

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::lock::kind::{Acquire, Made};
 use super::super::lock::{Lock, LockGuard};
-use super::holds::{ReadHold, WriteAsk};
+use super::holds::{ReadAsk, ReadHold, WriteAsk};
 use super::kind::{Common, Read, Write};
 use crate::backend::step::{Outcome, Value};
 use crate::cleanup::Undo;
@@ -237,7 +237,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let id = written
         .spare_id()
         .unwrap_or_else(|| context.fresh_wire_id());
-    let read = ReadHold::new(key.clone(), key.rw_channel().into(), id, None, false);
+    let read = ReadHold::new(key.clone(), key.rw_channel().into(), id, ReadAsk::default());
     let operation = read.downgrade(written.wire_id(), terms.lease);
     let (clock, margin) = (context.clock, context.margin);
     let hold = Hold::new(

@@ -21,26 +21,27 @@ pub(super) struct ReadHold {
     channel: Arc<str>,
     /// `uuid:n`.
     id: String,
+    ask: ReadAsk,
+}
+
+/// How a read hold is asked for.
+#[derive(Debug, Default)]
+pub(super) struct ReadAsk {
     /// The field of the write hold that its owner has.
-    within: Option<String>,
+    pub(super) within: Option<String>,
     /// Whether it stays out while one of our writers waits.
-    polite: bool,
+    pub(super) polite: bool,
+    /// With a mark, if it has waited for long.
+    pub(super) waiter: Option<Arc<Waiter>>,
 }
 
 impl ReadHold {
-    pub(super) fn new(
-        key: Key,
-        channel: Arc<str>,
-        id: String,
-        within: Option<String>,
-        polite: bool,
-    ) -> Self {
+    pub(super) fn new(key: Key, channel: Arc<str>, id: String, ask: ReadAsk) -> Self {
         Self {
             key,
             channel,
             id,
-            within,
-            polite,
+            ask,
         }
     }
 
@@ -72,14 +73,23 @@ impl ReadHold {
 
 impl HoldSteps for ReadHold {
     fn acquire(&self, lease: Duration) -> Operation {
+        let ReadAsk {
+            within,
+            polite,
+            waiter,
+        } = &self.ask;
+        let (waiter, mark) = waiter.as_ref().map_or(("", Duration::ZERO), Waiter::mark);
         let parts = vec![
             self.lock(),
             self.timeout(),
             self.key.waiting_writers().into_bytes(),
+            self.key.waiting_readers().into_bytes(),
             self.hold(),
-            self.within.clone().unwrap_or_default().into_bytes(),
+            within.clone().unwrap_or_default().into_bytes(),
             ms(lease),
-            u8::from(self.polite).to_string().into_bytes(),
+            u8::from(*polite).to_string().into_bytes(),
+            waiter.into(),
+            ms(mark),
         ];
         Operation::new(&steps::ACQUIRE_READ, parts)
     }
@@ -151,7 +161,7 @@ pub(super) enum WriteAsk {
     Upgrade { read: Arc<str> },
 }
 
-/// A writer that waits, and the mark that it may have left.
+/// One who waits, and the mark that it may have left.
 #[derive(Debug)]
 pub(super) struct Waiter {
     id: String,
@@ -166,6 +176,12 @@ impl Waiter {
             mark,
             marked: AtomicBool::new(false),
         })
+    }
+
+    /// It asks for a mark: the id and the time.
+    fn mark(self: &Arc<Self>) -> (&str, Duration) {
+        self.marked.store(true, Ordering::Relaxed);
+        (&self.id, self.mark)
     }
 
     /// The id under which it may have left a mark.
@@ -208,14 +224,12 @@ impl HoldSteps for WriteHold {
                 return Operation::new(&steps::UPGRADE, parts);
             }
             WriteAsk::Once => ("", Duration::ZERO),
-            WriteAsk::Waiting(waiter) => {
-                waiter.marked.store(true, Ordering::Relaxed);
-                (&*waiter.id, waiter.mark)
-            }
+            WriteAsk::Waiting(waiter) => waiter.mark(),
         };
         let parts = vec![
             self.lock(),
             self.key.waiting_writers().into_bytes(),
+            self.key.waiting_readers().into_bytes(),
             self.hold(),
             ms(lease),
             waiter.into(),
@@ -288,13 +302,10 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
     }
 }
 
-/// Takes back the mark of a writer that waits no more.
-pub(super) fn withdraw(key: &Key, waiter: &str, channel: &str) -> Operation {
-    let writers = key.waiting_writers().into_bytes();
-    Operation::new(
-        &steps::WITHDRAW,
-        vec![writers, waiter.into(), channel.into()],
-    )
+/// Takes back the mark of one who waits no more.
+pub(super) fn withdraw(marks: &str, waiter: &str, channel: &str) -> Operation {
+    let parts = vec![marks.into(), waiter.into(), channel.into()];
+    Operation::new(&steps::WITHDRAW, parts)
 }
 
 pub(super) fn inspect(key: &Key, side: Side) -> Operation {

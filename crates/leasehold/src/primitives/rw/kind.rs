@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::super::lock::kind::{Acquire, Named};
 use super::super::lock::{Kind, Lock, LockGuard, ask};
 use super::guard::{ReadGuard, WriteGuard};
-use super::holds::{self, ReadHold, Waiter, WriteAsk, WriteHold};
+use super::holds::{self, ReadAsk, ReadHold, Waiter, WriteAsk, WriteHold};
 use crate::backend::step::Operation;
+use crate::clock::Moment;
 use crate::config::Terms;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,10 +19,12 @@ use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
 use crate::wait::turns::Line;
 
-/// How long the mark of a waiting writer keeps our new readers out, and how often it
-/// renews it at least.
+/// How long the mark of one who waits keeps others out, and how often it is renewed at
+/// least.
 pub(super) const MARK: Duration = Duration::from_secs(5);
 const MARK_EVERY: Duration = Duration::from_secs(2);
+/// How long a reader lets one writer after the other go first.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which side of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +83,8 @@ pub struct Read {
     pub(super) common: Common,
     /// The write hold that its owner has.
     within: Option<Arc<Hold>>,
+    /// When it has waited for long enough, and the mark it leaves then.
+    patience: Option<(Moment, Arc<Waiter>)>,
 }
 
 impl Read {
@@ -87,6 +92,7 @@ impl Read {
         Self {
             common,
             within: None,
+            patience: None,
         }
     }
 }
@@ -99,15 +105,21 @@ impl Acquire for Read {
     const ROLE: Role = Role::Reader;
 
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
-        let key = lock.key()?;
-        let Some(write) = held(lock.context(), key, lock.owner(), Role::Writer) else {
+        let (key, context) = (lock.key()?, lock.context());
+        let mut kind = lock.kind().clone();
+        if let Some(write) = held(context, key, lock.owner(), Role::Writer) {
+            kind.within = Some(Arc::clone(write.hold()));
+            return ask::acquire_by(&lock.with_kind(kind), deadline).await;
+        }
+        if matches!(deadline, Deadline::Now) || !kind.common.prefer_writers {
             return ask::acquire_by(lock, deadline).await;
-        };
-        let kind = Self {
-            common: lock.kind().common,
-            within: Some(Arc::clone(write.hold())),
-        };
-        ask::acquire_by(&lock.with_kind(kind), deadline).await
+        }
+        let mark = Mark::new(lock, key.waiting_readers());
+        let overdue_at = context.clock.now() + PATIENCE;
+        kind.patience = Some((overdue_at, Arc::clone(&mark.waiter)));
+        let mut waiting = lock.with_kind(kind);
+        waiting.ask_at_least_every(PATIENCE);
+        mark.until_served(ask::acquire_by(&waiting, deadline)).await
     }
 }
 
@@ -122,15 +134,14 @@ impl Named for Read {
         // The first read hold has the number of the write hold, as a thread of Redisson
         // has one for both. No later one has: an id belongs to one hold.
         let id = within.and_then(|write| write.spare_id()).unwrap_or(id);
-        let within = within.map(|write| write.wire_id().to_owned());
-        let polite = kind.common.prefer_writers;
-        Box::new(ReadHold::new(
-            key.clone(),
-            lock.channel(),
-            id,
-            within,
-            polite,
-        ))
+        let now = lock.context().clock.now();
+        let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
+        let ask = ReadAsk {
+            within: within.map(|write| write.wire_id().to_owned()),
+            polite: kind.common.prefer_writers,
+            waiter: overdue.map(|(_, waiter)| Arc::clone(waiter)),
+        };
+        Box::new(ReadHold::new(key.clone(), lock.channel(), id, ask))
     }
 
     fn inspect(&self, key: &Key) -> Operation {
@@ -192,21 +203,13 @@ impl Acquire for Write {
         if !kind.common.prefer_writers {
             return ask::acquire_by(lock, deadline).await;
         }
-        let mark = Mark {
-            lock,
-            key,
-            waiter: Waiter::new(context.fresh_wire_id(), MARK),
-        };
+        let mark = Mark::new(lock, key.waiting_writers());
         let mut waiting = lock.with_kind(Self {
             common: kind.common,
             ask: WriteAsk::Waiting(Arc::clone(&mark.waiter)),
         });
         waiting.ask_at_least_every(MARK_EVERY);
-        let guard = ask::acquire_by(&waiting, deadline).await?;
-        if guard.is_some() {
-            mark.waiter.served();
-        }
-        Ok(guard)
+        mark.until_served(ask::acquire_by(&waiting, deadline)).await
     }
 }
 
@@ -241,18 +244,41 @@ impl Named for Write {
     }
 }
 
-/// The mark that a waiting writer may have left; taken back when the wait ends without
-/// a grant, however it ends.
-struct Mark<'a> {
-    lock: &'a Lock<Write>,
-    key: &'a Key,
+/// The mark that one who waits may have left; taken back when the wait ends without a
+/// grant, however it ends.
+struct Mark<'a, K: Named> {
+    lock: &'a Lock<K>,
+    /// The key of the marks it stands among.
+    marks: String,
     waiter: Arc<Waiter>,
 }
 
-impl Drop for Mark<'_> {
+impl<'a, K: Named> Mark<'a, K> {
+    fn new(lock: &'a Lock<K>, marks: String) -> Self {
+        let waiter = Waiter::new(lock.context().fresh_wire_id(), MARK);
+        Self {
+            lock,
+            marks,
+            waiter,
+        }
+    }
+
+    async fn until_served(
+        self,
+        wait: impl Future<Output = Result<Option<LockGuard>>>,
+    ) -> Result<Option<LockGuard>> {
+        let guard = wait.await?;
+        if guard.is_some() {
+            self.waiter.served();
+        }
+        Ok(guard)
+    }
+}
+
+impl<K: Named> Drop for Mark<'_, K> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter.marked() {
-            let withdraw = holds::withdraw(self.key, waiter, &self.lock.channel());
+            let withdraw = holds::withdraw(&self.marks, waiter, &self.lock.channel());
             self.lock.context().cleanup.send(withdraw);
         }
     }

@@ -12,25 +12,44 @@ macro_rules! lua {
 
 pub(crate) static ACQUIRE_READ: Step = Step {
     name: "rw.acquire_read",
-    lua: lua!("shape.lua", "acquire_read.lua"),
-    keys: 3,
-    args: 4,
+    lua: lua!("shape.lua", "marks.lua", "acquire_read.lua"),
+    keys: 4,
+    args: 6,
     grants: true,
     twin: |keyspace, parts| {
-        let [lock, timeout, writers, hold, within, lease_ms, polite] = parts else {
+        let [
+            lock,
+            timeout,
+            writers,
+            readers,
+            hold,
+            within,
+            lease_ms,
+            polite,
+            waiter,
+            mark_ms,
+        ] = parts
+        else {
             return Err(arity());
         };
+        let mark_ms = number(mark_ms)?;
         let mode = mode(keyspace, lock)?;
         if mode.is_some() && keyspace.hexists(lock, hold)? && keyspace.exists(timeout) {
             return Ok(Value::Nil);
         }
         if mode == Some(Mode::Write) {
             if within.is_empty() || !keyspace.hexists(lock, within)? {
+                mark(keyspace, readers, waiter, mark_ms);
                 return Ok(Value::Int(keyspace.pttl(lock)));
             }
+        } else if mark_ms > 0 && keyspace.zrem(readers, waiter).unwrap_or(false) {
+            // Its turn comes before the next writer's.
         } else if polite == b"1"
             && let Some(rest @ 1..) = marked_for(keyspace, writers)
         {
+            if mode.is_none() {
+                mark(keyspace, readers, waiter, mark_ms);
+            }
             return Ok(Value::Int(rest));
         }
         let lease_ms = number(lease_ms)?;
@@ -47,20 +66,39 @@ pub(crate) static ACQUIRE_READ: Step = Step {
 
 pub(crate) static ACQUIRE_WRITE: Step = Step {
     name: "rw.acquire_write",
-    lua: lua!("shape.lua", "acquire_write.lua"),
-    keys: 2,
+    lua: lua!(
+        "shape.lua",
+        "left.lua",
+        "settle.lua",
+        "longest_of_some.lua",
+        "marks.lua",
+        "acquire_write.lua"
+    ),
+    keys: 3,
     args: 4,
     grants: true,
     twin: |keyspace, parts| {
-        let [lock, writers, hold, lease_ms, waiter, mark_ms] = parts else {
+        let [lock, writers, readers, hold, lease_ms, waiter, mark_ms] = parts else {
             return Err(arity());
         };
-        let marks = mark_ms != b"0";
-        if mode(keyspace, lock)?.is_none() {
+        let mark_ms = number(mark_ms)?;
+        let mut mode = mode(keyspace, lock)?;
+        let mut wait = keyspace.pttl(lock);
+        if mode == Some(Mode::Read) && wait > 0 && keyspace.hlen(lock)? > 64 {
+            wait = longest_of_some(keyspace, lock)?;
+            if wait == 0 {
+                mode = mode.filter(|_| matches!(settle(keyspace, lock), Ok(false)));
+                wait = keyspace.pttl(lock);
+            }
+        }
+        let turn = marked_for(keyspace, readers).unwrap_or(0);
+        if mode.is_none() && turn > 0 {
+            wait = turn;
+        } else if mode.is_none() {
             keyspace.hset(lock, b"mode", b"write")?;
             keyspace.hset(lock, hold, b"1")?;
             keyspace.pexpire(lock, number(lease_ms)?);
-            if marks {
+            if mark_ms > 0 {
                 // Of another type: only a courtesy.
                 let _ = keyspace.zrem(writers, waiter);
             }
@@ -69,10 +107,8 @@ pub(crate) static ACQUIRE_WRITE: Step = Step {
         if keyspace.hexists(lock, hold)? {
             return Ok(Value::Nil);
         }
-        if marks {
-            let _ = mark(keyspace, writers, waiter, number(mark_ms)?);
-        }
-        Ok(Value::Int(keyspace.pttl(lock)))
+        mark(keyspace, writers, waiter, mark_ms);
+        Ok(Value::Int(wait))
     },
 };
 
@@ -83,11 +119,11 @@ pub(crate) static WITHDRAW: Step = Step {
     args: 2,
     grants: false,
     twin: |keyspace, parts| {
-        let [writers, waiter, channel] = parts else {
+        let [marks, waiter, channel] = parts else {
             return Err(arity());
         };
-        let gone = keyspace.zrem(writers, waiter)?;
-        if gone && !keyspace.exists(writers) {
+        let gone = keyspace.zrem(marks, waiter)?;
+        if gone && !keyspace.exists(marks) {
             wake_all(keyspace, channel);
         }
         Ok(Value::Int(gone.into()))
@@ -96,7 +132,12 @@ pub(crate) static WITHDRAW: Step = Step {
 
 pub(crate) static RELEASE_READ: Step = Step {
     name: "rw.release_read",
-    lua: lua!("left.lua", "settle.lua", "anyone.lua", "release_read.lua"),
+    lua: lua!(
+        "left.lua",
+        "settle.lua",
+        "longest_of_some.lua",
+        "release_read.lua"
+    ),
     keys: 2,
     args: 2,
     grants: false,
@@ -111,8 +152,9 @@ pub(crate) static RELEASE_READ: Step = Step {
         }
         let writes = keyspace.hget(lock, b"mode")?.as_deref() == Some(b"write");
         let fields = keyspace.hlen(lock)?;
-        let put_off =
-            fields > 64 && !has_its_turn(keyspace, hold, fields) && anyone(keyspace, lock)?;
+        let put_off = fields > 64
+            && !has_its_turn(keyspace, hold, fields)
+            && longest_of_some(keyspace, lock)? > 0;
         if fields == 1 || !(writes || put_off) {
             let is_free = settle(keyspace, lock)?;
             if is_free {
@@ -488,36 +530,37 @@ fn has_its_turn(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     turn % fields as u64 <= 63
 }
 
-/// `anyone.lua`.
-fn anyone(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
-    let some = keyspace.hgetall(lock)?.into_iter().take(64);
-    let counted = some.filter_map(|(field, value)| Some((hold_count(&field, &value)?, field)));
-    let counted: Vec<_> = counted.collect();
-    let mut left = counted
-        .into_iter()
-        .map(|(count, field)| left(keyspace, lock, &field, count));
-    Ok(left.any(|left| left > 0))
+/// `longest_of_some.lua`, of all: here it costs little.
+fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal> {
+    let holds = read_holds(keyspace, lock)?;
+    Ok(holds
+        .iter()
+        .map(|(_, left)| *left)
+        .max()
+        .unwrap_or(0)
+        .max(0))
 }
 
-/// Notes that a writer waits.
-fn mark(
-    keyspace: &mut Keyspace,
-    writers: &[u8],
-    waiter: &[u8],
-    mark_ms: u64,
-) -> Result<(), Refusal> {
-    let now = whole(keyspace.now_ms());
-    for dead in keyspace.zrange_by_score(writers, now, usize::MAX)? {
-        keyspace.zrem(writers, &dead)?;
+/// Notes that somebody waits: `marks.lua`. Of another type: only a courtesy.
+fn mark(keyspace: &mut Keyspace, marks: &[u8], waiter: &[u8], mark_ms: u64) {
+    if mark_ms == 0 {
+        return;
     }
-    keyspace.zadd(writers, waiter, now + whole(mark_ms))?;
-    keyspace.pexpire(writers, mark_ms);
-    Ok(())
+    let now = whole(keyspace.now_ms());
+    let Ok(dead) = keyspace.zrange_by_score(marks, now, usize::MAX) else {
+        return;
+    };
+    for dead in dead {
+        let _ = keyspace.zrem(marks, &dead);
+    }
+    if keyspace.zadd(marks, waiter, now + whole(mark_ms)).is_ok() {
+        keyspace.pexpire(marks, mark_ms);
+    }
 }
 
-/// How long our waiting writers keep readers out.
-fn marked_for(keyspace: &mut Keyspace, writers: &[u8]) -> Option<i64> {
-    let marks = keyspace.zrange(writers).ok()?;
+/// For how long the marks there keep others out: `marks.lua`.
+fn marked_for(keyspace: &mut Keyspace, marks: &[u8]) -> Option<i64> {
+    let marks = keyspace.zrange(marks).ok()?;
     let (_, until) = marks.last()?;
     Some(until - whole(keyspace.now_ms()))
 }

@@ -1,0 +1,141 @@
+//! The read-write lock: whose turn it is, and that the dead take nobody's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+
+use super::{LEASE, place};
+use crate::support::{HOUR, eventually};
+
+/// No more than a mark of one that is gone would cost.
+const LIMIT: Duration = Duration::from_secs(4);
+
+#[tokio::test]
+async fn dead_readers_keep_a_writer_out_for_their_own_leases_and_no_longer() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let lock = ours.rw_lock("x");
+    // Beside so many, few releases go through all of them.
+    for many in [65, 700, 900, 1100] {
+        let long = lock.clone().fixed_lease(HOUR).read().await.unwrap();
+        let short = lock.clone().fixed_lease(LEASE);
+        for dead in join_all((0..many).map(|_| short.read())).await {
+            dead.unwrap().forget();
+        }
+        long.release().await.unwrap();
+        // It is woken by nobody, and asks again when it was told to.
+        let patient = theirs.rw_lock("x").prefer_writers(false).poll_cap(HOUR);
+        let writing = patient.try_write_for(LEASE * 20).await.unwrap();
+        let writing = writing.expect("free when the last of them is over");
+        writing.release().await.unwrap();
+    }
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_stream_of_writers_does_not_starve_readers() {
+    let place = place();
+    let clients = [place.client().await, place.client().await];
+    let (done, writes) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let mut writers = JoinSet::new();
+    for n in 0..6 {
+        let lock = clients[n % 2].rw_lock("x");
+        let (done, writes) = (Arc::clone(&done), Arc::clone(&writes));
+        writers.spawn(async move {
+            while !done.load(Ordering::SeqCst) {
+                let guard = lock.write().await.unwrap();
+                let writes: &AtomicUsize = &writes;
+                writes.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    let theirs = place.client().await;
+    // Of a process of its own, and of one that writes.
+    for client in [&theirs, &clients[0]] {
+        let lock = client.rw_lock("x");
+        let read = lock.try_read_for(Duration::from_secs(20)).await.unwrap();
+        let before = writes.load(Ordering::SeqCst);
+        read.expect("its turn comes").release().await.unwrap();
+        eventually("writers have theirs again", async || {
+            writes.load(Ordering::SeqCst) > before
+        })
+        .await;
+    }
+    done.store(true, Ordering::SeqCst);
+    while let Some(writer) = writers.join_next().await {
+        writer.unwrap();
+    }
+    place.is_clean(&[&clients[0], &clients[1], &theirs]).await;
+}
+
+#[tokio::test]
+async fn readers_that_were_passed_over_go_before_the_next_writer() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let third = place.client().await;
+    let writing = ours.rw_lock("x").write().await.unwrap();
+    let mut readers = JoinSet::new();
+    for client in [&theirs, &third] {
+        let lock = client.rw_lock("x");
+        readers.spawn(async move { lock.read().await.unwrap() });
+    }
+    eventually("both wait", async || {
+        theirs.activity().channels == 1 && third.activity().channels == 1
+    })
+    .await;
+    let lock = ours.rw_lock("x");
+    let next = tokio::spawn(async move { lock.write().await.unwrap() });
+    // Long enough to have lost their patience, and to have asked since.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    writing.release().await.unwrap();
+    let first = readers.join_next().await.unwrap().unwrap();
+    let second = readers.join_next().await.unwrap().unwrap();
+    assert!(!next.is_finished());
+    first.release().await.unwrap();
+    second.release().await.unwrap();
+    let next = tokio::time::timeout(LIMIT, next).await;
+    next.expect("woken").unwrap().release().await.unwrap();
+    place.is_clean(&[&ours, &theirs, &third]).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_waits_for_long_beside_readers_does_not_pass_the_writer() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let reading = ours.rw_lock("x").read().await.unwrap();
+    let lock = theirs.rw_lock("x");
+    let writer = tokio::spawn(async move { lock.write().await.unwrap() });
+    let lock = ours.rw_lock("x");
+    eventually("readers stay out", async || {
+        lock.try_read().await.unwrap().is_none()
+    })
+    .await;
+    // Nobody has written meanwhile.
+    let late = lock.try_read_for(Duration::from_millis(3500)).await;
+    assert!(late.unwrap().is_none());
+    reading.release().await.unwrap();
+    writer.await.unwrap().release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_gives_up_lets_writers_in_at_once() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let writing = ours.rw_lock("x").write().await.unwrap();
+    let lock = theirs.rw_lock("x");
+    let late = lock.try_read_for(Duration::from_millis(2500)).await;
+    assert!(late.unwrap().is_none());
+    writing.release().await.unwrap();
+    // Its mark is taken back in the background.
+    theirs.close().await;
+    let lock = ours.rw_lock("x");
+    let writing = lock.try_write().await.unwrap().expect("nobody waits");
+    writing.release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}

@@ -1,0 +1,199 @@
+//! Names that were used once leave nothing with the client, counted in bytes. A binary of
+//! its own: the allocator counts for all of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+#![cfg(feature = "redis")]
+
+use std::alloc::System;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold::{Activity, Client, MultiLock};
+use leasehold_testkit::RedisServer;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// No two tests at a time: each would count the other's.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// So many names are used before what is kept is counted, and so many then.
+const BEFORE: usize = 4096;
+const NAMES: usize = 20_000;
+/// So many at the same time.
+const AT_ONCE: usize = 200;
+/// One that kept as little as a number for each name would keep more.
+const MOST: usize = NAMES * 8;
+const SHORT: Duration = Duration::from_millis(20);
+
+struct Place {
+    /// Ends last.
+    server: RedisServer,
+    client: Client,
+    rival: Client,
+}
+
+async fn new_place() -> Place {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let rival = Client::connect(&server.url()).await.unwrap();
+    Place {
+        server,
+        client,
+        rival,
+    }
+}
+
+impl Place {
+    async fn settled(&self) {
+        for client in [&self.client, &self.rival] {
+            while client.activity() != Activity::default() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        // What the server sends back, and what the tasks of the connection drop.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    /// Uses many names, so many at once, and says how many bytes more are in use.
+    async fn kept(&self, use_name: impl AsyncFn(&Place, String)) -> usize {
+        let mut region = None;
+        for (part, names) in [("a", BEFORE), ("b", NAMES)] {
+            self.settled().await;
+            region = Some(Region::new(COUNTED));
+            for first in (0..names).step_by(AT_ONCE) {
+                let names = (first..first + AT_ONCE).map(|n| format!("{part}:{n}"));
+                join_all(names.map(|name| use_name(self, name))).await;
+            }
+        }
+        self.settled().await;
+        let change = region.unwrap().change();
+        change
+            .bytes_allocated
+            .saturating_sub(change.bytes_deallocated)
+    }
+}
+
+macro_rules! leaves_nothing {
+    ($($name:ident: $use_name:expr;)+) => {
+        /// One after the other: what each of them keeps is counted by itself.
+        #[tokio::test]
+        async fn names_that_are_used_no_more_take_no_memory() {
+            let _alone = ALONE.lock().await;
+            let mut too_much = Vec::new();
+            $(
+                let place = new_place().await;
+                let kept = place.kept($use_name).await;
+                println!("{}: {kept} bytes", stringify!($name));
+                if kept > MOST {
+                    too_much.push(format!("{} keeps {kept} bytes", stringify!($name)));
+                }
+                drop(place);
+            )+
+            assert!(too_much.is_empty(), "{too_much:?}");
+        }
+    };
+}
+
+leaves_nothing! {
+    lock: async |place: &Place, name: String| {
+        place.client.lock(&name).acquire().await.unwrap().release().await.unwrap();
+    };
+    dropped: async |place: &Place, name: String| {
+        drop(place.client.lock(&name).acquire().await.unwrap());
+    };
+    owned: async |place: &Place, name: String| {
+        let lock = place.client.lock(&name).owned_by(&place.client.owner());
+        let guard = lock.acquire().await.unwrap();
+        lock.acquire().await.unwrap().release().await.unwrap();
+        guard.release().await.unwrap();
+    };
+    fair: async |place: &Place, name: String| {
+        place.client.fair_lock(&name).acquire().await.unwrap().release().await.unwrap();
+    };
+    fenced: async |place: &Place, name: String| {
+        place.client.fenced_lock(&name).acquire().await.unwrap().release().await.unwrap();
+    };
+    group: async |place: &Place, name: String| {
+        let lock = place.client.group_lock(&name, ["a", "b"]);
+        lock.acquire().await.unwrap().release().await.unwrap();
+    };
+    rw: async |place: &Place, name: String| {
+        let lock = place.client.rw_lock(&name);
+        lock.read().await.unwrap().release().await.unwrap();
+        lock.write().await.unwrap().release().await.unwrap();
+    };
+    multi: async |place: &Place, name: String| {
+        let lock = |side| place.client.lock(&format!("{name}:{side}"));
+        let both = MultiLock::new([lock(1), lock(2)]).unwrap();
+        both.acquire().await.unwrap().release().await.unwrap();
+    };
+    waited: async |place: &Place, name: String| {
+        let guard = place.rival.lock(&name).acquire().await.unwrap();
+        let waited = place.client.lock(&name).try_acquire_for(SHORT).await;
+        assert!(waited.unwrap().is_none());
+        guard.release().await.unwrap();
+    };
+    semaphore: async |place: &Place, name: String| {
+        let semaphore = place.client.semaphore(&name);
+        semaphore.try_set_permits(1).await.unwrap();
+        semaphore.acquire(1).await.unwrap().release().await.unwrap();
+    };
+    semaphore_waited: async |place: &Place, name: String| {
+        let semaphore = place.client.semaphore(&name);
+        semaphore.try_set_permits(1).await.unwrap();
+        let permit = semaphore.acquire(1).await.unwrap();
+        assert!(semaphore.try_acquire_for(1, SHORT).await.unwrap().is_none());
+        permit.release().await.unwrap();
+    };
+    expirable: async |place: &Place, name: String| {
+        let semaphore = place.client.expirable_semaphore(&name);
+        semaphore.try_set_permits(1).await.unwrap();
+        semaphore.acquire().await.unwrap().release().await.unwrap();
+    };
+    latch: async |place: &Place, name: String| {
+        let latch = place.client.count_down_latch(&name);
+        latch.try_set_count(1).await.unwrap();
+        latch.count_down().await.unwrap();
+        latch.wait().await.unwrap();
+    };
+}
+
+/// A burst of names that are all there at once leaves no room behind that only a burst
+/// needs.
+#[tokio::test]
+async fn a_burst_of_names_leaves_no_room_behind() {
+    let _alone = ALONE.lock().await;
+    let place = new_place().await;
+    let owner = place.client.owner();
+    let burst = async |prefix: &str, names: usize| {
+        let all = (0..names).map(async |n| {
+            let lock = place.client.lock(&format!("{prefix}:{n}"));
+            let guard = lock.owned_by(&owner).acquire().await.unwrap();
+            let waits = place.rival.lock(guard.name());
+            let wait = Duration::from_secs(1);
+            assert!(waits.try_acquire_for(wait).await.unwrap().is_none());
+            guard
+        });
+        for guard in join_all(all).await {
+            guard.release().await.unwrap();
+        }
+    };
+    burst("few", 100).await;
+    place.settled().await;
+    let region = Region::new(COUNTED);
+    burst("many", NAMES).await;
+    place.settled().await;
+    let change = region.change();
+    let kept = change
+        .bytes_allocated
+        .saturating_sub(change.bytes_deallocated);
+    println!("burst: {kept} bytes");
+    assert!(kept <= MOST, "{kept} bytes are kept");
+    drop(place.server);
+}
