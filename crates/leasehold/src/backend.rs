@@ -160,7 +160,10 @@ impl Future for Reply {
         match &mut *self {
             Self::Ready(reply) => Poll::Ready(reply.take().expect("a reply is polled once")),
             Self::Sent(receiver) => Pin::new(receiver).poll(context).map(|reply| {
-                reply.unwrap_or_else(|_| Err(Failure::runtime_stopped(memory::ADDRESS)))
+                reply.unwrap_or_else(|_| {
+                    let outcome = Outcome::MayHaveRun;
+                    Err(Failure::runtime_ended(outcome, memory::ADDRESS))
+                })
             }),
             #[cfg(feature = "redis")]
             Self::Queued(queued) => Pin::new(queued).poll(context),

@@ -28,9 +28,24 @@ use crate::primitives::semaphore::Semaphore;
 /// A connection to a server, or to an embedded keyspace. Cheap to clone; clones
 /// share the connection, the watchdog and the identity.
 ///
-/// Its tasks run on the tokio runtime it was made in. If that runtime is blocked or
-/// stops, leases are not renewed, and guards say so at their
-/// [`valid_until`](crate::LockGuard::valid_until).
+/// Its tasks run on the tokio runtime it was made in. If that runtime is blocked, leases are
+/// not renewed, and guards say so at their [`valid_until`](crate::LockGuard::valid_until).
+/// When it has ended, every call that needs it fails at once with [`ErrorKind::Misuse`].
+///
+/// # When the program ends
+///
+/// End it with [`close`](Self::close)`().await`: that waits until everything that was dropped
+/// is given back. Without it, as when `main` returns early with `?`, what guards, waits and
+/// tasks leave to give back is still sent while the runtime is dropped. That is done once:
+///
+/// - A server that can't be reached then, or has forgotten the scripts, is not asked again.
+/// - The drop of the runtime waits for each server's answer for 250 ms at most.
+/// - A runtime that is ended by `shutdown_background` may not get to it.
+/// - A guard that is dropped after its runtime, or never (`std::process::exit`, a leak, a
+///   kill), sends nothing.
+///
+/// What was not given back ends with its lease; permits of a [`Semaphore`] have none. A guard
+/// that was leaked is renewed until [`close`](Self::close) or the end of the runtime.
 #[derive(Clone)]
 pub struct Client {
     context: Arc<Context>,
@@ -193,17 +208,39 @@ impl Client {
         self.context.backend.address()
     }
 
-    /// Refuses new acquires and waits until what dropped guards and waits left to do
-    /// is done. Guards that are still alive stay as they are.
+    /// Refuses new acquires, stops renewing, and waits until what dropped guards and waits
+    /// left to do is done. Call it before the program ends: then what was dropped is free
+    /// for others.
+    ///
+    /// A guard that is still alive, or was leaked, keeps its lock until its lease ends: it
+    /// can be released and extended, but is not renewed any more. It is told
+    /// [`LossReason::Closed`](crate::LossReason::Closed) at its
+    /// [`valid_until`](crate::LockGuard::valid_until). How many locks are left so is in what
+    /// this returns.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let client = leasehold::Client::embedded();
+    /// drop(client.lock("a").acquire().await?);
+    /// std::mem::forget(client.lock("b").acquire().await?);
+    /// let closed = client.close().await;
+    /// assert_eq!(closed.holds_left, 1); // `b`, until its lease ends
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
-    /// New acquires are refused once this was called; the rest goes on in the
-    /// background.
+    /// New acquires are refused and nothing is renewed once this was polled; the rest goes
+    /// on in the background.
     #[doc(alias = "shutdown")]
-    pub async fn close(&self) {
+    pub async fn close(&self) -> Closed {
         self.context.close();
         self.context.cleanup.done().await;
+        Closed {
+            holds_left: self.context.standing.good(),
+        }
     }
 
     /// What this client has under way, for tests that nothing is left behind.
@@ -481,6 +518,15 @@ impl ClientBuilder {
         }
         Ok(())
     }
+}
+
+/// What [`Client::close`] has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Closed {
+    /// Holds that are good still, of guards that are alive or were leaked. They end with
+    /// their leases. Permits of a [`Semaphore`] have no lease and are not counted.
+    pub holds_left: usize,
 }
 
 /// What a client has under way: see [`Client::activity`]. All zero when nothing is.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
+use crate::backend::step::{Failure, Outcome};
 use crate::cleanup::Cleanup;
 use crate::cleanup::batches::Batches;
 use crate::cleanup::markers::Markers;
@@ -17,6 +18,7 @@ use crate::key::Key;
 use crate::lease::SafetyMargin;
 use crate::owner::Owners;
 use crate::renewal::Renewal;
+use crate::standing::Standing;
 use crate::wait::company::Companies;
 use crate::wait::rounds::Rounds;
 use crate::wait::turns::Turns;
@@ -35,6 +37,7 @@ pub(crate) struct Context {
     pub(crate) batches: Batches,
     pub(crate) markers: Markers,
     pub(crate) owners: Arc<Owners>,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) client_id: String,
     pub(crate) peers: Peers,
     default_lease: Duration,
@@ -64,6 +67,7 @@ impl Context {
             batches: Batches::default(),
             markers: Markers::default(),
             owners: Arc::default(),
+            standing: Arc::default(),
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
             peers,
@@ -86,11 +90,21 @@ impl Context {
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        for hold in self.standing.close() {
+            // Its maximum hold time still ends it.
+            self.renewal.remove(&hold);
+            self.renewal.keep(&hold);
+        }
         // Who waits for several, one of them here, may wait for what it can't have any more.
         self.backend.channels().wake_all();
     }
 
     pub(crate) fn check_open(&self, key: &Key) -> Result<()> {
+        if self.renewal.has_ended() {
+            let address = self.backend.address();
+            let ended = Failure::runtime_ended(Outcome::DidNotRun, address);
+            return Err(ended.into_error(key));
+        }
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::new(
                 ErrorKind::Misuse,

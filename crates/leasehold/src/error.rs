@@ -37,8 +37,8 @@ pub enum ErrorKind {
     /// read-only). Nothing is held. Try again later.
     Unavailable,
     /// A request was sent and no answer came: it may have run. What an acquire may
-    /// have left behind is undone in the background and ends with its lease at the
-    /// latest; permits go on being given back. What has no owner (a count that was set
+    /// have left behind is undone in the background while the client's runtime goes on, and
+    /// ends with its lease at the latest; permits go on being given back. What has no owner (a count that was set
     /// or counted down, permits that were added, a forced unlock) is not undone: look
     /// before you ask again.
     OutcomeUnknown,
@@ -54,7 +54,8 @@ pub enum ErrorKind {
     /// There is no semaphore of that name, and the handle says that there
     /// [`must`](crate::Semaphore::must_exist) be one. Nothing was changed.
     NotFound,
-    /// The call itself is wrong: a bad name, a lease of zero, a closed client.
+    /// The call itself is wrong: a bad name, a lease of zero, a client that was closed or
+    /// whose runtime has ended.
     Misuse,
     /// This server or this build can't do it.
     Unsupported,

@@ -14,19 +14,23 @@ use crate::lease::{ClaimId, Hold, Joined, Leaving};
 use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::renewal::{Renewed, try_renew, why_lost};
+use crate::standing::Standing;
 
 /// A hold together with its undo; shared by the guards of one owner.
 pub(crate) struct Held {
     hold: Arc<Hold>,
+    standing: Arc<Standing>,
     undo: Mutex<Undo>,
     /// Under what its owner can enter again.
     owner: Option<(Key, Owner)>,
 }
 
 impl Held {
-    pub(crate) fn new(undo: Undo, owner: Option<(Key, Owner)>) -> Arc<Self> {
+    pub(crate) fn new(context: &Context, undo: Undo, owner: Option<(Key, Owner)>) -> Arc<Self> {
+        context.standing.enter(undo.hold());
         Arc::new(Self {
             hold: Arc::clone(undo.hold()),
+            standing: Arc::clone(&context.standing),
             undo: Mutex::new(undo),
             owner,
         })
@@ -48,6 +52,12 @@ impl Held {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .disarm();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.standing.leave(&self.hold);
     }
 }
 

@@ -127,6 +127,8 @@ struct State {
     token: Option<u64>,
     /// The token of several locks that is this one's too.
     raised_to: Option<u64>,
+    /// Its client was closed: it is not renewed any more.
+    closed: bool,
     lost: Option<LossReason>,
     failing: Option<(Moment, String)>,
     /// When the watchdog looks at it next.
@@ -178,6 +180,7 @@ impl Hold {
                 over: false,
                 token: None,
                 raised_to: None,
+                closed: false,
                 lost: None,
                 failing: None,
                 due: None,
@@ -210,8 +213,16 @@ impl Hold {
     pub(crate) fn looked_after_every(&self) -> Option<Duration> {
         let state = self.state();
         let terms = state.claims.terms();
+        if state.closed {
+            return terms.remind_every;
+        }
         let kept = (state.kept > 0).then(|| terms.lease / 3);
         terms.looked_after_every().into_iter().chain(kept).min()
+    }
+
+    /// From here on its lease is a fixed one, whatever its terms are.
+    pub(crate) fn stop_renewing(&self) {
+        self.state().closed = true;
     }
 
     /// Renews it for a wait, or no longer.
@@ -505,15 +516,20 @@ impl Hold {
 impl State {
     /// Whether the watchdog only reminds the server of it.
     fn is_reminded(&self) -> bool {
-        self.claims.terms().is_reminded() && self.kept == 0
+        let terms = self.claims.terms();
+        terms.remind_every.is_some() && (self.closed || terms.is_reminded() && self.kept == 0)
     }
 
     /// How long it has to last if a request for it leaves now.
     fn wants(&self, now: Moment) -> Duration {
-        match self.kept {
+        let wanted = match self.kept {
             0 => self.claims.want(now),
             _ => self.claims.terms().lease,
+        };
+        if self.closed {
+            return wanted.min(self.kept_until.saturating_sub(now));
         }
+        wanted
     }
 
     /// Whether a guard that wanted more than the others has gone: the server keeps it for
@@ -538,6 +554,7 @@ impl State {
         if self.lost.is_none() && !self.over && now >= self.deadline() {
             self.lost = Some(match self.claims.first_limit() {
                 Some((end, limit)) if end <= self.valid_until => LossReason::MaxHold { limit },
+                _ if self.closed && self.claims.terms().renew_every.is_some() => LossReason::Closed,
                 _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
             });
         }

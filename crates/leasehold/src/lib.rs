@@ -1,7 +1,8 @@
 //! Distributed locks on Redis and Valkey, for async and blocking Rust, on the same
 //! keys as Java's Redisson.
 //!
-//! See [`Client`] to start, [`Lock`] for what it promises.
+//! See [`Client`] to start, [`Lock`] for what it promises. Before the program ends, call
+//! [`Client::close`]`().await`: it waits until what was dropped is given back.
 #![forbid(unsafe_code)]
 #![allow(
     private_interfaces,
@@ -28,11 +29,12 @@ mod loss;
 mod owner;
 mod primitives;
 mod renewal;
+mod standing;
 pub mod testing;
 mod wait;
 
 pub use backend::memory::Embedded;
-pub use client::{Activity, Client, ClientBuilder};
+pub use client::{Activity, Client, ClientBuilder, Closed};
 pub use config::{BackOff, Peers, WaitStrategy};
 pub use error::{Error, ErrorKind, Result};
 pub use loss::LossReason;

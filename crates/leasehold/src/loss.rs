@@ -38,6 +38,9 @@ pub enum LossReason {
         /// Why that was lost.
         reason: Box<LossReason>,
     },
+    /// Its client was [closed](crate::Client::close), so it was not renewed any more, and its
+    /// lease ran out.
+    Closed,
     /// Its maximum hold time is over; it has been released.
     MaxHold {
         /// The maximum hold time that was set.
@@ -49,6 +52,7 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("its lease ran out"),
+            Self::Closed => f.write_str("its client was closed, and then its lease ran out"),
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
             Self::Deleted => f.write_str("its key was removed on the server"),
             Self::Forced => f.write_str("it was unlocked by force"),

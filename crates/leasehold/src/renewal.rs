@@ -68,6 +68,11 @@ impl Renewal {
         self.shared.unschedule(hold);
     }
 
+    /// Whether the client's runtime has ended, and the watchdog with it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
     /// How many holds are looked after.
     pub(crate) fn len(&self) -> usize {
         self.shared.holds().len()

@@ -10,7 +10,7 @@ const LAYERS: [&[&str]; 6] = [
     &["client", "history", "testing"],
     &["primitives"],
     &[
-        "wait", "renewal", "cleanup", "context", "lease", "guard", "owner",
+        "wait", "renewal", "cleanup", "context", "lease", "standing", "guard", "owner",
     ],
     &["backend"],
     &["config", "error", "key", "loss", "clock"],

@@ -511,3 +511,53 @@ async fn an_owner_that_could_not_enter_a_majority_again_counts_what_it_holds() {
     inner.release().await.unwrap();
     outer.release().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_granted_during_the_close_is_not_renewed() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(|_| Fate::delivered(10 * MS, 200 * MS));
+    let lock = client.lock("x");
+    let asks = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(100 * MS).await;
+    assert_eq!(client.close().await.holds_left, 0, "nobody has it yet");
+    let guard = asks.await.unwrap();
+    assert_eq!(client.close().await.holds_left, 1);
+    assert_eq!(guard.lost().await, LossReason::Closed);
+    sleep(100 * MS).await;
+    assert!(server.keys().is_empty());
+}
+
+#[test]
+fn a_client_whose_runtime_has_ended_says_so_whatever_its_keyspace() {
+    let (one, other) = [(); 2].map(|()| runtime()).into();
+    let server = Embedded::new();
+    let (ended, waits) = one.block_on(async {
+        let (client, network) = over_network(&server);
+        let ended = [client.clone(), server.client()];
+        // Nobody answers before the runtime ends.
+        network.freeze(true);
+        let question = client.lock("x");
+        let mut asks = Box::pin(async move { question.is_locked().await });
+        let unanswered = tokio::time::timeout(MS, &mut asks).await;
+        assert!(unanswered.is_err());
+        (ended, asks)
+    });
+    drop(one);
+    other.block_on(async {
+        let told = |error: leasehold::Error| {
+            assert_eq!(error.kind(), ErrorKind::Misuse);
+            assert!(error.to_string().contains("runtime has ended"), "{error}");
+        };
+        told(waits.await.unwrap_err());
+        for client in &ended {
+            told(client.lock("x").acquire().await.unwrap_err());
+        }
+        told(ended[0].lock("x").is_locked().await.unwrap_err());
+    });
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
+}

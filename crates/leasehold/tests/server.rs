@@ -16,6 +16,7 @@ mod server {
     mod child;
     mod clocks;
     mod connections;
+    mod ends;
     mod fair;
     mod faults;
     mod group;

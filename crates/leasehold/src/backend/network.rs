@@ -278,6 +278,8 @@ pub(crate) struct Link {
 }
 
 struct State {
+    /// The runtime that carried has ended.
+    ended: bool,
     frozen: bool,
     refused: bool,
     start_hidden: bool,
@@ -300,6 +302,7 @@ struct State {
 impl State {
     fn new(offset_ms: i64) -> Self {
         Self {
+            ended: false,
             frozen: false,
             refused: false,
             start_hidden: false,
@@ -333,6 +336,11 @@ impl Link {
             name: &String::from_utf8_lossy(&operation.parts[0]),
         });
         let mut state = self.state();
+        if state.ended {
+            let ended = Failure::runtime_ended(Outcome::DidNotRun, ADDRESS);
+            let _ = sender.send(Err(ended));
+            return receiver;
+        }
         if state.refused {
             let refused = no_answer("connection refused", Outcome::DidNotRun);
             let _ = sender.send(Err(refused));
@@ -545,8 +553,25 @@ impl Link {
     }
 }
 
+/// Ends the link when it is dropped, with the runtime of the task that carries.
+struct Ending<'a>(&'a Link);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.ended = true;
+        let waiting = state.pending.take_all();
+        drop(state);
+        for sender in waiting {
+            let _ = sender.send(Err(Failure::runtime_ended(Outcome::MayHaveRun, ADDRESS)));
+        }
+        self.0.channels.wake_all();
+    }
+}
+
 /// Carries for as long as the client lives.
 async fn carry(link: Arc<Link>) {
+    let _ending = Ending(&link);
     loop {
         let next = link.carry_due();
         let due = async {

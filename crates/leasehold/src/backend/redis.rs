@@ -4,6 +4,7 @@
 mod address;
 mod call;
 mod connect;
+mod driver;
 pub(crate) mod lane;
 mod pause;
 mod pubsub;
@@ -22,7 +23,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use self::address::Address;
-use self::connect::{Connector, Driver};
+use self::connect::Connector;
+use self::driver::Driver;
 use self::lane::{Lane, Queued};
 use self::pause::{LASTING, Pause};
 use self::script::Script;
@@ -193,22 +195,23 @@ async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Optio
     let mut pause = Pause::new();
     let mut connection = first;
     let mut down = false;
+    let _ending = lane.ending();
     loop {
         let opened = match connection.take() {
             Some(connection) => Ok(connection),
             None => prepare(&connector, &lane).await,
         };
         match opened {
-            Ok((connection, mut driver)) => {
+            Ok((connection, driver)) => {
                 // Told about an earlier connection, if at all.
                 let _ = lane.given_up.notified().now_or_never();
                 let since = lane.clock.now();
                 if std::mem::take(&mut down) {
                     tracing::info!(address = %lane.address, "connected again");
                 }
-                lane.up(connection);
+                lane.up(connection, driver);
                 tokio::select! {
-                    () = &mut driver => {}
+                    () = lane.driver.run() => {}
                     () = lane.given_up.notified() => {}
                 }
                 // Until the first attempt has failed, operations wait: most cuts

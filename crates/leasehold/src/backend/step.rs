@@ -116,6 +116,9 @@ pub(crate) enum Cause {
     /// The server can't run the scripts. Does not heal by itself.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     TooOld { found: String, needed: String },
+    /// The client's runtime has ended, and with it the task that would have carried it. Does
+    /// not heal.
+    RuntimeEnded,
     /// Anything else the server says.
     Other(String),
 }
@@ -130,6 +133,7 @@ impl fmt::Display for Cause {
             | Self::Other(what) => f.write_str(what),
             Self::Late => f.write_str("the request came too late"),
             Self::Missing => f.write_str("there is no semaphore"),
+            Self::RuntimeEnded => f.write_str("the client's runtime has ended"),
             Self::TooOld { found, needed } => {
                 write!(
                     f,
@@ -159,10 +163,8 @@ impl Failure {
         Self::new(outcome, Cause::NoAnswer(what.into()), address)
     }
 
-    /// The task that carried it is gone, with its runtime or its client.
-    pub(crate) fn runtime_stopped(address: impl Into<Arc<str>>) -> Self {
-        let what = "the client's runtime has stopped";
-        Self::no_answer(Outcome::MayHaveRun, what, address)
+    pub(crate) fn runtime_ended(outcome: Outcome, address: impl Into<Arc<str>>) -> Self {
+        Self::new(outcome, Cause::RuntimeEnded, address)
     }
 
     /// Whether it is worth asking again.
@@ -313,6 +315,18 @@ impl Failure {
                 ErrorKind::Unsupported,
                 format!(
                     "the server at {at} is too old{subject}: its version is {found}, and {needed} is the oldest that works; upgrade it or use another one"
+                ),
+            ),
+            (Cause::RuntimeEnded, Outcome::DidNotRun) => (
+                ErrorKind::Misuse,
+                format!(
+                    "the client's runtime has ended, so nothing was sent to {at}{subject}: what the client still holds ends with its lease; make a new client in a runtime that goes on"
+                ),
+            ),
+            (Cause::RuntimeEnded, Outcome::MayHaveRun) => (
+                ErrorKind::OutcomeUnknown,
+                format!(
+                    "the client's runtime ended before {at} answered{subject}; the request may have run, and nothing undoes it: what it took ends with its lease, and what has no lease stays; make a new client in a runtime that goes on"
                 ),
             ),
             (Cause::Other(said), _) => (

@@ -424,3 +424,44 @@ async fn a_re_entry_with_a_maximum_hold_time_is_held_to_it() {
     assert_eq!(inner.lost().await, LossReason::MaxHold { limit });
     assert!(!outer.is_held(), "one hold, two guards");
 }
+
+#[tokio::test]
+async fn after_the_close_a_guard_is_good_until_its_lease_ends_and_then_told_why() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let guard = lock_of(&client, "x").acquire().await.unwrap();
+    let until = guard.valid_until();
+    assert_eq!(client.close().await.holds_left, 1);
+    assert!(guard.is_held());
+    // A renewal that was on its way may be the last one.
+    assert!(guard.valid_until() < until + LEASE / 2);
+    assert_eq!(guard.lost().await, LossReason::Closed);
+    assert_eq!(
+        guard.release().await.unwrap_err().loss(),
+        Some(&LossReason::Closed)
+    );
+    assert_eq!(client.close().await.holds_left, 0, "its lease is over");
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn after_the_close_a_guard_can_be_extended_and_released() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let (kept, ended) = (lock_of(&client, "x"), lock_of(&client, "y"));
+    let guard = kept.acquire().await.unwrap();
+    let ended = ended.max_hold(LEASE / 4).acquire().await.unwrap();
+    assert_eq!(client.close().await.holds_left, 2);
+    // The maximum hold time frees it, too.
+    let is_over = matches!(ended.lost().await, LossReason::MaxHold { .. });
+    assert!(is_over, "{:?}", ended.loss());
+    eventually("it is free", async || {
+        !place.keys().contains(&"y".to_owned())
+    })
+    .await;
+    guard.extend(HOUR).await.unwrap();
+    assert_eq!(client.activity().renewed_holds, 0);
+    guard.release().await.unwrap();
+    drop(ended);
+    place.is_clean(&[&client]).await;
+}

@@ -24,6 +24,9 @@ enum NoReplies {
 /// Sends a batch and answers each of its operations, or hands them back to go again. A call
 /// that was refused as a whole ran nothing.
 pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, batch: Batch) {
+    if lane.has_ended() {
+        return send_unheard(lane, connection, batch).await;
+    }
     let replies = transmit(lane, &mut connection, &batch).await;
     match &replies {
         Err(NoReplies::Failed(error)) if batch.by == By::Hash && is_noscript(error) => {
@@ -40,6 +43,15 @@ pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, bat
         _ => {}
     }
     finish(lane, batch.operations, replies);
+}
+
+/// Sends a batch whose reply nobody will hear: it is over when the driver has it.
+async fn send_unheard(lane: &Lane, mut connection: MultiplexedConnection, batch: Batch) {
+    let mut command = build(lane, &batch, Lane::call_number());
+    command.set_no_response(true);
+    let _ = connection.send_packed_command(&command).await;
+    lane.ends_unheard();
+    fail(batch.operations, &lane.runtime_ended(Outcome::MayHaveRun));
 }
 
 async fn transmit(lane: &Lane, connection: &mut MultiplexedConnection, batch: &Batch) -> Replies {

@@ -2,7 +2,6 @@
 //! when one fails.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::{Address, Target};
+use super::driver::{Driver, Socket};
 use super::wire::Checked;
 use crate::backend::step::{Cause, Failure, Outcome};
 
@@ -24,9 +24,6 @@ pub(crate) struct Connector {
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
 }
-
-/// The task that moves a connection's bytes; the connection is gone when it ends.
-pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
@@ -44,19 +41,22 @@ impl Connector {
                 tls: false,
             } = &self.address.target
             {
-                let stream = Checked::calls(self.tcp(host, *port).await?);
+                let stream = self.tcp(host, *port).await?;
+                let socket = Socket::of(&stream);
+                let stream = Checked::calls(stream);
                 let (connection, driver) =
                     MultiplexedConnection::new_with_config(&info, stream, config)
                         .await
                         .map_err(|error| self.handshake_failed(&error))?;
-                return Ok((connection, Box::pin(driver) as Driver));
+                return Ok((connection, Driver::new(driver, socket)));
             }
-            let stream = Checked::calls(self.stream().await?);
+            let (stream, socket) = self.stream().await?;
+            let stream = Checked::calls(stream);
             let (connection, driver) =
                 MultiplexedConnection::new_with_config(&info, stream, config)
                     .await
                     .map_err(|error| self.handshake_failed(&error))?;
-            Ok((connection, Box::pin(driver) as Driver))
+            Ok((connection, Driver::new(driver, socket)))
         })
         .await
     }
@@ -67,7 +67,8 @@ impl Connector {
     pub(crate) async fn open_pubsub(&self, asked: Arc<AtomicUsize>) -> Result<PubSub, Failure> {
         let info = self.address.handshake(false);
         self.within_limit(async {
-            let stream = Checked::messages(self.stream().await?, asked);
+            let (stream, _) = self.stream().await?;
+            let stream = Checked::messages(stream, asked);
             PubSub::new(&info, stream)
                 .await
                 .map_err(|error| self.handshake_failed(&error))
@@ -100,20 +101,22 @@ impl Connector {
             })
     }
 
-    async fn stream(&self) -> Result<Box<dyn Io>, Failure> {
+    async fn stream(&self) -> Result<(Box<dyn Io>, Socket), Failure> {
         match &self.address.target {
             Target::Unix(path) => {
                 let stream = UnixStream::connect(path)
                     .await
                     .map_err(|error| self.io_failed(error))?;
-                Ok(Box::new(stream))
+                let socket = Socket::of(&stream);
+                Ok((Box::new(stream), socket))
             }
             Target::Tcp { host, port, tls } => {
                 let stream = self.tcp(host, *port).await?;
+                let socket = Socket::of(&stream);
                 if *tls {
-                    self.encrypted(host, stream).await
+                    Ok((self.encrypted(host, stream).await?, socket))
                 } else {
-                    Ok(Box::new(stream))
+                    Ok((Box::new(stream), socket))
                 }
             }
         }

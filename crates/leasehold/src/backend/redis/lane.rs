@@ -9,9 +9,11 @@
 //! on their way are back. (One gap is left: if another client brings the script between two
 //! calls of ours that are on their way, the second one runs and the first one behind it.)
 
+mod ending;
+
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -21,9 +23,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use super::call;
+use super::driver::{Driver, Shared};
 use super::script::Script;
 use crate::backend::about::About;
-use crate::backend::step::{Failure, Operation, Value};
+use crate::backend::step::{Failure, Operation, Outcome, Value};
 use crate::clock::Clock;
 
 /// Most operations in one call.
@@ -43,6 +46,12 @@ pub(crate) struct Lane {
     /// comes next must not get there first. Taken before `state`.
     departures: Mutex<()>,
     runtime: Handle,
+    /// What moves the bytes of the connection that stands.
+    pub(super) driver: Shared,
+    /// The runtime ends, or has ended.
+    ended: AtomicBool,
+    /// Calls have left whose replies nobody reads, because the runtime has ended.
+    left_unheard: AtomicBool,
     pub(crate) clock: Clock,
     pub(crate) script: Arc<Script>,
     pub(crate) address: Arc<str>,
@@ -136,6 +145,9 @@ impl Lane {
             }),
             departures: Mutex::default(),
             runtime,
+            driver: Shared::default(),
+            ended: AtomicBool::new(false),
+            left_unheard: AtomicBool::new(false),
             clock,
             script,
             address,
@@ -191,7 +203,14 @@ impl Lane {
                 let call = self.depart(state, departure);
                 queued.carried = call.and_then(|call| self.carry(call));
             }
-            _ => self.pump(state),
+            departure => {
+                drop(departure);
+                self.pump(state);
+            }
+        }
+        if self.has_ended() {
+            // Meanwhile: nobody else takes it from the queue.
+            self.send_the_last();
         }
         queued
     }
@@ -220,7 +239,8 @@ impl Lane {
 
     /// Sees to it that what waits leaves, if there is room on the way.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        let gather = !state.gathering
+        let gather = !self.has_ended()
+            && !state.gathering
             && !state.queue.is_empty()
             && state.returned.is_empty()
             && state.calls < MAX_CALLS
@@ -246,8 +266,7 @@ impl Lane {
         let call = self.next_call(&mut state);
         drop(state);
         let mut call = call?;
-        let gone = call
-            .as_mut()
+        let gone = Pin::new(&mut call)
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_ready();
         drop(departure);
@@ -265,16 +284,20 @@ impl Lane {
         let connection = connection.clone();
         let batch = state.take_batch()?;
         state.calls += 1;
-        // Counted down also if the call is dropped with its runtime.
-        let done = CallDone(Arc::clone(self));
+        let lane = Arc::clone(self);
         // Not told to wait for other tasks' sake before it is on the connection.
-        Some(Box::pin(tokio::task::unconstrained(async move {
-            call::send(&done.0, connection, batch).await;
-        })))
+        let travels = tokio::task::unconstrained(async move {
+            call::send(&lane, connection, batch).await;
+        });
+        Some(Call {
+            travels: Some(Box::pin(travels)),
+            done: CallDone(Arc::clone(self)),
+        })
     }
 
     /// A connection stands; the queue drains into it.
-    pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection) {
+    pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection, driver: Driver) {
+        self.driver.set(driver);
         self.silent_calls.store(0, Ordering::Relaxed);
         let mut state = self.state();
         state.link = Link::Up(connection);
@@ -285,6 +308,7 @@ impl Lane {
     /// The connection is lost and a new one is on its way: operations wait for it.
     pub(crate) fn opening(&self) {
         self.state().link = Link::Opening;
+        self.driver.remove();
     }
 
     /// There is no connection: what waits is told, and so is what comes.
@@ -375,7 +399,33 @@ impl Lane {
 }
 
 /// A call on its way, or about to leave.
-type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
+struct Call {
+    /// `None` once it is over.
+    travels: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Counts it down, also if it is dropped with its runtime.
+    done: CallDone,
+}
+
+impl Future for Call {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(travels) = &mut self.travels {
+            std::task::ready!(travels.as_mut().poll(context));
+        }
+        self.travels = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // Its runtime ends. The driver leaves out what nobody waits for any more.
+        if self.travels.is_some() {
+            self.done.0.ends_unheard();
+        }
+    }
+}
 
 /// A call that is carried by who waits for its reply, and may be taken from them.
 struct Carried(Mutex<Slot>);
@@ -400,7 +450,7 @@ impl Carried {
         let Slot::Waits(mut call, _) = slot else {
             return Poll::Ready(());
         };
-        if call.as_mut().poll(context).is_ready() {
+        if Pin::new(&mut call).poll(context).is_ready() {
             return Poll::Ready(());
         }
         let mut slot = self.slot();
@@ -453,13 +503,10 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        // Dropped with its runtime before it began: nobody sends anything any more.
+        // Dropped with its runtime before it began.
         if let Some(lane) = self.0.take() {
-            let mut state = lane.state();
-            state.gathering = false;
-            let queue = std::mem::take(&mut state.queue);
-            drop(state);
-            fail(queue, &Failure::runtime_stopped(Arc::clone(&lane.address)));
+            lane.state().gathering = false;
+            lane.end();
         }
     }
 }
@@ -623,7 +670,7 @@ impl Future for Queued {
         Pin::new(&mut self.receiver).poll(context).map(|reply| {
             reply.unwrap_or_else(|_| {
                 // The task that carried it went down with its runtime.
-                Err(Failure::runtime_stopped(Arc::clone(&self.lane.address)))
+                Err(self.lane.runtime_ended(Outcome::MayHaveRun))
             })
         })
     }
@@ -644,7 +691,6 @@ impl Drop for Queued {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
     use std::thread;
 
     use leasehold_testkit::RedisServer;

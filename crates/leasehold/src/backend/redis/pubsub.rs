@@ -28,6 +28,7 @@ const CHUNK: usize = 128;
 /// Keeps the subscriptions equal to what is listened to. Ends never.
 pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
     let mut pause = Pause::new();
+    let _ending = WakesAll(&channels);
     loop {
         while channels.is_empty() {
             channels.changed().await;
@@ -60,6 +61,15 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
         sleep(pause.next()).await;
         // Whoever stopped listening while there was no connection.
         channels.remove_idle();
+    }
+}
+
+/// Dropped with the runtime: who waits in another one asks again, and learns of it.
+struct WakesAll<'a>(&'a Channels);
+
+impl Drop for WakesAll<'_> {
+    fn drop(&mut self) {
+        self.0.wake_all();
     }
 }
 

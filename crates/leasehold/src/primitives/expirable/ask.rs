@@ -42,7 +42,7 @@ pub(super) async fn acquire(
     let granted = wait.until_granted(&asker).await?;
     Ok(granted.map(|(undo, ids)| {
         context.renewal.keep(undo.hold());
-        let held = Held::new(undo, None);
+        let held = Held::new(context, undo, None);
         ExpirablePermit::new(Share::new(Arc::clone(context), held), ids)
     }))
 }

@@ -68,7 +68,8 @@ impl FromStr for PermitId {
 /// give.
 ///
 /// [`release`](Self::release) gives them back and says whether they were held until then.
-/// Dropping this gives them back too, in the background, and can report nothing. Once lost,
+/// Dropping this gives them back too, in the background, and can report nothing; before the
+/// program ends, [`Client::close`](crate::Client::close)`().await` waits for it. Once lost,
 /// it is never valid again.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]

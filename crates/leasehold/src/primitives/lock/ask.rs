@@ -103,7 +103,7 @@ impl<K: Named> Asker<'_, K> {
         let undo = wait.until_granted(self).await?;
         Ok(undo.map(|undo| {
             context.renewal.keep(undo.hold());
-            let held = Held::new(undo, self.entered_as());
+            let held = Held::new(context, undo, self.entered_as());
             Share::new(Arc::clone(context), held)
         }))
     }

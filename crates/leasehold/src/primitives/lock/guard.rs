@@ -18,7 +18,9 @@ use crate::primitives::fenced::draw;
 ///
 /// [`release`](Self::release) gives the lock back and says whether it was held
 /// until then. Dropping the guard releases it too, in the background, and can
-/// report nothing.
+/// report nothing. Where the program ends soon after, call
+/// [`Client::close`](crate::Client::close)`().await`, which waits for it;
+/// [`Client`](crate::Client#when-the-program-ends) says what happens without.
 ///
 /// A guard that has been lost is never valid again.
 ///

@@ -285,7 +285,8 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     context.renewal.keep(&hold);
     write.has_turned();
     let reader = reader.map(|owner| (key, owner));
-    Ok(Share::new(context, Held::new(undo, reader)))
+    let held = Held::new(&context, undo, reader);
+    Ok(Share::new(context, held))
 }
 
 async fn why(context: &Context, write: &Share) -> LossReason {

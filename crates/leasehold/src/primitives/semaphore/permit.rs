@@ -11,9 +11,11 @@ use crate::error::Result;
 ///
 /// [`release`](Self::release) gives them back and reports what stood in the way; dropping
 /// them gives them back in the background, before whatever this client asks of the same
-/// semaphore next. (What it asks of other names may come first.) Nothing gives them back
-/// when the client's runtime has stopped, or the process is killed or ends while others of
-/// it wait for permits: see [`Semaphore`](crate::Semaphore).
+/// semaphore next. (What it asks of other names may come first.) Before the program ends,
+/// call [`Client::close`](crate::Client::close)`().await`, which waits for it;
+/// [`Client`](crate::Client#when-the-program-ends) says what happens without. Nothing gives
+/// them back when the client's runtime has ended, or the process is killed or ends while
+/// others of it wait for permits: see [`Semaphore`](crate::Semaphore).
 ///
 /// While others of this process wait, what is given back passes on to them at once if it is
 /// the process's turn; otherwise what is given back at the same time travels as one request.
@@ -42,7 +44,7 @@ impl SemaphorePermit {
     ///
     /// `Unavailable` or `OutcomeUnknown` when no server answered: it is tried again in the
     /// background, for most of a minute if a request may have run, and for ten minutes if
-    /// none did; not if the client's runtime has stopped. `WrongKind` when something else
+    /// none did; not if the client's runtime has ended. `WrongKind` when something else
     /// stands there now.
     ///
     /// # Cancel safety

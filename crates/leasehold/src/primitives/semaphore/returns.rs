@@ -49,7 +49,10 @@ pub(super) async fn release(
         Returning::Alone(sent) => follow(context, &names.key, sent).await,
         Returning::Together(member) => match member.ending().await {
             Some(ending) => ending,
-            None => Err(Failure::runtime_stopped(context.backend.address())),
+            None => {
+                let address = context.backend.address();
+                Err(Failure::runtime_ended(Outcome::MayHaveRun, address))
+            }
         },
     }
 }

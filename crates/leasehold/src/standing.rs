@@ -1,0 +1,60 @@
+//! The holds that a client's guards stand for, also guards that were leaked: what closing the
+//! client leaves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::lease::Hold;
+
+#[derive(Default)]
+pub(crate) struct Standing {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    holds: BTreeMap<u64, Weak<Hold>>,
+    closed: bool,
+}
+
+impl Standing {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // No code that can panic runs under this lock.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A guard stands for it. After the close it is not renewed either.
+    pub(crate) fn enter(&self, hold: &Arc<Hold>) {
+        let mut table = self.table();
+        table.holds.insert(hold.number, Arc::downgrade(hold));
+        if table.closed {
+            hold.stop_renewing();
+        }
+    }
+
+    /// No guard stands for it any more.
+    pub(crate) fn leave(&self, hold: &Hold) {
+        self.table().holds.remove(&hold.number);
+    }
+
+    /// From here on none is renewed. Returns those that there are.
+    pub(crate) fn close(&self) -> Vec<Arc<Hold>> {
+        let mut table = self.table();
+        table.closed = true;
+        let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
+        for hold in &holds {
+            hold.stop_renewing();
+        }
+        drop(table);
+        holds
+    }
+
+    /// How many of them are good.
+    pub(crate) fn good(&self) -> usize {
+        let table = self.table();
+        let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
+        drop(table);
+        let good = |hold: &&Arc<Hold>| !hold.is_over() && hold.loss().is_none();
+        holds.iter().filter(good).count()
+    }
+}

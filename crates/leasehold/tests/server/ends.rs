@@ -1,0 +1,370 @@
+//! Runtimes, clients and programs that end while they hold.
+
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, LossReason, MultiLock, Owner, RedLock, Result};
+use leasehold_testkit::{RedisServer, eventually as soon};
+use tokio::runtime::{Builder, Runtime};
+
+use super::scene::NAME;
+use crate::support::child::{Child, job};
+use crate::support::{HOUR, eventually};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Whatever is left behind stays for this long.
+fn for_an_hour() -> leasehold::ClientBuilder {
+    Client::builder().lease(HOUR)
+}
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn both_flavors() -> [Runtime; 2] {
+    [current_thread(), Runtime::new().unwrap()]
+}
+
+/// What is held, of any kind.
+type Any = Box<dyn Send>;
+type Held = Pin<Box<dyn Future<Output = Result<Any>> + Send>>;
+
+fn any(guard: impl Send + 'static) -> Any {
+    Box::new(guard)
+}
+
+/// One of each kind. Semaphores have their permits already.
+fn each_kind(client: &Client) -> Vec<(&'static str, Held)> {
+    let ours = client.clone();
+    macro_rules! kinds {
+        ($($kind:literal $acquire:expr;)+) => {
+            vec![$(($kind, {
+                let client = ours.clone();
+                let acquire: fn(Client) -> Held = $acquire;
+                acquire(client)
+            })),+]
+        };
+    }
+    kinds! {
+        "lock" |c| Box::pin(async move { c.lock("a").acquire().await.map(any) });
+        "owned" |c| Box::pin(async move {
+            c.lock("b").owned_by(&Owner::new()).acquire().await.map(any)
+        });
+        "fenced" |c| Box::pin(async move { c.fenced_lock("c").acquire().await.map(any) });
+        "fair" |c| Box::pin(async move { c.fair_lock("d").acquire().await.map(any) });
+        "read" |c| Box::pin(async move { c.rw_lock("e").read().await.map(any) });
+        "write" |c| Box::pin(async move { c.rw_lock("f").write().await.map(any) });
+        "group" |c| Box::pin(async move {
+            c.group_lock("g", ["v", "w"]).acquire().await.map(any)
+        });
+        "multi" |c| Box::pin(async move {
+            let members = ["h", "i", "j"].map(|name| c.lock(name));
+            MultiLock::new(members)?.acquire().await.map(any)
+        });
+        "semaphore" |c| Box::pin(async move { c.semaphore("k").acquire(2).await.map(any) });
+        "expirable" |c| Box::pin(async move {
+            c.expirable_semaphore("l").acquire_many(2).await.map(any)
+        });
+    }
+}
+
+async fn make_permits(client: &Client) {
+    client.semaphore("k").try_set_permits(2).await.unwrap();
+    client
+        .expirable_semaphore("l")
+        .set_permits(2)
+        .await
+        .unwrap();
+}
+
+/// Everything can be had, by a client that has seen nothing.
+fn everything_is_free(server: &RedisServer) {
+    let runtime = current_thread();
+    runtime.block_on(async {
+        let client = for_an_hour().connect(&server.url()).await.unwrap();
+        for (kind, acquire) in each_kind(&client) {
+            let held = tokio::time::timeout(SOON, acquire).await;
+            held.unwrap_or_else(|_| panic!("{kind} was not given back"))
+                .unwrap();
+        }
+        client.close().await;
+    });
+}
+
+#[test]
+fn guards_that_are_dropped_as_the_runtime_ends_are_given_back() {
+    let server = RedisServer::start().unwrap();
+    for runtime in both_flavors() {
+        let failed: Result<(), &str> = runtime.block_on(async {
+            let client = for_an_hour().connect(&server.url()).await.unwrap();
+            make_permits(&client).await;
+            let mut held = Vec::new();
+            for (_, acquire) in each_kind(&client) {
+                held.push(acquire.await.unwrap());
+            }
+            Err("the work failed")
+        });
+        drop(runtime);
+        assert!(failed.is_err());
+        everything_is_free(&server);
+    }
+}
+
+#[test]
+fn guards_of_tasks_that_end_with_the_runtime_are_given_back() {
+    let server = RedisServer::start().unwrap();
+    for runtime in both_flavors() {
+        runtime.block_on(async {
+            let client = for_an_hour().connect(&server.url()).await.unwrap();
+            make_permits(&client).await;
+            for (_, acquire) in each_kind(&client) {
+                let (tell, told) = tokio::sync::oneshot::channel();
+                tokio::spawn(async move {
+                    let _held = acquire.await.unwrap();
+                    tell.send(()).unwrap();
+                    std::future::pending::<()>().await;
+                });
+                told.await.unwrap();
+            }
+        });
+        drop(runtime);
+        everything_is_free(&server);
+    }
+}
+
+fn nothing_is_left(server: &RedisServer) {
+    let mut keys = server.keys();
+    for _ in 0..400 {
+        if keys.is_empty() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+        keys = server.keys();
+    }
+    panic!("{} locks are left: {keys:?}", keys.len());
+}
+
+/// More than one call takes.
+#[test]
+fn a_thousand_guards_that_are_dropped_as_the_runtime_ends_are_given_back() {
+    let server = RedisServer::start().unwrap();
+    for runtime in both_flavors() {
+        runtime.block_on(async {
+            let client = for_an_hour().connect(&server.url()).await.unwrap();
+            let mut guards = Vec::new();
+            for number in 0..1000 {
+                let lock = client.lock(&number.to_string());
+                guards.push(lock.acquire().await.unwrap());
+            }
+        });
+        drop(runtime);
+        nothing_is_left(&server);
+    }
+}
+
+/// Some have asked, some are about to: none may take a lock for nobody.
+#[test]
+fn acquires_that_the_runtime_ends_in_the_middle_of_leave_nothing() {
+    let server = RedisServer::start().unwrap();
+    for round in 0..20 {
+        for runtime in both_flavors() {
+            runtime.block_on(async {
+                let client = for_an_hour().connect(&server.url()).await.unwrap();
+                for number in 0..40 {
+                    let lock = client.lock(&format!("{number}"));
+                    tokio::spawn(async move {
+                        while let Ok(guard) = lock.acquire().await {
+                            drop(guard);
+                        }
+                    });
+                }
+                tokio::time::sleep(Duration::from_millis(round)).await;
+            });
+            drop(runtime);
+            nothing_is_left(&server);
+        }
+    }
+}
+
+/// Not a test when it is run as one: a program that ends early.
+#[test]
+fn a_program_that_fails() {
+    let Some(job) = job() else {
+        return;
+    };
+    let words: Vec<_> = job.iter().map(String::as_str).collect();
+    let (runtime, url) = match words[..] {
+        ["current", url] => (current_thread(), url),
+        ["multi", url] => (Runtime::new().unwrap(), url),
+        _ => panic!("no such job: {job:?}"),
+    };
+    let failed: Result<(), &str> = runtime.block_on(async {
+        let client = for_an_hour().connect(url).await.unwrap();
+        let _guard = client.lock(NAME).acquire().await.unwrap();
+        Err("the work failed")?;
+        Ok(())
+    });
+    drop(runtime);
+    println!("ends {failed:?}");
+    // At once, as behind the end of `main`.
+    std::process::exit(0);
+}
+
+#[test]
+fn a_program_that_fails_early_leaves_no_lock() {
+    let server = RedisServer::start().unwrap();
+    for flavor in ["current", "multi"].repeat(5) {
+        let test = "server::ends::a_program_that_fails";
+        let lines = Child::start(test, &format!("{flavor} {}", server.url())).finished();
+        assert!(
+            lines.iter().any(|line| line.starts_with("ends")),
+            "{lines:?}"
+        );
+        soon("it is free", SOON, || server.keys().is_empty());
+    }
+}
+
+/// A client whose runtime has ended, with what it held.
+fn orphan(server: &RedisServer) -> (Client, leasehold::LockGuard) {
+    let runtime = current_thread();
+    runtime.block_on(async {
+        let client = for_an_hour().connect(&server.url()).await.unwrap();
+        make_permits(&client).await;
+        let guard = client.lock("orphan").acquire().await.unwrap();
+        (client, guard)
+    })
+}
+
+/// Says that the runtime has ended, and promises nothing.
+fn is_told(what: &str, error: &leasehold::Error) {
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{what}: {error}");
+    let text = error.to_string();
+    assert!(text.contains("runtime has ended"), "{what}: {text}");
+    assert!(!text.contains("background"), "{what}: {text}");
+}
+
+#[test]
+fn a_client_whose_runtime_has_ended_says_so_at_once() {
+    let server = RedisServer::start().unwrap();
+    let (client, guard) = orphan(&server);
+    let other = current_thread();
+    let answers = async {
+        for (kind, acquire) in each_kind(&client) {
+            is_told(kind, &acquire.await.map(drop).unwrap_err());
+        }
+        let lock = client.lock("x").outage_limit(HOUR);
+        is_told("try", &lock.try_acquire().await.unwrap_err());
+        is_told("question", &lock.is_locked().await.unwrap_err());
+        is_told("extend", &guard.extend(HOUR).await.unwrap_err());
+        is_told("release", &guard.release().await.unwrap_err());
+        let latch = client.count_down_latch("y");
+        is_told("wait", &latch.wait().await.unwrap_err());
+        is_told("count down", &latch.count_down().await.unwrap_err());
+        let semaphore = client.semaphore("k");
+        is_told("add", &semaphore.release(1).await.unwrap_err());
+        let majority = RedLock::new([lock]).unwrap();
+        is_told("majority", &majority.acquire().await.unwrap_err());
+        assert_eq!(client.close().await.holds_left, 0, "the guard is gone");
+    };
+    let answered = other.block_on(async { tokio::time::timeout(SOON, answers).await });
+    answered.expect("no call waits for the limit of an outage");
+}
+
+#[test]
+fn who_waits_is_told_when_the_runtime_of_its_client_ends() {
+    let server = RedisServer::start().unwrap();
+    for runtime in both_flavors() {
+        let (client, guard) = runtime.block_on(async {
+            let client = for_an_hour().connect(&server.url()).await.unwrap();
+            let guard = client.lock(NAME).acquire().await.unwrap();
+            (client, guard)
+        });
+        guard.forget();
+        let (lock, listens) = (client.lock(NAME), client.clone());
+        let lock = lock.poll_cap(HOUR).outage_limit(HOUR);
+        let (tell, told) = mpsc::channel();
+        let waiter = thread::spawn(move || {
+            let error = current_thread().block_on(lock.acquire()).unwrap_err();
+            tell.send(error).unwrap();
+        });
+        runtime.block_on(eventually("it waits", async || {
+            listens.activity().channels == 1
+        }));
+        drop(runtime);
+        let error = told.recv_timeout(SOON).expect("it is told");
+        let text = error.to_string();
+        assert!(text.contains("runtime"), "{text}");
+        waiter.join().unwrap();
+        server.command(&["DEL", NAME]).unwrap();
+    }
+}
+
+#[test]
+fn a_majority_goes_on_while_the_runtime_of_a_minority_has_ended() {
+    let servers = [(); 3].map(|()| RedisServer::start().unwrap());
+    let (ended, _guard) = orphan(&servers[0]);
+    current_thread().block_on(async {
+        let mut members = vec![ended.lock(NAME)];
+        for server in &servers[1..] {
+            let client = Client::connect(&server.url()).await.unwrap();
+            members.push(client.lock(NAME));
+        }
+        let majority = RedLock::new(members).unwrap();
+        let guard = majority.distrust_restarted(false).acquire().await.unwrap();
+        guard.release().await.unwrap();
+    });
+}
+
+/// The reason is a fact of the hold, so a leaked guard's twin is asked.
+#[tokio::test]
+async fn a_closed_client_renews_nothing_of_any_kind_and_says_how_many_it_leaves() {
+    let server = RedisServer::start().unwrap();
+    let lease = Duration::from_secs(2);
+    let client = Client::builder()
+        .lease(lease)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    make_permits(&client).await;
+    let mut lost = Vec::new();
+    macro_rules! leak {
+        ($($guard:expr;)+) => {
+            $({
+                let guard = $guard.await.unwrap();
+                lost.push(Box::pin(guard.lost()) as Pin<Box<dyn Future<Output = _>>>);
+                std::mem::forget(guard);
+            })+
+        };
+    }
+    let owner = client.owner();
+    leak! {
+        client.lock("a").acquire();
+        client.lock("b").owned_by(&owner).acquire();
+        client.fenced_lock("c").acquire();
+        client.fair_lock("d").acquire();
+        client.rw_lock("e").read();
+        client.rw_lock("f").write();
+        client.group_lock("g", ["v", "w"]).acquire();
+        client.expirable_semaphore("l").acquire();
+    }
+    let released = client.lock("released").acquire().await.unwrap();
+    let dropped = client.lock("dropped").acquire().await.unwrap();
+    released.release().await.unwrap();
+    drop(dropped);
+    assert_eq!(client.activity().renewed_holds, 8);
+    let closed = client.close().await;
+    assert_eq!(closed.holds_left, 8);
+    // Redisson could cut short what reads or writes, so the server is reminded of the rest.
+    assert_eq!(client.activity().renewed_holds, 2);
+    drop(client);
+    for lost in lost {
+        assert_eq!(lost.await, LossReason::Closed);
+    }
+    let other = Client::connect(&server.url()).await.unwrap();
+    for (_, acquire) in each_kind(&other) {
+        tokio::time::timeout(SOON, acquire).await.unwrap().unwrap();
+    }
+}
