@@ -17,6 +17,10 @@
 //! # }
 //! ```
 //!
+//! A guard that is dropped has given its lock back when the drop returns, also at the early
+//! end of `main` and in a `thread_local`. Inside a tokio runtime a drop must not wait: there
+//! [`Client::close`] before the program ends, from outside of async tasks, sees to it.
+//!
 //! # Panics
 //!
 //! Called inside an async task, every method that waits panics and names the async

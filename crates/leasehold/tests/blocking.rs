@@ -388,3 +388,93 @@ fn a_latch_lets_threads_go_on_together() {
     });
     assert_eq!(latch.count().unwrap(), 0);
 }
+
+/// One client for each server.
+fn masters() -> ([RedisServer; 3], [Client; 3]) {
+    let servers = [(); 3].map(|()| RedisServer::start().unwrap());
+    // Longer than the test waits, but for what is renewed.
+    let builder = leasehold::Client::builder().lease(LEASE);
+    let clients = servers
+        .each_ref()
+        .map(|server| Client::connect_with(&builder, &server.url()).unwrap());
+    (servers, clients)
+}
+
+#[test]
+fn locks_made_of_several_keep_the_threads_of_all_their_clients() {
+    let (servers, clients) = masters();
+    let multi = MultiLock::new(clients.each_ref().map(|client| client.lock("m"))).unwrap();
+    let red = RedLock::new(clients.each_ref().map(|client| client.lock("r")))
+        .unwrap()
+        .distrust_restarted(false);
+    drop(clients);
+    let guards = (multi.acquire().unwrap(), red.acquire().unwrap());
+    // A guard keeps them, too.
+    drop((multi, red));
+    thread::sleep(LEASE * 3);
+    assert!(guards.0.is_held(), "{:?}", guards.0.loss());
+    assert!(guards.1.is_held(), "{:?}", guards.1.loss());
+    assert_eq!(guards.1.as_async().members().len(), 3, "a vote of each");
+    guards.0.release().unwrap();
+    drop(guards.1);
+    for server in &servers {
+        assert!(server.keys().is_empty());
+    }
+}
+
+#[test]
+fn a_group_lock_keeps_the_thread_of_its_client() {
+    let server = RedisServer::start().unwrap();
+    let builder = leasehold::Client::builder().lease(LEASE);
+    let client = Client::connect_with(&builder, &server.url()).unwrap();
+    let group = client.group_lock("g", ["a", "b"]);
+    drop(client);
+    let guard = group.acquire().unwrap();
+    drop(group);
+    thread::sleep(LEASE * 2);
+    assert!(guard.is_held());
+    drop(guard);
+    assert!(server.keys().is_empty());
+}
+
+/// Looks from another connection, as others do, right behind the drop.
+#[test]
+fn whatever_a_thread_drops_is_given_back_when_the_drop_returns() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    let (semaphore, expirable) = (client.semaphore("s"), client.expirable_semaphore("e"));
+    semaphore.try_set_permits(2).unwrap();
+    expirable.set_permits(2).unwrap();
+    let others = Client::connect(&server.url()).unwrap();
+    let locks = || {
+        let mut keys = server.keys();
+        let rest = ["s", "e", "leasehold:", "redisson_lock_token:"];
+        keys.retain(|key| !rest.iter().any(|rest| key.starts_with(rest)));
+        keys
+    };
+    for _ in 0..20 {
+        drop(client.lock("a").acquire().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        drop(client.fenced_lock("b").acquire().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        drop(client.fair_lock("c").acquire().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        drop(client.rw_lock("d").read().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        drop(client.rw_lock("d").write().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        drop(client.group_lock("f", ["v", "w"]).acquire().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        let both = [client.lock("g"), others.lock("h")];
+        drop(MultiLock::new(both).unwrap().acquire().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        let red = RedLock::new([client.lock("i")]).unwrap();
+        drop(red.distrust_restarted(false).acquire().unwrap());
+        assert_eq!(locks(), [""; 0]);
+        drop(semaphore.acquire(2).unwrap());
+        assert_eq!(others.semaphore("s").available_permits().unwrap(), 2);
+        drop(expirable.acquire_many(2).unwrap());
+        let left = others.expirable_semaphore("e").available_permits();
+        assert_eq!(left.unwrap(), 2);
+    }
+}

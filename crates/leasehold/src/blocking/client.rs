@@ -10,7 +10,7 @@ use super::runtime::Runtime;
 use super::rw::RwLock;
 use super::semaphore::Semaphore;
 use crate::backend::memory::Embedded;
-use crate::client::{Activity, ClientBuilder};
+use crate::client::{Activity, ClientBuilder, Closed};
 use crate::error::Result;
 use crate::owner::Owner;
 use crate::primitives::name::NameInfo;
@@ -155,7 +155,9 @@ impl Client {
         Owner::new()
     }
 
-    /// The async client, which shares the connection and the watchdog.
+    /// The async client, which shares the connection and the watchdog. They live as long as
+    /// this client, its locks and its guards; a clone of the async client alone does not keep
+    /// them.
     #[must_use]
     pub fn as_async(&self) -> &crate::Client {
         &self.inner
@@ -167,9 +169,9 @@ impl Client {
         self.inner.activity()
     }
 
-    /// Refuses new acquires and waits for what is under way; see
+    /// Refuses new acquires, stops renewing and waits for what is under way; see
     /// [`Client::close`](crate::Client::close).
-    pub fn close(&self) {
-        self.runtime.block_on("Client::close", self.inner.close());
+    pub fn close(&self) -> Closed {
+        self.runtime.block_on("Client::close", self.inner.close())
     }
 }

@@ -264,7 +264,7 @@ impl ExpirablePermit {
         match self.inner.take() {
             Some(permit) => self
                 .runtime
-                .block_on("ExpirablePermit::release", permit.release()),
+                .finish("ExpirablePermit::release", permit.release()),
             None => Ok(()),
         }
     }

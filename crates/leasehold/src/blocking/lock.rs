@@ -264,7 +264,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         match self.inner.take() {
             Some(guard) => {
                 let release = guard.into().release();
-                self.runtime.block_on("LockGuard::release", release)
+                self.runtime.finish("LockGuard::release", release)
             }
             None => Ok(()),
         }
@@ -386,16 +386,9 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
 
 impl<O: Ownership, G: Into<crate::LockGuard>> Drop for LockGuard<O, G> {
     fn drop(&mut self) {
-        let Some(guard) = self.inner.take() else {
-            return;
-        };
-        if tokio::runtime::Handle::try_current().is_ok() {
-            // A task must not wait here; the client's own thread sees to it.
-            return drop(guard.into());
-        }
-        // A program may end right after this, and then nobody is left to send it.
-        if let Err(error) = self.runtime.handle().block_on(guard.into().release()) {
-            tracing::warn!(%error, "releasing a dropped guard");
+        if let Some(guard) = self.inner.take() {
+            self.runtime
+                .release_dropped(guard.into(), crate::LockGuard::release);
         }
     }
 }

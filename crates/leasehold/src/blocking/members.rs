@@ -54,7 +54,8 @@ pub type RedLock<O = PerThread> = Lock<O, Red>;
 /// Several values of one group; see [`leasehold::GroupLock`](crate::GroupLock).
 pub type GroupLock<O = PerThread> = Lock<O, Group>;
 
-/// Whoever waits for several clients waits on the thread of one of them.
+/// Whoever waits for several clients waits on the runtime of one of them, and needs the
+/// threads of all: those of the others renew and carry what is asked of their servers.
 fn parts<M: Into<Member>>(
     members: impl IntoIterator<Item = M>,
 ) -> Result<(Vec<crate::Member>, Runtime)> {
@@ -62,7 +63,7 @@ fn parts<M: Into<Member>>(
     let (members, runtimes): (Vec<_>, Vec<_>) = members
         .map(|member: Member| (member.inner, member.runtime))
         .unzip();
-    let runtime = runtimes.into_iter().next().ok_or_else(|| {
+    let runtime = Runtime::first_of(runtimes).ok_or_else(|| {
         let what = "a lock of several that has no members; give it some";
         Error::new(ErrorKind::Misuse, what)
     })?;

@@ -1,15 +1,20 @@
-//! The one thread that owns a client's runtime, and waiting for it from another.
+//! The thread that owns a client's runtime, and waiting for it from another.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A runtime with one worker thread. Clones share it; it ends with the last one.
+/// A runtime with one worker thread, and those that must not end before it. Clones share
+/// them; each ends with its last one.
 #[derive(Clone, Debug)]
-pub(crate) struct Runtime(Arc<Inner>);
+pub(crate) struct Runtime {
+    inner: Arc<Inner>,
+    _beside: Arc<[Runtime]>,
+}
 
 #[derive(Debug)]
 struct Inner(Option<tokio::runtime::Runtime>);
@@ -28,11 +33,24 @@ impl Runtime {
                 )
                 .with_source(error)
             })?;
-        Ok(Self(Arc::new(Inner(Some(runtime)))))
+        Ok(Self {
+            inner: Arc::new(Inner(Some(runtime))),
+            _beside: Arc::default(),
+        })
+    }
+
+    /// The first of several clients' runtimes, which keeps the others alive: what uses all
+    /// of those clients waits on one of them. `None` if there are none.
+    pub(crate) fn first_of(runtimes: Vec<Self>) -> Option<Self> {
+        let inner = Arc::clone(&runtimes.first()?.inner);
+        Some(Self {
+            inner,
+            _beside: runtimes.into(),
+        })
     }
 
     pub(crate) fn handle(&self) -> &Handle {
-        self.0
+        self.inner
             .0
             .as_ref()
             .expect("only drop takes the runtime")
@@ -44,14 +62,45 @@ impl Runtime {
     /// the client's own thread sees to it.
     pub(crate) fn release_dropped<G, F>(&self, guard: G, release: impl FnOnce(G) -> F)
     where
-        F: Future<Output = Result<()>>,
+        F: Future<Output = Result<()>> + Send + 'static,
     {
         if Handle::try_current().is_ok() {
             return drop(guard);
         }
-        if let Err(error) = self.handle().block_on(release(guard)) {
+        if let Err(error) = self.finish("release", release(guard)) {
             tracing::warn!(%error, "releasing what was dropped");
         }
+    }
+
+    /// As [`block_on`](Self::block_on), also on a thread that ends just now: a value in a
+    /// `thread_local` may be dropped after tokio's own, which waiting there would need.
+    #[track_caller]
+    pub(crate) fn finish<T, F>(&self, twin: &str, work: F) -> F::Output
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+        T: Send + 'static,
+    {
+        match Handle::try_current() {
+            Err(error) if error.is_thread_local_destroyed() => self.on_own_thread(work),
+            _ => self.block_on(twin, work),
+        }
+    }
+
+    fn on_own_thread<T, F>(&self, work: F) -> F::Output
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (sender, done) = mpsc::sync_channel(1);
+        self.handle().spawn(async move {
+            let _ = sender.send(work.await);
+        });
+        done.recv().unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "the client's thread has ended meanwhile; what is held ends with its lease",
+            ))
+        })
     }
 
     /// Runs `future` on the calling thread; what it waits for is driven by the
@@ -78,11 +127,19 @@ fn may_block() -> bool {
     catch_unwind(AssertUnwindSafe(|| here.block_on(std::future::ready(())))).is_ok()
 }
 
+/// How long the last one waits for the client's thread to end, which still sends what is
+/// left to give back. The thread may be looking up a name.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            // The other way of dropping it waits, and panics inside a task.
-            runtime.shutdown_background();
+        let Some(runtime) = self.0.take() else {
+            return;
+        };
+        match Handle::try_current() {
+            Err(error) if error.is_missing_context() => runtime.shutdown_timeout(PATIENCE),
+            // Waiting would panic inside a task, and on a thread that ends just now.
+            _ => runtime.shutdown_background(),
         }
     }
 }

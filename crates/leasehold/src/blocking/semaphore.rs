@@ -181,7 +181,7 @@ impl SemaphorePermit {
         match self.inner.take() {
             Some(permit) => self
                 .runtime
-                .block_on("SemaphorePermit::release", permit.release()),
+                .finish("SemaphorePermit::release", permit.release()),
             None => Ok(()),
         }
     }

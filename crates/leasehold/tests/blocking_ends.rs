@@ -1,0 +1,184 @@
+//! Threads and programs that end while they hold, by the blocking facade.
+#![cfg(feature = "blocking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+
+mod support;
+
+use std::cell::RefCell;
+use std::thread;
+use std::time::Duration;
+
+use leasehold::blocking::{
+    Client, ExpirablePermit, Explicit, LockGuard, MultiLock, SemaphorePermit,
+};
+use leasehold_testkit::{RedisServer, eventually};
+
+use crate::support::HOUR;
+use crate::support::child::{Child, job};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn connect(url: &str) -> Client {
+    Client::connect_with(&leasehold::Client::builder().lease(HOUR), url).unwrap()
+}
+
+/// What a thread keeps until it ends.
+enum Kept {
+    Dropped(#[allow(dead_code, reason = "it is dropped")] Box<dyn std::any::Any>),
+    /// Released by the destructor of whatever it is in.
+    Lock(Option<LockGuard>),
+    Permit(Option<SemaphorePermit>),
+    Expirable(Option<ExpirablePermit>),
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        match self {
+            Self::Dropped(_) => {}
+            Self::Lock(guard) => guard.take().unwrap().release().unwrap(),
+            Self::Permit(permit) => permit.take().unwrap().release().unwrap(),
+            Self::Expirable(permit) => permit.take().unwrap().release().unwrap(),
+        }
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
+}
+
+fn keep(kept: Kept) {
+    KEPT.with_borrow_mut(|all| all.push(kept));
+}
+
+fn keep_some_of_each(client: &Client) {
+    // Before anything of tokio: it is dropped after that.
+    KEPT.with_borrow_mut(|all| all.clear());
+    let dropped = |guard: Box<dyn std::any::Any>| keep(Kept::Dropped(guard));
+    dropped(Box::new(client.lock("a").acquire().unwrap()));
+    dropped(Box::new(client.rw_lock("b").read().unwrap()));
+    dropped(Box::new(client.fair_lock("c").acquire().unwrap()));
+    let both = MultiLock::new([client.lock("d"), client.lock("e")]).unwrap();
+    dropped(Box::new(both.acquire().unwrap()));
+    dropped(Box::new(client.semaphore("s").acquire(1).unwrap()));
+    dropped(Box::new(client.expirable_semaphore("p").acquire().unwrap()));
+    keep(Kept::Lock(Some(client.lock("f").acquire().unwrap())));
+    keep(Kept::Permit(Some(
+        client.semaphore("s").acquire(1).unwrap(),
+    )));
+    let permit = client.expirable_semaphore("p").acquire().unwrap();
+    keep(Kept::Expirable(Some(permit)));
+}
+
+/// Not a test when it is run as one: a process of its own, which a panic in a destructor
+/// would abort.
+#[test]
+fn a_program_that_ends() {
+    let Some(job) = job() else {
+        return;
+    };
+    let words: Vec<_> = job.iter().map(String::as_str).collect();
+    match words[..] {
+        ["thread-local", url] => {
+            let url = url.to_owned();
+            // The last of the client goes with the thread as well.
+            let ends = thread::spawn(move || {
+                KEPT.with_borrow_mut(Vec::clear);
+                keep_some_of_each(&connect(&url));
+            });
+            ends.join().unwrap();
+            println!("ended");
+        }
+        ["early", url] => {
+            let failed = || -> Result<(), &str> {
+                let client = connect(url);
+                let _guard = client.lock("a").acquire().unwrap();
+                let _permit = client.semaphore("s").acquire(1).unwrap();
+                Err("the work failed")
+            };
+            println!("ended {:?}", failed());
+        }
+        ["task", url] => {
+            let client = connect(url);
+            let owner = client.owner();
+            let guard = client.lock("a").owned_by(&owner).acquire().unwrap();
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let task = async move { drop_in_task(guard) };
+            runtime.block_on(runtime.spawn(task)).unwrap();
+            drop(client);
+            println!("ended");
+        }
+        _ => panic!("no such job: {job:?}"),
+    }
+    std::process::exit(0);
+}
+
+/// Nothing waits there.
+fn drop_in_task(guard: LockGuard<Explicit>) {
+    drop(guard);
+}
+
+fn run(job: &str) -> RedisServer {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    client.semaphore("s").try_set_permits(2).unwrap();
+    client.expirable_semaphore("p").set_permits(2).unwrap();
+    let child = Child::start("a_program_that_ends", &format!("{job} {}", server.url()));
+    let lines = child.finished();
+    assert!(
+        lines.iter().any(|line| line.starts_with("ended")),
+        "{lines:?}"
+    );
+    eventually("all is given back", SOON, || {
+        let locks = ["a", "b", "c", "d", "e", "f"];
+        let keys = server.keys();
+        !keys.iter().any(|key| locks.contains(&key.as_str()))
+            && client.semaphore("s").available_permits().unwrap() == 2
+            && client.expirable_semaphore("p").available_permits().unwrap() == 2
+    });
+    server
+}
+
+#[test]
+fn a_guard_in_a_thread_local_is_given_back_when_its_thread_ends() {
+    run("thread-local");
+}
+
+#[test]
+fn a_program_that_returns_early_leaves_nothing() {
+    run("early");
+}
+
+#[test]
+fn a_program_that_drops_a_guard_in_a_task_leaves_nothing() {
+    for _ in 0..10 {
+        run("task");
+    }
+}
+
+#[test]
+fn after_the_close_guards_are_left_to_their_leases() {
+    let client = Client::embedded();
+    std::mem::forget(client.lock("a").acquire().unwrap());
+    let guard = client.lock("b").acquire().unwrap();
+    assert_eq!(client.close().holds_left, 2);
+    assert_eq!(client.activity().renewed_holds, 0);
+    guard.release().unwrap();
+    assert_eq!(client.close().holds_left, 1);
+}
+
+#[test]
+fn the_async_client_of_one_that_is_gone_says_so() {
+    let server = RedisServer::start().unwrap();
+    let client = connect(&server.url());
+    let orphan = client.as_async().clone();
+    drop(client);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let lock = orphan.lock("a").outage_limit(HOUR);
+    let error = runtime.block_on(lock.acquire()).unwrap_err();
+    assert!(error.to_string().contains("runtime has ended"), "{error}");
+}
