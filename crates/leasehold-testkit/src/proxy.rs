@@ -10,7 +10,7 @@ use std::{
     net::{Ipv4Addr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
     },
     thread::{self, JoinHandle},
 };
@@ -41,7 +41,7 @@ impl Proxy {
             .local_addr()
             .expect("a bound listener has an address");
         let shared = Arc::new(Shared {
-            target: port,
+            target: AtomicU16::new(port),
             state: Mutex::default(),
             changed: Condvar::new(),
             connections: AtomicUsize::new(0),
@@ -102,6 +102,12 @@ impl Proxy {
     /// Closes the present connections that have not subscribed. Says how many.
     pub fn cut_calls(&self) -> usize {
         self.cut_if(|link| !link.has_subscribed())
+    }
+
+    /// New connections go to this port of the loopback interface. Present ones stay, as when
+    /// a name stands for another server from now on.
+    pub fn move_to(&self, port: u16) {
+        self.shared.target.store(port, SeqCst);
     }
 
     /// While `true`, new connections are accepted and closed at once. Present ones stay.
@@ -221,7 +227,7 @@ impl fmt::Debug for Proxy {
 
 /// What the threads of a proxy share.
 struct Shared {
-    target: u16,
+    target: AtomicU16,
     state: Mutex<State>,
     /// Something that was held may go, or a link was closed.
     changed: Condvar,
@@ -256,7 +262,7 @@ impl Shared {
             drop(state);
             // Without a server the client's connection is closed: `client` is dropped.
             let _ = client.and_then(|client| {
-                let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.target))?;
+                let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.target.load(SeqCst)))?;
                 self.serve(client, server)
             });
         }

@@ -24,8 +24,9 @@ use crate::{
 
 /// A `redis-server` process on the loopback interface, with a temporary folder of its own.
 ///
-/// The program is the one on the path, or what `LEASEHOLD_REDIS_SERVER` names. It is killed when
-/// this is dropped.
+/// The program is the one on the path, or what `LEASEHOLD_REDIS_SERVER` or [`Builder::program`]
+/// names: a Redis or a Valkey, as `scripts/servers` installs them. It is killed when this is
+/// dropped.
 pub struct RedisServer {
     settings: Builder,
     dir: TempDir,
@@ -285,8 +286,10 @@ impl fmt::Debug for RedisServer {
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing runs before `start`"]
 pub struct Builder {
+    program: Option<PathBuf>,
     password: Option<String>,
     user: Option<(String, String)>,
+    rules: Option<String>,
     tls: bool,
     unix_socket: bool,
     args: Vec<String>,
@@ -304,6 +307,19 @@ impl Builder {
     /// the default user, that one is shut, so that a client that forgets to authenticate fails.
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// What the [`user`](Self::user) may do instead of everything, as the server writes it:
+    /// `"~* &* +get"`.
+    pub fn rules(mut self, rules: &str) -> Self {
+        self.rules = Some(rules.to_owned());
+        self
+    }
+
+    /// The program to start, whatever the environment says.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
         self
     }
 
@@ -396,7 +412,8 @@ impl Builder {
             lines.push(format!("requirepass \"{password}\""));
         }
         if let Some((user, password)) = &self.user {
-            lines.push(format!("user {user} on \">{password}\" ~* &* +@all"));
+            let rules = self.rules.as_deref().unwrap_or("~* &* +@all");
+            lines.push(format!("user {user} on \">{password}\" {rules}"));
         }
         lines.extend_from_slice(&self.args);
         lines.push(String::new());
@@ -406,7 +423,7 @@ impl Builder {
     fn spawn(&self, dir: &Path) -> io::Result<Child> {
         // Emptied: the log of the process before would be taken for this one's.
         let log = fs::File::create(dir.join(LOG))?;
-        Command::new(program())
+        Command::new(self.program.clone().unwrap_or_else(program))
             .arg(dir.join(CONFIG))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -451,8 +468,8 @@ impl io::Write for BufStream {
     }
 }
 
-fn program() -> String {
-    env::var("LEASEHOLD_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+fn program() -> PathBuf {
+    env::var_os("LEASEHOLD_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from)
 }
 
 fn kill(child: &mut Child) -> io::Result<()> {
@@ -620,6 +637,30 @@ mod tests {
             .start()
             .expect_err("the setting does not exist");
         assert!(error.to_string().contains("no-such-setting"), "{error}");
+    }
+
+    #[test]
+    fn another_program_is_started() {
+        let error = RedisServer::builder()
+            .program("/nowhere/valkey-server")
+            .start()
+            .expect_err("there is no such program");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_user_with_rules_may_do_nothing_else() {
+        let server = RedisServer::builder()
+            .user("ann", "pw")
+            .rules("~x +get")
+            .start()
+            .expect("redis-server is installed");
+        let mut stream = server.connect().expect("the server runs");
+        let mut run = |command: &[&str]| call(&mut stream, command).expect("the server runs");
+        run(&["AUTH", "ann", "pw"]);
+        assert_eq!(run(&["GET", "x"]), Reply::Nil);
+        assert!(matches!(run(&["GET", "y"]), Reply::Error(_)));
+        assert!(matches!(run(&["DEL", "x"]), Reply::Error(_)));
     }
 
     #[test]

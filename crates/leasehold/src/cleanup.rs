@@ -143,20 +143,30 @@ impl Cleanup {
     async fn until_given_back<H: Return>(&self, hold: &H, mut reply: Reply, started: Moment) {
         let mut pause = Duration::from_millis(20);
         let (mut left_at, mut unsure_since) = (started, None);
+        let mut told = false;
         loop {
             match reply.await {
                 Ok(_) => return,
-                Err(failure) if !failure.may_heal() => {
+                Err(failure) if failure.is_about_the_key() => {
                     tracing::warn!(
                         key = %hold.key(), cause = %failure.cause,
                         "can't release; what has a lease stays until it ends"
                     );
                     return;
                 }
-                Err(failure) if failure.outcome == Outcome::MayHaveRun => {
-                    unsure_since.get_or_insert(left_at);
+                Err(failure) => {
+                    // What an operator has to mend may be mended while there is still time: a
+                    // permission, a password, an error that we don't know.
+                    if !failure.may_heal() && !std::mem::replace(&mut told, true) {
+                        tracing::warn!(
+                            key = %hold.key(), cause = %failure.cause,
+                            "the server refuses a release; it is sent again in the background"
+                        );
+                    }
+                    if failure.outcome == Outcome::MayHaveRun {
+                        unsure_since.get_or_insert(left_at);
+                    }
                 }
-                Err(_) => {}
             }
             if self.clock.now() >= hold.over_at(started, unsure_since, self.backend.reply_limit()) {
                 hold.given_up();

@@ -1,5 +1,6 @@
 //! The client: connects, then hands out primitives by name.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::backend::network::{Linked, Network};
 use crate::backend::redis::{Reach, Redis};
 use crate::config::{self, Peers};
 use crate::context::Context;
+use crate::credentials::{Credentials, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::SafetyMargin;
 use crate::owner::Owner;
@@ -343,6 +345,7 @@ pub struct ClientBuilder {
     lease: Duration,
     drift: f64,
     peers: Peers,
+    credentials: Option<Source>,
     connect_limit: Duration,
     reply_limit: Duration,
     #[cfg(feature = "tls")]
@@ -355,6 +358,7 @@ impl Default for ClientBuilder {
             lease: config::DEFAULT_LEASE,
             drift: 0.01,
             peers: Peers::All,
+            credentials: None,
             connect_limit: Duration::from_secs(3),
             reply_limit: Duration::from_secs(2),
             #[cfg(feature = "tls")]
@@ -390,7 +394,46 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how long connecting may take, handshake included. 3 s by default.
+    /// Asks `credentials` for user and password each time that the client connects, instead
+    /// of taking them from the URL: for passwords that change while the client lives.
+    ///
+    /// A client has two connections, one of them only while somebody waits. A connection that
+    /// stands is not touched when a password changes. When it is lost the client asks anew,
+    /// and goes on about once a second for as long as it lives: also when the server refuses
+    /// what it was told, and when `credentials` fails or has not answered within the
+    /// [`connect_limit`](Self::connect_limit). So a hold outlives the change of a password, if
+    /// `credentials` knows the new one before the lease of the hold is over.
+    ///
+    /// What `credentials` says is never shown. What its error says is, as part of
+    /// [`ErrorKind::Unavailable`].
+    ///
+    /// ```no_run
+    /// use leasehold::{Client, Credentials};
+    ///
+    /// # async fn example() -> leasehold::Result<()> {
+    /// let client = Client::builder()
+    ///     .credentials(|| async {
+    ///         let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///         Ok(Credentials::user("app", password.trim()))
+    ///     })
+    ///     .connect("rediss://redis.internal")
+    ///     .await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn credentials<F, C>(mut self, credentials: F) -> Self
+    where
+        F: Fn() -> C + Send + Sync + 'static,
+        C: Future<Output = Result<Credentials, Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    {
+        self.credentials = Some(Source::new(credentials));
+        self
+    }
+
+    /// Sets how long connecting may take, handshake included. 3 s by default. A server that
+    /// has been loading its data for longer is left, and its name looked up again.
     #[must_use]
     pub fn connect_limit(mut self, limit: Duration) -> Self {
         self.connect_limit = limit;
@@ -471,6 +514,7 @@ impl ClientBuilder {
     fn reach(&self, url: &str) -> Reach {
         Reach {
             url: url.to_owned(),
+            credentials: self.credentials.clone(),
             connect_limit: self.connect_limit,
             reply_limit: self.reply_limit,
             #[cfg(feature = "tls")]

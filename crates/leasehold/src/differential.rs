@@ -272,6 +272,7 @@ fn twins_and_scripts_agree() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let reach = Reach {
         url: server.url(),
+        credentials: None,
         connect_limit: Duration::from_secs(5),
         reply_limit: Duration::from_secs(5),
         #[cfg(feature = "tls")]

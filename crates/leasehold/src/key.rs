@@ -176,6 +176,26 @@ impl Key {
         format!("{}:opened", self.with_prefix("leasehold"))
     }
 
+    /// The keys and channels of everything that bears this name, as the rules of a user of
+    /// the server who may touch nothing else. `docs/wire-format.md` says the same.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) fn access_rules(&self) -> String {
+        const LONGEST: usize = 120;
+        let shown = if self.name.len() > LONGEST {
+            "NAME"
+        } else {
+            &self.name
+        };
+        let name = as_pattern(shown);
+        let tag = match shown.contains('{') {
+            true => name.clone(),
+            false => format!("{{{name}}}"),
+        };
+        format!(
+            "resetchannels ~{name} ~redisson_*:{tag}* ~{tag}:* ~leasehold:{tag}:* &redisson_*{tag}*"
+        )
+    }
+
     /// Redisson's `prefixName`: the name becomes the hash tag unless it has a
     /// brace of its own.
     fn with_prefix(&self, prefix: &str) -> String {
@@ -201,6 +221,22 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({self})")
     }
+}
+
+/// A pattern that fits this text. The server takes no space in one, so that any byte fits
+/// there.
+fn as_pattern(text: &str) -> String {
+    let mut pattern = String::new();
+    for letter in text.chars() {
+        match letter {
+            '*' | '?' | '[' | ']' | '^' | '\\' => pattern.extend(['\\', letter]),
+            _ if letter.is_whitespace() || letter.is_control() => {
+                pattern.extend(std::iter::repeat_n('?', letter.len_utf8()));
+            }
+            _ => pattern.push(letter),
+        }
+    }
+    pattern
 }
 
 /// Text from outside, made safe for a terminal and a log line: control
@@ -235,6 +271,21 @@ mod tests {
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");
         assert_eq!(channel("a}b"), "redisson_lock__channel:{a}b}");
         assert_eq!(channel("{"), "redisson_lock__channel:{");
+    }
+
+    #[test]
+    fn access_rules_are_those_of_the_page_and_fit_odd_names() {
+        let rules = |name| Key::parse(name).unwrap().access_rules();
+        let page = include_str!("../../../docs/wire-format.md");
+        for rule in rules("orders").split(' ').skip(1) {
+            let said = rule
+                .replace("{orders}", "<tag>")
+                .replace("orders", "<name>");
+            assert!(page.contains(&format!("`{said}`")), "{said}");
+        }
+        assert!(rules("a{b}c").contains("~redisson_*:a{b}c* ~a{b}c:*"));
+        assert!(rules("a[1]* b").contains(r"~a\[1\]\*?b ~redisson_*:{a\[1\]\*?b}*"));
+        assert!(rules(&"x".repeat(200)).contains("~NAME ~redisson_*:{NAME}*"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod client;
 mod clock;
 mod config;
 mod context;
+mod credentials;
 #[cfg(all(test, feature = "redis"))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod differential;
@@ -36,6 +37,7 @@ mod wait;
 pub use backend::memory::Embedded;
 pub use client::{Activity, Client, ClientBuilder, Closed};
 pub use config::{BackOff, Peers, WaitStrategy};
+pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use loss::LossReason;
 pub use owner::Owner;

@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 6] = [
         "wait", "renewal", "cleanup", "context", "lease", "standing", "guard", "owner",
     ],
     &["backend"],
-    &["config", "error", "key", "loss", "clock"],
+    &["config", "credentials", "error", "key", "loss", "clock"],
 ];
 
 fn layer(module: &str) -> usize {

@@ -26,6 +26,7 @@ mod server {
     mod majority;
     mod matrix;
     mod messages;
+    mod moved;
     mod nemesis;
     mod outages;
     mod permissions;

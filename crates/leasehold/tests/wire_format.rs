@@ -14,7 +14,7 @@ use std::time::Duration;
 use leasehold::{BackOff, Client, FieldNames, Kind, Lock, OneKey, Peers, WaitStrategy};
 use leasehold_testkit::RedisServer;
 use support::eventually;
-use support::wire::{PAGE, Wire, Writer, cells, fill, sections};
+use support::wire::{PAGE, Wire, Writer, allowed_commands, cells, fill, sections};
 
 /// A name without a brace and one with: what is made of it differs.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];
@@ -45,8 +45,10 @@ impl Place {
 
     async fn with(names: &[&str]) -> Self {
         let server = RedisServer::start().unwrap();
-        let mut user = vec!["ACL", "SETUSER", "app", "on", ">pw", "+@all"];
+        let mut user = vec!["ACL", "SETUSER", "app", "on", ">pw", "resetchannels"];
         let rules = rules(names);
+        let commands = allowed_commands();
+        user.extend(commands.split(' '));
         user.extend(rules.iter().map(String::as_str));
         server.command(&user).unwrap();
         let url = format!("redis://app:pw@127.0.0.1:{}", server.port());

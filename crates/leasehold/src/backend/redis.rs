@@ -8,6 +8,7 @@ mod driver;
 pub(crate) mod lane;
 mod pause;
 mod pubsub;
+mod refusals;
 pub(crate) mod script;
 mod server_info;
 #[cfg(feature = "tls")]
@@ -20,6 +21,7 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use self::address::Address;
@@ -27,16 +29,19 @@ use self::connect::Connector;
 use self::driver::Driver;
 use self::lane::{Lane, Queued};
 use self::pause::{LASTING, Pause};
+use self::refusals::LOOK_EVERY;
 use self::script::Script;
 use super::channels::Channels;
 use super::step::{Failure, Operation, Step};
 use crate::clock::{Clock, Moment};
+use crate::credentials::Source;
 use crate::error::Result;
 
 /// How a server is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
     pub(crate) url: String,
+    pub(crate) credentials: Option<Source>,
     pub(crate) connect_limit: Duration,
     pub(crate) reply_limit: Duration,
     #[cfg(feature = "tls")]
@@ -59,6 +64,7 @@ impl Redis {
         let first = prepare(&connector, &lane)
             .await
             .map_err(|failure| failure.into_connect_error())?;
+        first.told.count(&lane);
         Ok(Self::run(connector, lane, Some(first)))
     }
 
@@ -75,6 +81,7 @@ impl Redis {
     ) -> Result<(Arc<Connector>, Arc<Lane>)> {
         let address = Address::parse(&reach.url)?;
         let connector = Arc::new(Connector {
+            credentials: reach.credentials,
             connect_limit: reach.connect_limit,
             reply_limit: reach.reply_limit,
             #[cfg(feature = "tls")]
@@ -83,6 +90,7 @@ impl Redis {
                 .then(|| tls::Connector::new(&reach.authorities))
                 .transpose()?,
             address,
+            moved: Notify::new(),
         });
         let lane = Lane::new(
             Handle::current(),
@@ -90,11 +98,12 @@ impl Redis {
             Script::of(steps),
             Arc::clone(connector.address.shown()),
             reach.reply_limit,
+            reach.connect_limit,
         );
         Ok((connector, lane))
     }
 
-    fn run(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Connection>) -> Self {
+    fn run(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Opened>) -> Self {
         let (runtime, channels) = (Handle::current(), Channels::new(false));
         let tasks = [
             runtime.spawn(keep_connected(
@@ -151,10 +160,34 @@ impl Drop for Redis {
     }
 }
 
-type Connection = (MultiplexedConnection, Driver);
+/// A connection that can be used, and what the server has said on it.
+struct Opened {
+    connection: MultiplexedConnection,
+    driver: Driver,
+    told: Told,
+}
+
+/// What a server says of itself at the beginning. It counts once its connection is used.
+struct Told {
+    at: Moment,
+    /// Its clock.
+    time_ms: Option<i64>,
+    uptime: Option<Duration>,
+    run_id: Option<String>,
+}
+
+impl Told {
+    fn count(&self, lane: &Lane) {
+        if let Some(ms) = self.time_ms {
+            lane.learn_time(ms, self.at);
+        }
+        lane.about
+            .connected(self.at, self.uptime, self.run_id.as_deref());
+    }
+}
 
 /// Opens a connection, learns the server's clock, age and version, and loads the script.
-async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failure> {
+async fn prepare(connector: &Connector, lane: &Lane) -> Result<Opened, Failure> {
     let (connection, mut driver) = connector.open().await?;
     let questions = async {
         let mut load = ::redis::Cmd::new();
@@ -173,46 +206,53 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Connection, Failu
         if time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH") {
             let _ = third.send_packed_command(&load).await;
         }
-        if let Ok((seconds, micros)) = time {
-            lane.learn_time(seconds.saturating_mul(1000).saturating_add(micros / 1000));
-        }
+        let time = time.ok();
         let info = info.unwrap_or_default();
-        lane.about.connected(
-            lane.clock.now(),
-            server_info::uptime(&info),
-            server_info::run_id(&info),
-        );
-        server_info::check(&info, &lane.address)
+        server_info::check(&info, &lane.address)?;
+        Ok(Told {
+            at: lane.clock.now(),
+            time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
+            uptime: server_info::uptime(&info),
+            run_id: server_info::run_id(&info).map(str::to_owned),
+        })
     };
-    tokio::select! {
-        checked = questions => checked.map(|()| (connection, driver)),
-        () = &mut driver => Err(connector.lost_at_once()),
-    }
+    let told = tokio::select! {
+        told = questions => told?,
+        () = &mut driver => return Err(connector.lost_at_once()),
+    };
+    Ok(Opened {
+        connection,
+        driver,
+        told,
+    })
 }
 
 /// Keeps a connection under the lane for as long as the client lives.
-async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Connection>) {
+async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Opened>) {
     let mut pause = Pause::new();
     let mut connection = first;
     let mut down = false;
     let _ending = lane.ending();
+    let mut looked = None;
     loop {
         let opened = match connection.take() {
             Some(connection) => Ok(connection),
             None => prepare(&connector, &lane).await,
         };
         match opened {
-            Ok((connection, driver)) => {
+            Ok(opened) => {
                 // Told about an earlier connection, if at all.
                 let _ = lane.given_up.notified().now_or_never();
+                lane.refusals.forget();
                 let since = lane.clock.now();
                 if std::mem::take(&mut down) {
                     tracing::info!(address = %lane.address, "connected again");
                 }
-                lane.up(connection, driver);
-                tokio::select! {
-                    () = lane.driver.run() => {}
-                    () = lane.given_up.notified() => {}
+                opened.told.count(&lane);
+                lane.up(opened.connection, opened.driver);
+                connection = until_over(&connector, &lane, &mut looked).await;
+                if connection.is_some() {
+                    continue;
                 }
                 // Until the first attempt has failed, operations wait: most cuts
                 // are healed by connecting again.
@@ -236,6 +276,52 @@ async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Optio
                 lane.down(&failure);
                 tokio::time::sleep(pause.next()).await;
             }
+        }
+    }
+}
+
+/// Until a connection is lost or given up. If its server refuses to serve, until another one
+/// can take its place.
+async fn until_over(
+    connector: &Connector,
+    lane: &Lane,
+    looked: &mut Option<Moment>,
+) -> Option<Opened> {
+    let another = tokio::select! {
+        () = lane.driver.run() => return None,
+        () = lane.given_up.notified() => return None,
+        another = look_elsewhere(connector, lane, looked) => another,
+    };
+    // What was sent is answered first: the order of arrival is kept.
+    lane.hold_back();
+    tokio::select! {
+        () = lane.driver.run() => {}
+        () = lane.drained() => {}
+        () = tokio::time::sleep(lane.reply_limit) => {}
+    }
+    tracing::warn!(
+        address = %lane.address,
+        "the server refuses to serve; its name was looked up again, and what it stands for is asked from now on"
+    );
+    connector.moved.notify_one();
+    Some(another)
+}
+
+/// Resolves with a new connection when the server refuses to serve, so that its name was
+/// looked up again. Not more often than a server can bear from all its clients.
+async fn look_elsewhere(connector: &Connector, lane: &Lane, looked: &mut Option<Moment>) -> Opened {
+    loop {
+        lane.refusals.leave().await;
+        if let Some(looked) = *looked {
+            lane.clock.sleep_until(looked + LOOK_EVERY).await;
+        }
+        *looked = Some(lane.clock.now());
+        match prepare(connector, lane).await {
+            Ok(opened) => return opened,
+            Err(failure) => tracing::debug!(
+                address = %lane.address, cause = %failure.cause,
+                "the server refuses to serve, and no other answers under its name"
+            ),
         }
     }
 }

@@ -175,19 +175,26 @@ impl Failure {
         )
     }
 
+    /// Whether it stays for as long as the key is as it is.
+    pub(crate) fn is_about_the_key(&self) -> bool {
+        matches!(self.cause, Cause::WrongKind(_))
+    }
+
     /// Sorts an error reply of the server by its code. The texts differ between
     /// servers and versions, the codes don't.
     pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
+        let text = without_place(text.trim_end());
         let code = text.split([' ', ':']).next().unwrap_or("");
-        let said = Shown(text.trim_end()).to_string();
+        let said = Shown(text).to_string();
         let cause = match code {
             "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY"
             | "NOREPLICAS" | "MISCONF" | "OOM" => Cause::NotNow(said),
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
             "WRONGTYPE" | "WRONGKIND" => Cause::WrongKind(said),
-            // Inside a script a missing permission comes as a plain error.
+            // Inside a script a missing permission comes as a plain error: since 7.2 with
+            // the first text, before with the second.
             _ if text.contains("ACL failure in script")
-                || text.contains("can't run this command") =>
+                || text.contains("The user executing the script can't") =>
             {
                 Cause::Denied(said)
             }
@@ -239,12 +246,14 @@ impl Failure {
 
     /// The error of giving back what goes on being given back.
     pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
-        if !self.may_heal() {
+        if self.is_about_the_key() {
             return self.into_error(key);
         }
-        let kind = match self.outcome {
-            Outcome::DidNotRun => ErrorKind::Unavailable,
-            Outcome::MayHaveRun => ErrorKind::OutcomeUnknown,
+        let kind = match (&self.cause, self.outcome) {
+            (Cause::Denied(_), _) => ErrorKind::Denied,
+            (Cause::TooOld { .. } | Cause::Other(_), _) => ErrorKind::Unsupported,
+            (_, Outcome::DidNotRun) => ErrorKind::Unavailable,
+            (_, Outcome::MayHaveRun) => ErrorKind::OutcomeUnknown,
         };
         let (at, cause) = (&self.address, &self.cause);
         let message = format!(
@@ -348,6 +357,23 @@ impl Failure {
     }
 }
 
+/// An error without the place in the script that servers before 7 put before its code, as
+/// in `@user_script: 34: -OOM command not allowed`. One that ended the whole script has the
+/// place twice, behind a text of its own.
+fn without_place(text: &str) -> &str {
+    let mut rest = match text.strip_prefix("ERR Error running script (call to ") {
+        Some(rest) => rest.split_once("): ").map_or(text, |(_, error)| error),
+        None => text,
+    };
+    while let Some(behind) = rest.strip_prefix("@user_script:")
+        && let Some((line, error)) = behind.split_once(':')
+        && line.trim().parse::<u32>().is_ok()
+    {
+        rest = error.trim_start();
+    }
+    rest.strip_prefix('-').unwrap_or(rest)
+}
+
 /// One cause below the failures of all operations of a call.
 #[derive(Debug)]
 struct SharedSource(Arc<dyn StdError + Send + Sync>);
@@ -367,6 +393,69 @@ impl StdError for SharedSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn cause(text: &str) -> Cause {
+        Failure::from_reply(text, &Arc::from("redis://h")).cause
+    }
+
+    /// What each server says when the same command fails inside a script: Redis 6.2, Redis
+    /// 7.0, Valkey 8 (and Redis 7.2).
+    #[test]
+    fn errors_inside_scripts_are_sorted_alike_whatever_the_server() {
+        for said in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Redis is configured to save RDB snapshots",
+        ] {
+            let expected = Cause::NotNow(said.to_owned());
+            assert_eq!(cause(said), expected, "Redis 7 and Valkey");
+            let before = format!("@user_script: 34: -{said}\r\n");
+            assert_eq!(cause(&before), expected, "Redis 6.2");
+            let whole = format!(
+                "ERR Error running script (call to f_131b5f2ed4a6e4f431cc21897ae043d687859f08): \
+                 @user_script:1: @user_script: 1: -{said}"
+            );
+            assert_eq!(cause(&whole), expected, "a whole script on Redis 6.2");
+        }
+        let down =
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+        assert_eq!(cause(down), Cause::NotNow(down.to_owned()));
+        let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
+        assert_eq!(cause(wrong), Cause::WrongKind(wrong.to_owned()));
+    }
+
+    #[test]
+    fn missing_permissions_inside_scripts_are_denied_whatever_the_server() {
+        let old = [
+            "The user executing the script can't run this command or subcommand",
+            "The user executing the script can't access at least one of the keys mentioned in the command arguments",
+            "The user executing the script can't publish to the channel mentioned in the command",
+        ];
+        let new = [
+            "ERR ACL failure in script: User app has no permissions to run the 'incr' command",
+            "ERR ACL failure in script: No permissions to access a key",
+            "ERR ACL failure in script: No permissions to access a channel",
+        ];
+        let before_7 = old.map(|said| format!("@user_script: 3: {said}"));
+        let in_7 = old.map(|said| format!("ERR {said}"));
+        let since_7_2 = new.map(str::to_owned);
+        for said in before_7.iter().chain(&in_7).chain(&since_7_2) {
+            assert!(matches!(cause(said), Cause::Denied(_)), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_only_looks_like_a_place_stays() {
+        for said in [
+            "@user_script: here: -OOM",
+            "@user_script:",
+            "ERR Error running script (call to f_1",
+            "ERR no such thing as @user_script: 1: -OOM",
+        ] {
+            assert_eq!(cause(said), Cause::Other(said.to_owned()));
+        }
+    }
 
     #[test]
     fn each_error_of_a_failure_has_the_cause_below_it() {

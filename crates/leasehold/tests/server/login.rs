@@ -1,12 +1,13 @@
 //! Passwords that are wrong, change, or go with their user.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, LossReason};
+use leasehold::{Client, Credentials, ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
 use tokio::time::Instant;
 
-use crate::support::eventually;
+use crate::support::{HOUR, eventually};
 
 /// A server with a user, a proxy that counts connections, and a client through it.
 async fn logged_in() -> (RedisServer, Proxy, Client) {
@@ -66,6 +67,61 @@ async fn a_password_that_is_rotated_is_told_at_once_and_heals_by_itself() {
         matches!(guard, Ok(Some(_)))
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_hold_outlives_a_password_that_is_rotated_when_the_client_can_ask_for_it() {
+    let server = RedisServer::start().unwrap();
+    set_user(&server, &["on", ">old", "+@all", "~*", "&*"]);
+    let proxy = Proxy::to(server.port());
+    let vault = Arc::new(Mutex::new(Some("old")));
+    let asked = Arc::clone(&vault);
+    let lease = Duration::from_secs(8);
+    let builder = Client::builder().lease(lease).credentials(move || {
+        let password = *asked.lock().unwrap();
+        async move {
+            tokio::task::yield_now().await;
+            let password = password.ok_or("the vault is shut")?;
+            Ok(Credentials::user("app", password))
+        }
+    });
+    // What the callback says counts, not the URL.
+    let url = format!("redis://nobody:wrong@127.0.0.1:{}", proxy.port());
+    let client = builder.connect(&url).await.unwrap();
+    let held = client.lock("x").renew_every(lease / 16);
+    let guard = held.acquire().await.unwrap();
+    let refused = async |kind| {
+        eventually("it is told", async || {
+            let result = client.lock("y").try_acquire().await;
+            result.is_err_and(|error| error.kind() == kind)
+        })
+        .await;
+    };
+
+    set_user(&server, &["resetpass", ">new"]);
+    proxy.cut();
+    refused(ErrorKind::Denied).await;
+    *vault.lock().unwrap() = None;
+    refused(ErrorKind::Unavailable).await;
+    let error = client.lock("y").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("the vault is shut"), "{error}");
+    *vault.lock().unwrap() = Some("new");
+    let beyond = guard.valid_until() + lease / 8;
+    eventually("it is renewed", async || {
+        assert_eq!(guard.loss(), None);
+        guard.valid_until() > beyond
+    })
+    .await;
+
+    // The connection for messages asks as well.
+    let other = Client::connect(&server.url()).await.unwrap();
+    let theirs = other.lock("y").acquire().await.unwrap();
+    let waits = client.lock("y").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { waits.acquire().await.unwrap() });
+    eventually("it listens", async || !server.channels().is_empty()).await;
+    theirs.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]

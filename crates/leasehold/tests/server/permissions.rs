@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind};
-use leasehold_testkit::RedisServer;
+use leasehold::{BackOff, Client, ErrorKind, Result, WaitStrategy};
+use leasehold_testkit::{RedisServer, Reply};
 
-use crate::support::eventually;
+use crate::support::{HOUR, eventually};
 
 /// A client of a user with just these rules.
 pub(crate) async fn client_with(server: &RedisServer, rules: &[&str]) -> Client {
@@ -76,4 +76,113 @@ async fn a_denied_command_in_the_script_is_named_and_leaves_no_lock() {
     let error = client.lock("x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(server.keys().is_empty());
+}
+
+/// All that a client does with one sort of thing.
+async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
+    match kind {
+        "lock" => {
+            let lock = client.lock("x");
+            let guard = lock.acquire().await?;
+            guard.extend(HOUR).await?;
+            guard.fencing_token().await?;
+            lock.inspect().await?;
+            guard.release().await?;
+            let _broken = lock.acquire().await?;
+            lock.force_unlock().await?;
+        }
+        "fair" => {
+            let held = other.fair_lock("x").acquire().await?;
+            let lock =
+                client
+                    .fair_lock("x")
+                    .wait_strategy(WaitStrategy::BackOff(BackOff::constant(
+                        Duration::from_millis(5),
+                    )));
+            assert!(
+                lock.try_acquire_for(Duration::from_millis(50))
+                    .await?
+                    .is_none()
+            );
+            held.release().await?;
+            lock.acquire().await?.release().await?;
+        }
+        "rw" => {
+            let lock = client.rw_lock("x");
+            let reads = lock.read().await?;
+            let more = lock.read().await?;
+            let wait = Duration::from_millis(50);
+            assert!(lock.try_write_for(wait).await?.is_none());
+            reads.release().await?;
+            more.release().await?;
+            lock.write().await?.downgrade().await?.release().await?;
+        }
+        "fenced" => client.fenced_lock("x").acquire().await?.release().await?,
+        "group" => {
+            client
+                .group_lock("x", ["a", "b"])
+                .acquire()
+                .await?
+                .release()
+                .await?
+        }
+        "semaphore" => {
+            let semaphore = client.semaphore("x");
+            semaphore.try_set_permits(3).await?;
+            semaphore.acquire(2).await?.release().await?;
+            semaphore.drain().await?;
+            semaphore.delete().await?;
+        }
+        "expirable" => {
+            let semaphore = client.expirable_semaphore("x");
+            semaphore.set_permits(3).await?;
+            semaphore.acquire().await?.release().await?;
+            semaphore.delete().await?;
+        }
+        _ => {
+            let latch = client.count_down_latch("x");
+            latch.try_set_count(2).await?;
+            latch.count_down_by(2).await?;
+            latch.wait().await?;
+            latch.delete().await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_rule_in_the_error_is_all_that_a_user_lacks() {
+    let kinds = [
+        "lock",
+        "fair",
+        "rw",
+        "fenced",
+        "group",
+        "semaphore",
+        "expirable",
+        "latch",
+    ];
+    for kind in kinds {
+        let server = RedisServer::start().unwrap();
+        let other = Client::connect(&server.url()).await.unwrap();
+        let client = client_with(&server, &["resetchannels"]).await;
+        // Told for a user who may nothing, and for one who may run scripts.
+        for allowed in ["+evalsha", "+eval"] {
+            let error = use_all(kind, &client, &other).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Denied, "{kind}: {error}");
+            let text = error.to_string();
+            let (_, rule) = text.split_once("ACL SETUSER USER ").expect(&text);
+            let rule = rule.split(';').next().unwrap();
+            let rules: Vec<_> = match allowed {
+                "+eval" => rule.split(' ').collect(),
+                _ => vec![allowed],
+            };
+            let command = [&["ACL", "SETUSER", "app"][..], &rules].concat();
+            assert_eq!(server.command(&command).unwrap(), Reply::Text("OK".into()));
+            server.command(&["FLUSHALL"]).unwrap();
+        }
+        if let Err(error) = use_all(kind, &client, &other).await {
+            panic!("{kind} with what the error says: {error}");
+        }
+    }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use leasehold::history::Recorder;
 use leasehold::{Client, ClientBuilder, Error, ErrorKind, LossReason};
-use leasehold_testkit::{RedisServer, Reply};
+use leasehold_testkit::proxy::Strike;
+use leasehold_testkit::{Proxy, RedisServer, Reply};
 use tokio::task::JoinHandle;
 
+use crate::server::scene::RELEASE;
 use crate::server::warnings::Warnings;
 use crate::support::{HOUR, eventually};
 
@@ -36,17 +38,23 @@ fn waiter(client: &Client) -> JoinHandle<()> {
     tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
 }
 
-#[tokio::test]
-async fn a_server_that_loads_is_waited_for() {
+/// A server that loads its data for some seconds after a restart. It answers each 2 MB, which
+/// are ten of its keys.
+pub(crate) fn slow_to_load() -> RedisServer {
     let server = RedisServer::builder()
-        .arg("loading-process-events-interval-bytes", "1024")
-        .arg("key-load-delay", "1000")
+        .arg("rdbcompression", "no")
+        .arg("key-load-delay", "40000")
         .start()
         .unwrap();
-    let server = Arc::new(server);
-    let fill = "for i = 1, 20000 do redis.call('SET', i, i) end";
+    let fill = "for i = 1, 100 do redis.call('SET', i, string.rep('x', 200000)) end";
     server.command(&["EVAL", fill, "0"]).unwrap();
     assert_eq!(server.command(&["SAVE"]).unwrap(), Reply::Text("OK".into()));
+    server
+}
+
+#[tokio::test]
+async fn a_server_that_loads_is_waited_for() {
+    let server = Arc::new(slow_to_load());
     let client = builder().connect(&server.url()).await.unwrap();
     let again = Arc::clone(&server);
     let restart = tokio::task::spawn_blocking(move || again.restart().unwrap());
@@ -128,7 +136,8 @@ async fn out_of_memory_refuses_new_locks_and_lets_old_ones_renew_and_go() {
 #[tokio::test]
 async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
     let server = RedisServer::start().unwrap();
-    let client = builder().connect(&server.url()).await.unwrap();
+    let proxy = Proxy::to(server.port());
+    let client = builder().connect(&proxy.url()).await.unwrap();
     let guard = client
         .lock("held")
         .fixed_lease(HOUR)
@@ -157,13 +166,10 @@ async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
         "{reason:?}"
     );
     let dump = server.command(&["DUMP", "held"]).unwrap();
+    let answer = proxy.strike_next(RELEASE, Strike::HoldReply);
     let release = tokio::spawn(guard.release());
-    eventually("it is asked for", async || {
-        let stats = server.command(&["INFO", "commandstats"]).unwrap();
-        // Refused, so that it is no call.
-        stats.as_text().unwrap().contains("cmdstat_hdel")
-    })
-    .await;
+    eventually("it is refused", async || answer.fired()).await;
+    proxy.let_go(&answer);
     assert_eq!(server.command(&["DUMP", "held"]).unwrap(), dump);
     set(&server, "stop-writes-on-bgsave-error", "no");
     // Either the release has waited, or what it left is done behind it.
@@ -175,7 +181,7 @@ async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
 #[tokio::test]
 async fn a_script_that_does_not_end_costs_the_lock_and_no_overlap() {
     let server = RedisServer::builder()
-        .arg("busy-reply-threshold", "50")
+        .arg("lua-time-limit", "50")
         .start()
         .unwrap();
     let server = Arc::new(server);

@@ -41,8 +41,10 @@ pub(crate) fn embedded_place() -> Place {
     Place::Embedded(Embedded::new())
 }
 
+/// As a user who may run the commands that the docs name, and no other.
 pub(crate) fn server_place() -> Place {
-    start(RedisServer::builder(), "")
+    let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
+    start(RedisServer::builder().user("app", "pw").rules(&rules), "")
 }
 
 pub(crate) fn resp3_place() -> Place {

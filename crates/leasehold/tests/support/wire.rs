@@ -6,6 +6,15 @@ use leasehold_testkit::{Heard, RedisServer, RedissonVersion, Reply};
 
 pub(crate) const PAGE: &str = include_str!("../../../../docs/wire-format.md");
 
+/// The commands that the page says a user needs, as rules.
+pub(crate) fn allowed_commands() -> String {
+    let (_, rest) = PAGE
+        .split_once("With restricted commands it needs")
+        .unwrap();
+    let rules = rest.split('`').nth(1).unwrap();
+    rules.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// The lease that "lease" in the page stands for in a test: the default of both sides.
 const LEASE: Duration = Duration::from_secs(30);
 

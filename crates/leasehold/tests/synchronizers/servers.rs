@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, WaitStrategy};
+use leasehold::{BackOff, Client, ErrorKind, WaitStrategy};
 use leasehold_testkit::proxy::{Proxy, Strike};
 use leasehold_testkit::{Heard, RedisServer, Reply};
 
-use crate::support::eventually;
+use crate::support::{HOUR, eventually};
 
 const STRIKES: [Strike; 9] = [
     Strike::CutBefore,
@@ -219,15 +219,18 @@ async fn an_undone_acquire_for_several_tells_of_each_permit_that_it_gives_back()
     let proxy = Proxy::to(server.port());
     let client = Client::connect(&proxy.url()).await.unwrap();
     let direct = Client::connect(&server.url()).await.unwrap();
-    let semaphore = client.semaphore("x");
+    // They ask when they are woken, and never by themselves.
+    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let asked = server.scripts();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
             let semaphore = semaphore.clone();
             tokio::spawn(async move { semaphore.acquire(1).await })
         })
         .collect();
-    eventually("they wait", async || client.activity().channels == 1).await;
-    let answer = proxy.strike_next(b"semaphore.acquire", Strike::HoldReply);
+    // The first one asks, listens, and asks once more: what is asked next is for all three.
+    eventually("they wait", async || server.scripts() >= asked + 2).await;
+    let answer = proxy.strike_next(b"\r\n1 1 1\r\n", Strike::HoldReply);
     let mut heard = server.listen();
     direct.semaphore("x").release(3).await.unwrap();
     eventually("they are granted", async || answer.fired()).await;
@@ -239,6 +242,72 @@ async fn an_undone_acquire_for_several_tells_of_each_permit_that_it_gives_back()
     eventually("it is undone", async || free(&server).await == 3).await;
     let undone = ["3", "0", "0"].repeat(2);
     assert_eq!(texts(&mut heard)[..6], undone, "a release, and an undo");
+}
+
+/// Plain permits have no lease: what is not given back stays in use for ever.
+#[tokio::test]
+async fn permits_come_back_when_a_server_that_refused_them_takes_them() {
+    type Refuses = fn(&RedisServer, bool);
+    let refusals: [(Refuses, ErrorKind); 3] = [
+        (
+            |server, refuses| {
+                let least = if refuses { "1" } else { "0" };
+                ok(server, &["CONFIG", "SET", "min-replicas-to-write", least]);
+            },
+            ErrorKind::Unavailable,
+        ),
+        (
+            |server, refuses| {
+                let (host, port) = if refuses {
+                    ("127.0.0.1", "1")
+                } else {
+                    ("NO", "ONE")
+                };
+                ok(server, &["REPLICAOF", host, port]);
+            },
+            ErrorKind::Unavailable,
+        ),
+        (
+            |server, refuses| {
+                let rule = if refuses { "-incrby" } else { "+incrby" };
+                ok(server, &["ACL", "SETUSER", "default", rule]);
+            },
+            ErrorKind::Denied,
+        ),
+    ];
+    for (refuse, kind) in refusals {
+        let server = RedisServer::start().unwrap();
+        let builder = Client::builder().reply_limit(Duration::from_millis(100));
+        let client = builder.connect(&server.url()).await.unwrap();
+        let semaphore = client.semaphore("x");
+        semaphore.try_set_permits(3).await.unwrap();
+        let (released, dropped) = (
+            semaphore.acquire(1).await.unwrap(),
+            semaphore.acquire(2).await.unwrap(),
+        );
+        refuse(&server, true);
+        let error = released.release().await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("sent again"), "{error}");
+        drop(dropped);
+        // Both have been refused once at least.
+        let asked = server.scripts();
+        eventually("they are sent again", async || server.scripts() > asked + 2).await;
+        assert_eq!(client.activity().releases, 2);
+        refuse(&server, false);
+        eventually("all are back", async || {
+            semaphore
+                .available_permits()
+                .await
+                .is_ok_and(|free| free == 3)
+        })
+        .await;
+        client.close().await;
+    }
+}
+
+fn ok(server: &RedisServer, command: &[&str]) {
+    assert_eq!(server.command(command).unwrap(), Reply::Text("OK".into()));
 }
 
 /// Redisson serves one asynchronous waiter per message.

@@ -8,8 +8,8 @@ use redis::{Cmd, RedisError, ServerErrorKind};
 use super::connect::reply_text;
 use super::lane::{Batch, By, Lane, Waiting};
 use super::script::commands;
-use crate::backend::step::{Cause, Failure, Outcome, Value};
-use crate::key::Shown;
+use crate::backend::step::{Cause, Failure, Operation, Outcome, Value};
+use crate::key::{Key, Shown};
 
 /// What came of a call: one reply per operation, or why there is none.
 type Replies = Result<Vec<redis::Value>, NoReplies>;
@@ -51,7 +51,11 @@ async fn send_unheard(lane: &Lane, mut connection: MultiplexedConnection, batch:
     command.set_no_response(true);
     let _ = connection.send_packed_command(&command).await;
     lane.ends_unheard();
-    fail(batch.operations, &lane.runtime_ended(Outcome::MayHaveRun));
+    fail(
+        lane,
+        batch.operations,
+        &lane.runtime_ended(Outcome::MayHaveRun),
+    );
 }
 
 async fn transmit(lane: &Lane, connection: &mut MultiplexedConnection, batch: &Batch) -> Replies {
@@ -136,34 +140,58 @@ fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
 fn finish(lane: &Lane, batch: Vec<Waiting>, replies: Replies) {
     match replies {
         Ok(replies) => {
+            lane.refusals.ran_a_call();
             for (waiting, reply) in batch.into_iter().zip(replies) {
-                answer(waiting, read(lane, reply));
+                let reply = read(lane, reply);
+                if let Err(failure) = &reply {
+                    lane.refusals.refused(failure, lane.clock.now());
+                }
+                answer(lane, waiting, reply);
             }
         }
         Err(NoReplies::Nonsense(what)) => {
             let what = format!("the reply makes no sense ({what})");
-            fail(batch, &no_answer(lane, &what, Outcome::MayHaveRun));
+            fail(lane, batch, &no_answer(lane, &what, Outcome::MayHaveRun));
         }
-        Err(NoReplies::Failed(error)) => fail(batch, &failure(lane, error)),
+        Err(NoReplies::Failed(error)) => {
+            let failure = failure(lane, error);
+            lane.refusals.refused(&failure, lane.clock.now());
+            fail(lane, batch, &failure);
+        }
     }
 }
 
-fn fail(batch: Vec<Waiting>, failure: &Failure) {
+fn fail(lane: &Lane, batch: Vec<Waiting>, failure: &Failure) {
     for waiting in batch {
-        answer(waiting, Err(failure.clone()));
+        answer(lane, waiting, Err(failure.clone()));
     }
 }
 
-/// A script that may not run one of its commands does not say which.
-fn answer(waiting: Waiting, reply: Result<Value, Failure>) {
-    let step = waiting.operation.step;
-    waiting.answer(reply.map_err(|failure| match failure.cause {
-        Cause::Denied(said) if !said.starts_with("NOPERM") => Failure {
-            cause: Cause::Denied(format!("{said}; {} runs {}", step.name, commands(step))),
+fn answer(lane: &Lane, waiting: Waiting, reply: Result<Value, Failure>) {
+    let operation = &waiting.operation;
+    let reply = reply.map_err(|failure| match failure.cause {
+        Cause::Denied(said) if !said.starts_with("NOAUTH") => Failure {
+            cause: Cause::Denied(format!("{said}; {}", what_is_needed(lane, operation))),
             ..failure
         },
-        _ => failure.of(step),
-    }));
+        _ => failure.of(operation.step),
+    });
+    waiting.answer(reply);
+}
+
+/// A server does not say which key it denies, and which command only in some versions.
+fn what_is_needed(lane: &Lane, operation: &Operation) -> String {
+    let step = operation.step;
+    let name = String::from_utf8_lossy(&operation.parts[0]);
+    // It was checked before it was sent.
+    let rules = Key::parse(&name).map(|key| key.access_rules());
+    format!(
+        "{} runs {}; whoever uses this name needs ACL SETUSER USER {} {}",
+        step.name,
+        commands(step),
+        rules.unwrap_or_default(),
+        lane.script.command_rules,
+    )
 }
 
 /// One operation's reply.
@@ -175,7 +203,7 @@ fn read(lane: &Lane, reply: redis::Value) -> Result<Value, Failure> {
         )),
         Some(Value::List(items)) => match &items[..] {
             [Value::Text(word), Value::Int(now_ms)] if word == b"late" => {
-                lane.learn_time(*now_ms);
+                lane.learn_time(*now_ms, lane.clock.now());
                 Err(Failure {
                     outcome: Outcome::DidNotRun,
                     cause: Cause::Late,

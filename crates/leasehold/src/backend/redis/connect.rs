@@ -7,22 +7,30 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, RedisError};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
 
 use super::address::{Address, Target};
 use super::driver::{Driver, Socket};
 use super::wire::Checked;
 use crate::backend::step::{Cause, Failure, Outcome};
+use crate::credentials::Source;
+use crate::key::Shown;
 
 /// Makes connections to one server.
 pub(crate) struct Connector {
     pub(crate) address: Address,
+    /// Asked for user and password at each connection; else the URL has them.
+    pub(crate) credentials: Option<Source>,
     pub(crate) connect_limit: Duration,
     pub(crate) reply_limit: Duration,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
+    /// Told when the connection for calls has left a server that still answers: the one for
+    /// messages has to follow.
+    pub(crate) moved: Notify,
 }
 
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -32,8 +40,8 @@ impl Connector {
     /// A connection for calls.
     pub(crate) async fn open(&self) -> Result<(MultiplexedConnection, Driver), Failure> {
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_limit));
-        let info = self.address.handshake(true);
         self.within_limit(async {
+            let info = self.handshake(true).await?;
             // Plain TCP, the common case, goes without a box around each read.
             if let Target::Tcp {
                 host,
@@ -65,8 +73,8 @@ impl Connector {
     /// same for both, and one form is one thing less to go wrong. `asked` are the
     /// confirmations that may come on it.
     pub(crate) async fn open_pubsub(&self, asked: Arc<AtomicUsize>) -> Result<PubSub, Failure> {
-        let info = self.address.handshake(false);
         self.within_limit(async {
+            let info = self.handshake(false).await?;
             let (stream, _) = self.stream().await?;
             let stream = Checked::messages(stream, asked);
             PubSub::new(&info, stream)
@@ -74,6 +82,23 @@ impl Connector {
                 .map_err(|error| self.handshake_failed(&error))
         })
         .await
+    }
+
+    /// What the driver needs for its handshake, with the credentials that are good now.
+    async fn handshake(&self, resp3: bool) -> Result<RedisConnectionInfo, Failure> {
+        let info = self.address.handshake(resp3);
+        let Some(source) = &self.credentials else {
+            return Ok(info);
+        };
+        let credentials = source.ask().await.map_err(|error| {
+            let what = format!("the client's credentials could not be had ({error})");
+            self.no_connection(Shown(&what).to_string(), Some(error.into()))
+        })?;
+        let info = match credentials.user {
+            Some(user) => info.set_username(user),
+            None => info,
+        };
+        Ok(info.set_password(credentials.password))
     }
 
     /// The connection did not outlive its first questions.
@@ -164,7 +189,7 @@ impl Connector {
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
             let said = error.detail().unwrap_or("the password is refused");
             return Failure {
-                cause: Cause::Denied(crate::key::Shown(said).to_string()),
+                cause: Cause::Denied(Shown(said).to_string()),
                 ..Failure::from_reply("", address)
             };
         }

@@ -24,10 +24,11 @@ use tokio::sync::{Notify, oneshot};
 
 use super::call;
 use super::driver::{Driver, Shared};
+use super::refusals::Refusals;
 use super::script::Script;
 use crate::backend::about::About;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 
 /// Most operations in one call.
 const MAX_OPERATIONS: usize = 256;
@@ -61,6 +62,9 @@ pub(crate) struct Lane {
     /// What the server has said of itself.
     pub(crate) about: About,
     silent_calls: AtomicU32,
+    pub(crate) refusals: Refusals,
+    /// Told when no call is on its way any more.
+    idle: Notify,
     /// Told when the connection should be given up.
     pub(crate) given_up: Notify,
 }
@@ -130,6 +134,7 @@ impl Lane {
         script: Arc<Script>,
         address: Arc<str>,
         reply_limit: Duration,
+        loading_limit: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
@@ -155,6 +160,8 @@ impl Lane {
             offset_ms: AtomicI64::new(0),
             about: About::default(),
             silent_calls: AtomicU32::new(0),
+            refusals: Refusals::new(loading_limit),
+            idle: Notify::new(),
             given_up: Notify::new(),
         })
     }
@@ -307,8 +314,26 @@ impl Lane {
 
     /// The connection is lost and a new one is on its way: operations wait for it.
     pub(crate) fn opening(&self) {
-        self.state().link = Link::Opening;
+        self.hold_back();
         self.driver.remove();
+    }
+
+    /// Operations wait for another connection. What is on its way is still answered on this one.
+    pub(crate) fn hold_back(&self) {
+        self.state().link = Link::Opening;
+    }
+
+    /// Resolves when no call is on its way.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if self.state().calls == 0 {
+                return;
+            }
+            idle.await;
+        }
     }
 
     /// There is no connection: what waits is told, and so is what comes.
@@ -363,13 +388,13 @@ impl Lane {
     }
 
     /// The server has told its time.
-    pub(crate) fn learn_time(&self, server_ms: i64) {
+    pub(crate) fn learn_time(&self, server_ms: i64, at: Moment) {
         self.offset_ms
-            .store(server_ms.saturating_sub(self.now_ms()), Ordering::Relaxed);
+            .store(server_ms.saturating_sub(ms(at)), Ordering::Relaxed);
     }
 
     fn now_ms(&self) -> i64 {
-        i64::try_from(self.clock.now().as_millis()).unwrap_or(i64::MAX)
+        ms(self.clock.now())
     }
 
     /// A reply came: the connection is alive.
@@ -396,6 +421,10 @@ impl Lane {
     pub(crate) fn call_number() -> i64 {
         fastrand::i64(1_000_000_000_000_000..1 << 53)
     }
+}
+
+fn ms(moment: Moment) -> i64 {
+    i64::try_from(moment.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A call on its way, or about to leave.
@@ -524,6 +553,7 @@ impl Drop for CallDone {
         let mut state = self.0.state();
         state.calls -= 1;
         if state.calls == 0 {
+            self.0.idle.notify_waiters();
             state.put_back();
         }
         if let Link::Down(failure) = &state.link {
@@ -713,6 +743,7 @@ mod tests {
     async fn connect(server: &RedisServer) -> Redis {
         let reach = Reach {
             url: server.url(),
+            credentials: None,
             connect_limit: Duration::from_secs(10),
             reply_limit: Duration::from_secs(60),
             #[cfg(feature = "tls")]

@@ -33,13 +33,18 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
         while channels.is_empty() {
             channels.changed().await;
         }
+        // Told before there was a connection that could follow.
+        let _ = connector.moved.notified().now_or_never();
         let asked = Arc::new(AtomicUsize::new(0));
         match connector.open_pubsub(Arc::clone(&asked)).await {
             Ok(pubsub) => {
                 let since = Instant::now();
                 let limit = connector.reply_limit;
                 let mut session = Session::new(pubsub, &channels, asked, limit);
-                let end = session.run().await;
+                let end = tokio::select! {
+                    end = session.run() => end,
+                    () = connector.moved.notified() => "its server refuses to serve".into(),
+                };
                 // One that did not last is not followed by the next without a pause.
                 if since.elapsed() > LASTING {
                     pause.reset();

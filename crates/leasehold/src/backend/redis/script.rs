@@ -9,11 +9,26 @@ use crate::backend::step::Step;
 
 const CALL: &str = include_str!("call.lua");
 
+/// What a connection runs beside its calls, and what a call is sent with.
+const CONNECTION: [&str; 9] = [
+    "eval",
+    "evalsha",
+    "info",
+    "ping",
+    "script|load",
+    "select",
+    "subscribe",
+    "time",
+    "unsubscribe",
+];
+
 /// The assembled text and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) text: String,
     pub(crate) sha: String,
+    /// All commands that a user needs, as rules: `+del +get`.
+    pub(crate) command_rules: String,
 }
 
 impl Script {
@@ -38,7 +53,11 @@ impl Script {
         }
         text.push_str(&without_comments(after));
         let sha = sha1_smol::Sha1::from(&text).hexdigest();
-        Self { text, sha }
+        Self {
+            text,
+            sha,
+            command_rules: command_rules(steps),
+        }
     }
 }
 
@@ -75,15 +94,29 @@ pub(crate) fn function_name(step: &Step) -> &'static str {
     step.name.rsplit('.').next().unwrap_or(step.name)
 }
 
+/// The commands in a step's text, as often as they stand there.
+fn called(step: &Step) -> impl Iterator<Item = &'static str> {
+    let called = step.lua.split("call('").skip(1);
+    called.filter_map(|rest| rest.split('\'').next())
+}
+
 /// The commands that a step may run, for a user who lacks one of them.
 pub(crate) fn commands(step: &Step) -> String {
     let clock = step.grants.then_some("TIME");
-    let called = step.lua.split("call('").skip(1);
-    let called = called.filter_map(|rest| rest.split('\'').next());
-    let mut names: Vec<_> = clock.into_iter().chain(called).collect();
+    let mut names: Vec<_> = clock.into_iter().chain(called(step)).collect();
     names.sort_unstable();
     names.dedup();
     names.join(" ")
+}
+
+/// The rules that let a user run these steps, and connect.
+fn command_rules(steps: &[&Step]) -> String {
+    let called = steps.iter().flat_map(|step| called(step));
+    let mut names: Vec<_> = called.map(str::to_lowercase).collect();
+    names.extend(CONNECTION.map(str::to_owned));
+    names.sort_unstable();
+    names.dedup();
+    format!("+{}", names.join(" +"))
 }
 
 /// Comments are for the reader of the file; the server parses the text at each load.
@@ -95,4 +128,19 @@ fn without_comments(lua: &str) -> String {
             text.push('\n');
             text
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_names_the_commands_that_a_user_needs() {
+        let page = include_str!("../../../../../docs/wire-format.md");
+        let words: Vec<_> = page.split_whitespace().collect();
+        let rules = Script::of(&crate::primitives::steps())
+            .command_rules
+            .clone();
+        assert!(words.join(" ").contains(&format!("`{rules}`")), "{rules}");
+    }
 }

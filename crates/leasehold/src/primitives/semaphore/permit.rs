@@ -44,8 +44,9 @@ impl SemaphorePermit {
     ///
     /// `Unavailable` or `OutcomeUnknown` when no server answered: it is tried again in the
     /// background, for most of a minute if a request may have run, and for ten minutes if
-    /// none did; not if the client's runtime has ended. `WrongKind` when something else
-    /// stands there now.
+    /// none did; not if the client's runtime has ended. `Denied` or `Unsupported` when the
+    /// server refuses; it is tried again in the same way, as the permits have no lease that
+    /// ends. `WrongKind` when something else stands there now: then it is not.
     ///
     /// # Cancel safety
     ///

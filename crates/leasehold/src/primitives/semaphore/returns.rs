@@ -188,7 +188,7 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
             Ok(())
         }
         Err(failure) => {
-            if !failure.may_heal() {
+            if failure.is_about_the_key() {
                 undo.disarm();
             }
             if failure.outcome == Outcome::DidNotRun {
@@ -202,7 +202,7 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
 /// Says so when the clean-up will not try any more either.
 fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
     if let Err(failure) = ended
-        && !failure.may_heal()
+        && failure.is_about_the_key()
     {
         tracing::warn!(key = %key, cause = %failure.cause, "can't give permits back; they may stay in use");
     }

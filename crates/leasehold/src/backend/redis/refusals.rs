@@ -1,0 +1,119 @@
+//! When a server that answers is left for another one: it was demoted, or has been loading
+//! its data for too long. The name in the URL may stand for another server by now, and a
+//! connection that stands would never find that out.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::Notify;
+
+use crate::backend::step::{Cause, Failure};
+use crate::clock::Moment;
+
+/// Between two looks at what the name stands for now.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What one server refuses.
+pub(crate) struct Refusals {
+    /// How long it may load before it is left.
+    loading_limit: Duration,
+    /// Since when it has said that it loads, and nothing else.
+    loading_since: Mutex<Option<Moment>>,
+    /// Told when the server should be left.
+    leave: Notify,
+}
+
+impl Refusals {
+    pub(crate) fn new(loading_limit: Duration) -> Self {
+        Self {
+            loading_limit,
+            loading_since: Mutex::default(),
+            leave: Notify::new(),
+        }
+    }
+
+    fn loading_since(&self) -> MutexGuard<'_, Option<Moment>> {
+        // No code that can panic runs under this lock.
+        self.loading_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has run a call, whatever came of the operations.
+    pub(crate) fn ran_a_call(&self) {
+        *self.loading_since() = None;
+    }
+
+    /// It has refused an operation, or a whole call, at `now`.
+    pub(crate) fn refused(&self, failure: &Failure, now: Moment) {
+        let Cause::NotNow(said) = &failure.cause else {
+            return;
+        };
+        match said.split(' ').next() {
+            Some("READONLY" | "MASTERDOWN") => self.leave.notify_one(),
+            Some("LOADING") => {
+                let since = *self.loading_since().get_or_insert(now);
+                if now.saturating_sub(since) > self.loading_limit {
+                    self.leave.notify_one();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Another connection stands: what an earlier one said does not count.
+    pub(crate) fn forget(&self) {
+        *self.loading_since() = None;
+        let _ = self.leave.notified().now_or_never();
+    }
+
+    /// Resolves when the server should be left.
+    pub(crate) async fn leave(&self) {
+        self.leave.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn left_after(said: &[(&str, u64)]) -> bool {
+        let refusals = Refusals::new(Duration::from_secs(3));
+        for (text, seconds) in said {
+            let failure = Failure::from_reply(text, &Arc::from("redis://h"));
+            refusals.refused(&failure, Moment::from_millis(seconds * 1000));
+        }
+        refusals.leave().now_or_never().is_some()
+    }
+
+    #[test]
+    fn a_demoted_server_is_left_at_once_and_a_loading_one_after_a_while() {
+        assert!(left_after(&[("READONLY You can't write", 0)]));
+        assert!(left_after(&[(
+            "@user_script: 3: -READONLY You can't write",
+            0
+        )]));
+        assert!(left_after(&[("MASTERDOWN Link with MASTER is down", 0)]));
+        assert!(!left_after(&[("LOADING", 0), ("LOADING", 2)]));
+        assert!(left_after(&[
+            ("LOADING", 0),
+            ("LOADING", 2),
+            ("LOADING", 4)
+        ]));
+        assert!(!left_after(&[("OOM", 0), ("BUSY", 9), ("NOREPLICAS", 9)]));
+        assert!(!left_after(&[("ERR READONLY", 0)]));
+    }
+
+    #[test]
+    fn a_call_that_was_run_ends_the_loading() {
+        let refusals = Refusals::new(Duration::from_secs(3));
+        let loading = Failure::from_reply("LOADING", &Arc::from("redis://h"));
+        refusals.refused(&loading, Moment::from_millis(0));
+        refusals.ran_a_call();
+        refusals.refused(&loading, Moment::from_millis(9000));
+        assert!(refusals.leave().now_or_never().is_none());
+    }
+}

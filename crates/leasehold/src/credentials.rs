@@ -1,0 +1,86 @@
+//! With which user and password a client connects, when that can change while it lives.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// A user and a password, as [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
+/// asks for them. Its debug form shows no password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
+}
+
+impl Credentials {
+    /// The password of the user in the URL, or of the default user if it names none.
+    #[must_use]
+    pub fn password(password: impl Into<String>) -> Self {
+        Self {
+            user: None,
+            password: password.into(),
+        }
+    }
+
+    /// The password of this user.
+    #[must_use]
+    pub fn user(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self {
+            user: Some(user.into()),
+            password: password.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why there are none.
+pub(crate) type NoCredentials = Box<dyn StdError + Send + Sync>;
+
+type Asked = Pin<Box<dyn Future<Output = Result<Credentials, NoCredentials>> + Send>>;
+
+/// Who is asked for them at each connection.
+#[derive(Clone)]
+pub(crate) struct Source(Arc<dyn Fn() -> Asked + Send + Sync>);
+
+impl Source {
+    pub(crate) fn new<F, C>(ask: F) -> Self
+    where
+        F: Fn() -> C + Send + Sync + 'static,
+        C: Future<Output = Result<Credentials, NoCredentials>> + Send + 'static,
+    {
+        Self(Arc::new(move || Box::pin(ask())))
+    }
+
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) async fn ask(&self) -> Result<Credentials, NoCredentials> {
+        (self.0)().await
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        let shown = format!("{:?}", Credentials::user("app", "s3cret"));
+        assert!(
+            shown.contains("app") && !shown.contains("s3cret"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! A name that stands for another server from now on, while the old one still answers: it was
+//! demoted, or loads its data and does not come to an end.
+
+use std::time::Duration;
+
+use leasehold::{Client, ClientBuilder, ErrorKind, LockGuard};
+use leasehold_testkit::{Proxy, RedisServer, Reply};
+use tokio::time::Instant;
+
+use crate::server::states::slow_to_load;
+use crate::support::{HOUR, eventually};
+
+/// Long enough to find the new server, also for the second time.
+const LEASE: Duration = Duration::from_secs(8);
+
+fn builder() -> ClientBuilder {
+    Client::builder().lease(LEASE)
+}
+
+fn ok(server: &RedisServer, command: &[&str]) {
+    assert_eq!(server.command(command).unwrap(), Reply::Text("OK".into()));
+}
+
+/// A server, its replica, and a name that stands for the first one.
+async fn replicated() -> (RedisServer, RedisServer, Proxy) {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    ok(&new, &["REPLICAOF", "127.0.0.1", &old.port().to_string()]);
+    eventually("it replicates", async || {
+        let info = new.command(&["INFO", "replication"]).unwrap();
+        info.as_text().unwrap().contains("master_link_status:up")
+    })
+    .await;
+    let name = Proxy::to(old.port());
+    (old, new, name)
+}
+
+/// The replica takes over, and the name is changed; connections stay as they are.
+fn fail_over(old: &RedisServer, new: &RedisServer, name: &Proxy) {
+    ok(new, &["REPLICAOF", "NO", "ONE"]);
+    ok(old, &["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    name.move_to(new.port());
+}
+
+/// It has been renewed for longer than the failover left it.
+async fn is_renewed_beyond_its_lease(guard: &LockGuard) {
+    let beyond = guard.valid_until() + LEASE;
+    eventually("it is renewed by the new server", async || {
+        assert_eq!(guard.loss(), None);
+        guard.valid_until() > beyond
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_demoted_server_is_left_for_the_one_that_its_name_stands_for() {
+    let (old, new, name) = replicated().await;
+    let client = builder().connect(&name.url()).await.unwrap();
+    let guard = client
+        .lock("x")
+        .renew_every(LEASE / 8)
+        .acquire()
+        .await
+        .unwrap();
+    eventually("it is replicated", async || new.keys() == ["x"]).await;
+    let other = builder().connect(&name.url()).await.unwrap();
+    let lock = other.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it waits", async || !old.channels().is_empty()).await;
+
+    fail_over(&old, &new, &name);
+    is_renewed_beyond_its_lease(&guard).await;
+    eventually("who waits listens to the new server", async || {
+        // Whoever polls finds out by itself; this one does not poll.
+        other.lock("y").try_acquire().await.is_ok() && !new.channels().is_empty()
+    })
+    .await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    eventually("nothing is left", async || new.keys().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_stays_demoted_is_not_connected_to_all_the_time() {
+    let server = RedisServer::start().unwrap();
+    let name = Proxy::to(server.port());
+    let client = builder().connect(&name.url()).await.unwrap();
+    let guard = client.lock("x").lease(HOUR).acquire().await.unwrap();
+    ok(&server, &["REPLICAOF", "127.0.0.1", "1"]);
+    let (before, started) = (name.connections(), Instant::now());
+    while started.elapsed() < Duration::from_secs(5) {
+        let error = guard.extend(HOUR * 2).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("READONLY"), "{error}");
+    }
+    let most = 2 + started.elapsed().as_secs() as usize / 2;
+    let looked = name.connections() - before;
+    assert!((1..=most).contains(&looked), "{looked} of {most}");
+    ok(&server, &["REPLICAOF", "NO", "ONE"]);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_loads_for_too_long_is_left_for_another() {
+    let old = std::sync::Arc::new(slow_to_load());
+    let new = RedisServer::start().unwrap();
+    let name = Proxy::to(old.port());
+    let again = std::sync::Arc::clone(&old);
+    let restart = tokio::task::spawn_blocking(move || again.restart().unwrap());
+    let builder = builder().connect_limit(Duration::from_millis(600));
+    let client = builder.connect_in_background(&name.url()).unwrap();
+    eventually("it says that it loads", async || {
+        let told = client.lock("x").try_acquire().await.err();
+        told.is_some_and(|error| error.to_string().contains("LOADING"))
+    })
+    .await;
+    name.move_to(new.port());
+    let guard = client.lock("x").acquire().await.unwrap();
+    assert_eq!(new.keys(), ["x"]);
+    guard.release().await.unwrap();
+    ok(&old, &["CONFIG", "SET", "key-load-delay", "0"]);
+    restart.await.unwrap();
+}
