@@ -152,7 +152,7 @@ async fn a_value_whose_lease_is_over_is_left_out() {
     let kept = client.group_lock("x", ["a"]).acquire().await.unwrap();
     let short = client
         .group_lock("x", ["b"])
-        .lease(Duration::from_millis(50));
+        .fixed_lease(Duration::from_millis(50));
     std::mem::forget(short.acquire().await.unwrap());
     eventually("the lease is over", async || {
         let found = at(&client, "x").await.found;
@@ -210,7 +210,7 @@ async fn a_permit_whose_lease_is_over_is_free() {
     let semaphore = client.expirable_semaphore("x");
     assert!(semaphore.try_set_permits(2).await.unwrap());
     let kept = semaphore.acquire().await.unwrap();
-    let short = semaphore.clone().lease(Duration::from_millis(50));
+    let short = semaphore.clone().fixed_lease(Duration::from_millis(50));
     std::mem::forget(short.acquire().await.unwrap());
     eventually("the lease is over", async || {
         let found = at(&client, "x").await.found;

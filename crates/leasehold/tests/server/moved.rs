@@ -84,7 +84,7 @@ async fn a_server_that_stays_demoted_is_not_connected_to_all_the_time() {
     let server = RedisServer::start().unwrap();
     let name = Proxy::to(server.port());
     let client = builder().connect(&name.url()).await.unwrap();
-    let guard = client.lock("x").lease(HOUR).acquire().await.unwrap();
+    let guard = client.lock("x").fixed_lease(HOUR).acquire().await.unwrap();
     ok(&server, &["REPLICAOF", "127.0.0.1", "1"]);
     let (before, started) = (name.connections(), Instant::now());
     while started.elapsed() < Duration::from_secs(5) {
