@@ -128,7 +128,7 @@ async fn leases_end_with_a_semaphore_that_has_an_end() {
     for lease in [LEASE / 2, HOUR] {
         leased
             .clone()
-            .lease(lease)
+            .fixed_lease(lease)
             .acquire()
             .await
             .unwrap()
