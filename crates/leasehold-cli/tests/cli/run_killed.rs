@@ -68,6 +68,27 @@ fn command_of_a_leasehold_that_stands_still_is_killed_before_the_lock_is_free() 
 }
 
 #[test]
+fn command_is_killed_while_the_lock_is_still_held() {
+    let (server, trace) = (server(), Trace::new());
+    // Says what the server has left of the lock, until it is killed.
+    let script = format!(
+        "trap '' TERM; echo held; while :; do left=$(redis-cli -u {} pttl job); \
+         echo $left >>$TRACE; [ $left -lt 2000 ] && sleep 0.02 || sleep 0.5; done",
+        server.url()
+    );
+    let mut run = run_script(&server, &["--lease", "10s"], &script);
+    let mut run = start(trace.of(&mut run));
+    run.until("held");
+    run.signal(Signal::SIGSTOP);
+    eventually("the lease is over", LIMIT, || is_free(&server));
+    run.signal(Signal::SIGCONT);
+    run.done().expect_code(70);
+    let last_ms = trace.last_number();
+    // A twentieth of the lease and the drift; half of it for a busy machine.
+    assert!((250..2000).contains(&last_ms), "{last_ms} ms were left");
+}
+
+#[test]
 fn command_of_a_leasehold_that_is_stopped_right_after_its_start_is_killed_in_time() {
     let server = server();
     let url = server.url();

@@ -323,6 +323,14 @@ impl Trace {
         command.env("TRACE", self.0.path())
     }
 
+    /// The last number that was written, with its line end: the last word may be cut off.
+    pub(crate) fn last_number(&self) -> i64 {
+        let marks = std::fs::read_to_string(self.0.path()).expect("it can be read");
+        let whole = marks.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let last = whole.lines().next_back().unwrap_or_default();
+        last.parse().unwrap_or_else(|_| panic!("{marks}"))
+    }
+
     /// Fails if `A` was written when `B` had been. Nobody may write any more.
     #[track_caller]
     pub(crate) fn expect_no_overlap(&self) {
