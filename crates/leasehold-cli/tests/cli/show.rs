@@ -193,6 +193,57 @@ fn each_kind_is_recognised() {
 }
 
 #[test]
+fn waiter_of_ours_that_is_gone_is_left_out_and_redissons_stays() {
+    let server = server();
+    let queue = [
+        "RPUSH",
+        "redisson_lock_queue:{job}",
+        "dead:1",
+        "java:2",
+        "live:3",
+    ];
+    let waiters = [
+        "ZADD",
+        "leasehold:{job}:waiters",
+        "1",
+        "dead:1",
+        "9000000000000",
+        "live:3",
+    ];
+    for command in [&["HSET", "job", "holder:1", "1"][..], &queue, &waiters] {
+        server.command(command).expect("the server runs");
+    }
+    let (text, json) = shown(&server);
+    assert!(
+        text.ends_with("  waits   java:2\n  waits   live:3\n"),
+        "{text}"
+    );
+    assert_eq!(json["waiting"], serde_json::json!(["java:2", "live:3"]));
+}
+
+#[test]
+fn permit_of_redisson_without_a_lease_does_not_end() {
+    let server = server();
+    let permit = [
+        "ZADD",
+        "{job}:timeout",
+        "922337203685477",
+        "0123456789abcdef",
+    ];
+    for command in [&["SET", "job", "1"][..], &permit] {
+        server.command(command).expect("the server runs");
+    }
+    let (text, json) = shown(&server);
+    let lines = "permit  30313233343536373839616263646566\n  TTL     none: it does not end";
+    assert!(text.contains(lines), "{text}");
+    assert_eq!(
+        json["permits"]["leases"][0]["ttl_ms"],
+        serde_json::Value::Null
+    );
+    assert_eq!(json["held"], true);
+}
+
+#[test]
 fn a_limit_is_shown_with_those_who_run() {
     let server = server();
     let options = ["--limit", "2"];
