@@ -1,9 +1,10 @@
 //! `leasehold run --limit` and `leasehold set-limit`.
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{Proxy, RedisServer, Strike, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::{Done, Running, done, leasehold_at, run_script, server, start};
+use crate::support::start;
+use crate::support::{Done, LIMIT, Running, done, leasehold, leasehold_at, run_script, server};
 
 /// Runs a command that ends at once.
 fn limited(server: &RedisServer, limit: &str) -> Done {
@@ -95,18 +96,22 @@ fn another_limit_is_refused_with_both_numbers_and_changes_nothing() {
 
 #[test]
 fn of_two_limits_at_the_same_time_one_is_refused() {
-    for _ in 0..10 {
-        let server = server();
-        let runs = ["2", "3"].map(|limit| {
-            let options = ["--limit", limit];
-            start(&mut run_script(&server, &options, "echo ran"))
-        });
-        let codes = runs.map(|run| run.done().code());
-        assert!(matches!(codes, [0, 78] | [78, 0]), "{codes:?}");
-        let set = server.command(&["GET", "job"]).expect("the server runs");
-        let wanted = if codes[0] == 0 { "2" } else { "3" };
-        assert_eq!(set.as_text(), Some(wanted));
-    }
+    let server = server();
+    let proxy = Proxy::to(server.port());
+    // The first one has seen that there is no limit, and its own is still on the way.
+    let held = proxy.strike_next(b".set", Strike::HoldRequest);
+    let mut first = leasehold();
+    first
+        .env("LEASEHOLD_URL", proxy.url())
+        .args(["run", "--limit", "2", "job", "--", "echo", "ran"]);
+    let first = start(&mut first);
+    eventually("it sets its limit", LIMIT, || held.fired());
+    limited(&server, "3").expect_code(0);
+    proxy.let_go(&held);
+    let first = first.done().expect_code(78);
+    assert_eq!(first.stdout, "");
+    let set = server.command(&["GET", "job"]).expect("the server runs");
+    assert_eq!(set.as_text(), Some("3"));
 }
 
 #[test]
