@@ -99,7 +99,7 @@ fn of_two_limits_at_the_same_time_one_is_refused() {
     let server = server();
     let proxy = Proxy::to(server.port());
     // The first one has seen that there is no limit, and its own is still on the way.
-    let held = proxy.strike_next(b".set", Strike::HoldRequest);
+    let held = proxy.strike_next(b".set\r\n", Strike::HoldRequest);
     let mut first = leasehold();
     first
         .env("LEASEHOLD_URL", proxy.url())
