@@ -1,5 +1,7 @@
 //! What every primitive of a client shares.
 
+pub(crate) mod namesakes;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +24,7 @@ use crate::standing::Standing;
 use crate::wait::company::Companies;
 use crate::wait::rounds::Rounds;
 use crate::wait::turns::Turns;
+use namesakes::Namesakes;
 
 /// Shared by a client, its primitives and its guards. The connection and the
 /// watchdog live as long as one of them does.
@@ -38,6 +41,7 @@ pub(crate) struct Context {
     pub(crate) markers: Markers,
     pub(crate) owners: Arc<Owners>,
     pub(crate) standing: Arc<Standing>,
+    pub(crate) namesakes: Namesakes,
     pub(crate) client_id: String,
     pub(crate) peers: Peers,
     default_lease: Duration,
@@ -68,6 +72,7 @@ impl Context {
             markers: Markers::default(),
             owners: Arc::default(),
             standing: Arc::default(),
+            namesakes: Namesakes::default(),
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
             peers,

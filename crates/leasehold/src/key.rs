@@ -84,6 +84,24 @@ impl Key {
         }
     }
 
+    /// Of `{x}` it is `x`, whose keys beside the name are the same; `None` for any other.
+    pub(crate) fn without_braces(&self) -> Option<Self> {
+        let name = self.name.strip_prefix('{')?.strip_suffix('}')?;
+        let is_other = !name.is_empty() && !name.contains('{');
+        is_other.then(|| Self {
+            name: name.into(),
+            part: None,
+        })
+    }
+
+    /// Of `x` it is `{x}`.
+    pub(crate) fn in_braces(&self) -> Self {
+        Self {
+            name: format!("{{{}}}", self.name).into(),
+            part: None,
+        }
+    }
+
     /// Where a release of the plain lock is published (Redisson's channel).
     pub(crate) fn lock_channel(&self) -> String {
         self.with_prefix("redisson_lock__channel")

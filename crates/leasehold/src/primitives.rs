@@ -8,6 +8,7 @@ pub(crate) mod fenced;
 pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod name;
+mod namesake;
 mod once;
 pub(crate) mod rw;
 pub(crate) mod semaphore;

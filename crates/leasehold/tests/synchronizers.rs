@@ -15,6 +15,8 @@ mod absence;
 mod denied;
 #[path = "synchronizers/faults.rs"]
 mod faults;
+#[path = "synchronizers/namesakes.rs"]
+mod namesakes;
 #[path = "synchronizers/servers.rs"]
 mod servers;
 #[path = "synchronizers/soak.rs"]

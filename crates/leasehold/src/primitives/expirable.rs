@@ -18,7 +18,7 @@ use crate::key::Key;
 use crate::primitives::semaphore::MOST_PERMITS;
 use crate::primitives::semaphore::steps as plain;
 use crate::primitives::setters::{lease_setters, must_exist_setter, wait_setters};
-use crate::primitives::{absence, once};
+use crate::primitives::{absence, namesake, once};
 use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
 use steps::Names;
@@ -246,6 +246,7 @@ impl ExpirableSemaphore {
         let terms = self.settings.terms(&names.key)?;
         check_several(permits.into(), &names.key)?;
         self.context.check_open(&names.key)?;
+        namesake::look(&self.context, &names.key);
         if self.must_exist {
             let is_there = async { Ok(self.counts().await?.there) };
             absence::check_behind_others(&self.context, &names.key, deadline, is_there).await?;

@@ -14,8 +14,8 @@ use crate::config::{Settings, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::primitives::once;
 use crate::primitives::setters::wait_setters;
+use crate::primitives::{namesake, once};
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -156,6 +156,7 @@ impl CountDownLatch {
         let key = self.key()?;
         self.settings.check_waiting(key)?;
         self.context.check_open(key)?;
+        namesake::look(&self.context, key);
         let asker = Asker {
             latch: self,
             key,

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 use crate::primitives::setters::{must_exist_setter, wait_setters};
-use crate::primitives::{absence, once};
+use crate::primitives::{absence, namesake, once};
 use crate::wait::Deadline;
 pub use permit::SemaphorePermit;
 use returns::Names;
@@ -195,6 +195,7 @@ impl Semaphore {
         self.settings.check_waiting(key)?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         self.context.check_open(key)?;
+        namesake::look(&self.context, key);
         if permits == 0 {
             return Ok(Some(SemaphorePermit::new(
                 &self.context,

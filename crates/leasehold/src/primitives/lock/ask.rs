@@ -13,6 +13,7 @@ use crate::guard::{Held, Share};
 use crate::key::Key;
 use crate::lease::{Asked, Hold, HoldSteps};
 use crate::owner::{Entry, Owner};
+use crate::primitives::namesake;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -23,6 +24,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     let key = lock.key()?;
     let terms = lock.kind.terms(lock.settings.terms(key)?);
     lock.context.check_open(key)?;
+    namesake::look(&lock.context, key);
     let asker = Asker {
         lock,
         key,

@@ -1,0 +1,94 @@
+//! The names in braces that a client has used: `{x}` shares the keys beside it with `x`,
+//! because Redisson makes those of `x` with `{x}`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::key::Key;
+
+/// More are forgotten all at once, and looked at anew. Few names have braces around them.
+const MOST: usize = 1024;
+
+/// By the name without its braces; whether this client has been told that it uses both.
+#[derive(Default)]
+pub(crate) struct Namesakes {
+    any: AtomicBool,
+    braced: Mutex<HashMap<Key, bool>>,
+}
+
+/// What a use of a name gives reason to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// To look whether this other name is used by anybody.
+    Look(Key),
+    /// To tell that this client has used this other name.
+    Tell(Key),
+}
+
+impl Namesakes {
+    pub(crate) fn used(&self, key: &Key) -> Option<Reason> {
+        if let Some(bare) = key.without_braces() {
+            let mut braced = self.braced();
+            if braced.contains_key(&bare) {
+                return None;
+            }
+            if braced.len() >= MOST {
+                braced.clear();
+            }
+            braced.insert(bare.clone(), false);
+            self.any.store(true, Ordering::Release);
+            return Some(Reason::Look(bare));
+        }
+        // Who uses no name in braces pays nothing.
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let told = std::mem::replace(self.braced().get_mut(key)?, true);
+        (!told).then(|| Reason::Tell(key.in_braces()))
+    }
+
+    fn braced(&self) -> MutexGuard<'_, HashMap<Key, bool>> {
+        // No code that can panic runs under this lock.
+        self.braced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::parse(name).expect("a name")
+    }
+
+    #[test]
+    fn a_name_in_braces_is_looked_at_once() {
+        let namesakes = Namesakes::default();
+        let look = Some(Reason::Look(key("x")));
+        assert_eq!(namesakes.used(&key("{x}")), look);
+        assert_eq!(namesakes.used(&key("{x}")), None);
+        for other in ["x}", "a{x}", "{x}a", "{", "{}", "{{x}}", "y"] {
+            assert_eq!(namesakes.used(&key(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn who_uses_both_is_told_once() {
+        let namesakes = Namesakes::default();
+        assert_eq!(namesakes.used(&key("x")), None);
+        namesakes.used(&key("{x}"));
+        let tell = Some(Reason::Tell(key("{x}")));
+        assert_eq!(namesakes.used(&key("x")), tell);
+        assert_eq!(namesakes.used(&key("x")), None);
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_kept() {
+        let namesakes = Namesakes::default();
+        for n in 0..5000 {
+            assert!(namesakes.used(&key(&format!("{{{n}}}"))).is_some());
+        }
+        assert!(namesakes.braced().len() <= MOST);
+    }
+}

@@ -1,0 +1,41 @@
+//! Tells who uses both `x` and `{x}` that they share the keys beside them. Redisson names
+//! them so; nothing here can change it.
+
+use super::semaphore::steps;
+use crate::backend::step::{Cause, Value};
+use crate::context::Context;
+use crate::context::namesakes::Reason;
+use crate::key::Key;
+
+/// `key` is about to be acquired or waited for. The first time that a name in braces is
+/// used, the server is asked beside it whether the other one is there.
+pub(super) fn look(context: &Context, key: &Key) {
+    match context.namesakes.used(key) {
+        None => {}
+        Some(Reason::Tell(other)) => tell(context.backend.address(), key, &other),
+        Some(Reason::Look(other)) => {
+            // Any step would do that says whether something stands there, of whatever kind.
+            let reply = context.backend.submit(steps::available(&other));
+            let (key, address) = (key.clone(), context.backend.address().to_owned());
+            context.cleanup.spawn(async move {
+                let is_there = match reply.await {
+                    Ok(Value::List(items)) => matches!(items[..], [_, Value::Int(1)]),
+                    Ok(_) => false,
+                    Err(failure) => matches!(failure.cause, Cause::WrongKind(_)),
+                };
+                if is_there {
+                    tell(&address, &key, &other);
+                }
+            });
+        }
+    }
+}
+
+fn tell(address: &str, key: &Key, other: &Key) {
+    tracing::warn!(
+        %key, %other, address,
+        "these two names share the keys beside them, as Redisson makes them: permits of one \
+         come back to the other, and a waiter of one stands in the way of the other's; use \
+         only one of them, and rename the other"
+    );
+}

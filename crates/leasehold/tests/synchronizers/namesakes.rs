@@ -1,0 +1,65 @@
+//! `x` and `{x}` share the keys beside them: who uses both is told.
+
+use std::time::Duration;
+
+use leasehold::{Client, Embedded};
+
+use crate::warnings::Warnings;
+
+const TOLD: &str = "share the keys beside them";
+
+/// Uses a name in one way or another.
+async fn use_of(client: &Client, name: &str, way: usize) {
+    match way % 4 {
+        0 => drop(client.fair_lock(name).try_acquire().await),
+        1 => drop(client.semaphore(name).try_acquire(1).await),
+        2 => drop(client.expirable_semaphore(name).try_acquire().await),
+        _ => {
+            let wait = Duration::from_millis(1);
+            drop(client.count_down_latch(name).wait_for(wait).await);
+        }
+    }
+    // What was asked beside it is answered by then.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_in_braces_whose_namesake_is_there_is_told_once() {
+    for way in 0..4 {
+        let server = Embedded::new();
+        let warnings = Warnings::listen();
+        let other = server.client();
+        assert!(other.semaphore("x").try_set_permits(2).await.unwrap());
+        let lock = other.lock("y").acquire().await.unwrap();
+        let client = server.client();
+        for name in ["a{x}", "{x}a", "x", "{z}", "{{x}}"] {
+            use_of(&client, name, way).await;
+        }
+        assert_eq!(warnings.count(TOLD), 0);
+        for _ in 0..3 {
+            use_of(&client, "{y}", way).await;
+        }
+        assert_eq!(warnings.count("key={y} other=y"), 1, "{way}");
+        for _ in 0..3 {
+            use_of(&client, "{x}", way).await;
+        }
+        assert_eq!(warnings.count("key={x} other=x"), 1, "{way}");
+        assert_eq!(warnings.count(TOLD), 2);
+        lock.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_uses_both_is_told_once() {
+    for way in 0..4 {
+        let server = Embedded::new();
+        let warnings = Warnings::listen();
+        let client = server.client();
+        use_of(&client, "{x}", way).await;
+        assert_eq!(warnings.count(TOLD), 0);
+        for _ in 0..3 {
+            use_of(&client, "x", way).await;
+        }
+        assert_eq!(warnings.count(TOLD), 1, "{way}");
+    }
+}
