@@ -92,11 +92,15 @@ async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
     let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
     let strict = semaphore.clone().must_exist(true);
     let assert_missing = async || {
-        for missing in [
-            strict.try_acquire().await.map(drop),
-            strict.try_acquire_many_for(2, HOUR).await.map(drop),
-            strict.acquire().await.map(drop),
-        ] {
+        let all = async {
+            [
+                strict.try_acquire().await.map(drop),
+                strict.try_acquire_many_for(2, HOUR).await.map(drop),
+                strict.acquire().await.map(drop),
+            ]
+        };
+        let all = tokio::time::timeout(Duration::from_secs(20), all).await;
+        for missing in all.expect("nobody waits") {
             let error = missing.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
             assert!(error.to_string().contains("`x`"), "{error}");

@@ -36,6 +36,38 @@ async fn out_of_memory_refuses_new_groups_and_lets_old_ones_renew_and_go() {
     limit("0").unwrap();
 }
 
+/// What dead holders left beside a value does not take the value from who has it now, in a
+/// group of a few fields and in one of many.
+#[tokio::test]
+async fn what_the_dead_left_goes_and_takes_nothing_from_the_living() {
+    // The field of the value `a`.
+    const FIELD: &str = "qwvAS12pR0CgRitaypEjUw";
+    for dead in [3, 100] {
+        let server = RedisServer::start().unwrap();
+        let client = Client::connect(&server.url()).await.unwrap();
+        let alive = client.group_lock("g", ["a"]).lease(HOUR);
+        let alive = alive.acquire().await.unwrap();
+        for n in 0..dead {
+            // As Java leaves it, or who may not remove it.
+            let pair = format!("{FIELD}:dead:{n}");
+            let (end, count) = (format!("{pair}:expire_time"), format!("{pair}:lock_count"));
+            let left = ["HSET", "g", &end, "1", &count, "1"];
+            assert_eq!(server.command(&left).unwrap().as_int(), Some(2));
+        }
+        let other = client.group_lock("g", ["b"]);
+        eventually("only the living are left", async || {
+            other.acquire().await.unwrap().release().await.unwrap();
+            server.command(&["HLEN", "g"]).unwrap().as_int() == Some(3)
+        })
+        .await;
+        let theirs = client.group_lock("g", ["a"]);
+        assert!(theirs.try_acquire().await.unwrap().is_none());
+        alive.extend(HOUR * 2).await.unwrap();
+        alive.release().await.unwrap();
+        assert!(server.keys().is_empty());
+    }
+}
+
 /// What can't be done without a command leaves nothing half done.
 #[tokio::test]
 async fn each_command_denied_by_itself_is_told_or_not_missed() {
