@@ -296,6 +296,27 @@ async fn each_release_is_followed_though_somebody_else_is_always_quicker() {
     assert!(releases >= 490, "{releases} asks for 500 releases");
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_release_with_a_lease_is_followed_though_somebody_else_is_always_quicker() {
+    let server = Embedded::new();
+    let other = server.client().expirable_semaphore("x");
+    other.try_set_permits(1).await.unwrap();
+    let mut permit = other.acquire().await.unwrap();
+    let (client, network) = client(&server);
+    let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { semaphore.acquire().await.map(drop) });
+    tokio::time::sleep(SECOND).await;
+    let before = network.requests();
+    for _ in 0..500 {
+        permit.release().await.unwrap();
+        permit = other.try_acquire().await.unwrap().expect("it is near");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let asks = network.requests() - before;
+    assert!(asks >= 490, "{asks} asks for 500 releases");
+    waiter.abort();
+}
+
 /// What is free while a process stands down is for others first, but a wait that would be
 /// over by then has no other chance.
 #[tokio::test(start_paused = true)]
