@@ -256,8 +256,10 @@ impl Taking<'_> {
             ErrorKind::Misuse => self.stage.any(|kind| kind == Kind::Closed),
             _ => false,
         };
+        let no_answer = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let by_conduct = match what {
-            "acquire" => self.waits_too_short() && error.kind() == ErrorKind::OutcomeUnknown,
+            // One that stood in line has asked nothing.
+            "acquire" => self.waits_too_short() && no_answer.contains(&error.kind()),
             _ => self.may_be_lost_by_conduct() && error.kind() == ErrorKind::Lost,
         };
         if !explained && !by_conduct {
