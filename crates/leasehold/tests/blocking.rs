@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use leasehold::blocking::{Client, MultiLock, RedLock};
 use leasehold::history::Recorder;
 use leasehold::{ErrorKind, LossReason};
-use leasehold_testkit::{RedisServer, eventually};
+use leasehold_testkit::{Proxy, RedisServer, eventually};
 
 const LEASE: Duration = Duration::from_millis(1000);
 const SOON: Duration = Duration::from_secs(10);
@@ -437,44 +437,61 @@ fn a_group_lock_keeps_the_thread_of_its_client() {
     assert!(server.keys().is_empty());
 }
 
-/// Looks from another connection, as others do, right behind the drop.
+/// Looks past a network that holds requests back for a while, right behind the drop.
 #[test]
 fn whatever_a_thread_drops_is_given_back_when_the_drop_returns() {
     let server = RedisServer::start().unwrap();
-    let client = Client::connect(&server.url()).unwrap();
+    let proxy = Proxy::to(server.port());
+    let builder = leasehold::Client::builder().reply_limit(SOON * 6);
+    let client = Client::connect_with(&builder, &proxy.url()).unwrap();
     let (semaphore, expirable) = (client.semaphore("s"), client.expirable_semaphore("e"));
     semaphore.try_set_permits(2).unwrap();
     expirable.set_permits(2).unwrap();
     let others = Client::connect(&server.url()).unwrap();
-    let locks = || {
+    let is_free = |name: &str| {
+        let semaphore = others.semaphore("s").available_permits().unwrap();
+        let expirable = others.expirable_semaphore("e").available_permits();
+        let kept = ["s", "e", "{s}", "{e}", "leasehold:", "redisson_lock_token:"];
         let mut keys = server.keys();
-        let rest = ["s", "e", "leasehold:", "redisson_lock_token:"];
-        keys.retain(|key| !rest.iter().any(|rest| key.starts_with(rest)));
-        keys
+        keys.retain(|key| !kept.iter().any(|kept| key.starts_with(kept)));
+        assert_eq!(keys, [""; 0], "{name}");
+        assert_eq!((semaphore, expirable.unwrap()), (2, 2), "{name}");
     };
-    for _ in 0..20 {
-        drop(client.lock("a").acquire().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        drop(client.fenced_lock("b").acquire().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        drop(client.fair_lock("c").acquire().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        drop(client.rw_lock("d").read().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        drop(client.rw_lock("d").write().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        drop(client.group_lock("f", ["v", "w"]).acquire().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        let both = [client.lock("g"), others.lock("h")];
-        drop(MultiLock::new(both).unwrap().acquire().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        let red = RedLock::new([client.lock("i")]).unwrap();
-        drop(red.distrust_restarted(false).acquire().unwrap());
-        assert_eq!(locks(), [""; 0]);
-        drop(semaphore.acquire(2).unwrap());
-        assert_eq!(others.semaphore("s").available_permits().unwrap(), 2);
-        drop(expirable.acquire_many(2).unwrap());
-        let left = others.expirable_semaphore("e").available_permits();
-        assert_eq!(left.unwrap(), 2);
+    let drop_slowly = |name: &str, drop: &mut dyn FnMut()| {
+        proxy.hold_requests(true);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                proxy.hold_requests(false);
+            });
+            drop();
+            is_free(name);
+        });
+    };
+    macro_rules! drops {
+        ($($name:literal $acquire:expr;)+) => {
+            $(
+                let mut guard = Some($acquire.unwrap());
+                drop_slowly($name, &mut || drop(guard.take()));
+            )+
+        };
+    }
+    let both = MultiLock::new([client.lock("g"), others.lock("h")]).unwrap();
+    let red = RedLock::new([client.lock("i")]).unwrap();
+    let red = red.distrust_restarted(false);
+    let owner = client.owner();
+    drops! {
+        "lock" client.lock("a").acquire();
+        "owned" client.lock("a").owned_by(&owner).acquire();
+        "fenced" client.fenced_lock("b").acquire();
+        "fair" client.fair_lock("c").acquire();
+        "read" client.rw_lock("d").read();
+        "write" client.rw_lock("d").write();
+        "downgraded" client.rw_lock("d").write().unwrap().downgrade();
+        "group" client.group_lock("f", ["v", "w"]).acquire();
+        "multi" both.acquire();
+        "red" red.acquire();
+        "permits" semaphore.acquire(2);
+        "permits with leases" expirable.acquire_many(2);
     }
 }
