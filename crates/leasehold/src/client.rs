@@ -588,3 +588,24 @@ pub struct Activity {
     /// Releases in the background.
     pub releases: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn holds_that_are_over_are_forgotten() {
+        let client = Client::embedded();
+        let owner = client.owner();
+        for _ in 0..100 {
+            drop(client.lock("x").acquire().await.expect("free"));
+            let lock = client.rw_lock("y").owned_by(&owner);
+            let guard = lock.write().await.expect("free");
+            let guards = (guard.downgrade().await, lock.read().await);
+            drop(guards);
+            client.lock("z").acquire().await.expect("free").forget();
+            client.lock("z").force_unlock().await.expect("answered");
+        }
+        assert_eq!(client.context.standing.len(), 0);
+    }
+}

@@ -49,6 +49,11 @@ impl Standing {
         holds
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.table().holds.len()
+    }
+
     /// How many of them are good.
     pub(crate) fn good(&self) -> usize {
         let table = self.table();

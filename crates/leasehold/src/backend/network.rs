@@ -216,7 +216,7 @@ impl Linked {
         });
         link.connected();
         memory.attach(&link);
-        let carrier = Handle::current().spawn(carry(Arc::clone(&link)));
+        let carrier = Handle::current().spawn(carry(Ending(Arc::clone(&link))));
         Self { link, carrier }
     }
 
@@ -554,9 +554,9 @@ impl Link {
 }
 
 /// Ends the link when it is dropped, with the runtime of the task that carries.
-struct Ending<'a>(&'a Link);
+struct Ending(Arc<Link>);
 
-impl Drop for Ending<'_> {
+impl Drop for Ending {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.ended = true;
@@ -570,8 +570,8 @@ impl Drop for Ending<'_> {
 }
 
 /// Carries for as long as the client lives.
-async fn carry(link: Arc<Link>) {
-    let _ending = Ending(&link);
+async fn carry(link: Ending) {
+    let link = &link.0;
     loop {
         let next = link.carry_due();
         let due = async {

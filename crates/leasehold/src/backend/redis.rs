@@ -27,8 +27,9 @@ use tokio::task::JoinHandle;
 use self::address::Address;
 use self::connect::Connector;
 use self::driver::Driver;
-use self::lane::{Lane, Queued};
+use self::lane::{Ending, Lane, Queued};
 use self::pause::{LASTING, Pause};
+use self::pubsub::WakesAll;
 use self::refusals::LOOK_EVERY;
 use self::script::Script;
 use super::channels::Channels;
@@ -106,12 +107,11 @@ impl Redis {
     fn run(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Opened>) -> Self {
         let (runtime, channels) = (Handle::current(), Channels::new(false));
         let tasks = [
-            runtime.spawn(keep_connected(
+            runtime.spawn(keep_connected(Arc::clone(&connector), lane.ending(), first)),
+            runtime.spawn(pubsub::run(
                 Arc::clone(&connector),
-                Arc::clone(&lane),
-                first,
+                WakesAll(Arc::clone(&channels)),
             )),
-            runtime.spawn(pubsub::run(Arc::clone(&connector), Arc::clone(&channels))),
         ];
         Self {
             lane,
@@ -228,11 +228,10 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Opened, Failure> 
 }
 
 /// Keeps a connection under the lane for as long as the client lives.
-async fn keep_connected(connector: Arc<Connector>, lane: Arc<Lane>, first: Option<Opened>) {
+async fn keep_connected(connector: Arc<Connector>, lane: Ending, first: Option<Opened>) {
     let mut pause = Pause::new();
     let mut connection = first;
     let mut down = false;
-    let _ending = lane.ending();
     let mut looked = None;
     loop {
         let opened = match connection.take() {

@@ -274,6 +274,46 @@ fn a_client_whose_runtime_has_ended_says_so_at_once() {
 }
 
 #[test]
+fn a_client_whose_runtime_ends_before_it_has_connected_says_so_at_once() {
+    let server = RedisServer::start().unwrap();
+    let runtime = current_thread();
+    let client = {
+        let _inside = runtime.enter();
+        for_an_hour().connect_in_background(&server.url()).unwrap()
+    };
+    // Its tasks have never begun.
+    drop(runtime);
+    current_thread().block_on(async {
+        let lock = client.lock(NAME).outage_limit(HOUR);
+        let asks = tokio::time::timeout(SOON, lock.is_locked()).await;
+        is_told("question", &asks.expect("it does not hang").unwrap_err());
+        let asks = tokio::time::timeout(SOON, lock.acquire()).await;
+        is_told("acquire", &asks.expect("it does not hang").unwrap_err());
+    });
+}
+
+#[test]
+fn an_acquire_that_has_not_left_when_the_runtime_ends_never_does() {
+    let server = RedisServer::start().unwrap();
+    let [runtime, other] = [current_thread(), current_thread()];
+    let client = runtime
+        .block_on(for_an_hour().connect(&server.url()))
+        .unwrap();
+    let lock = client.lock(NAME);
+    let mut asks = Box::pin(async move { lock.acquire().await });
+    // Nobody drives the client's runtime, so the request stays in the queue.
+    let unanswered = other.block_on(async {
+        let limit = Duration::from_millis(1);
+        tokio::time::timeout(limit, &mut asks).await.is_err()
+    });
+    assert!(unanswered);
+    drop(runtime);
+    is_told("acquire", &other.block_on(asks).unwrap_err());
+    drop(client);
+    assert!(server.keys().is_empty());
+}
+
+#[test]
 fn who_waits_is_told_when_the_runtime_of_its_client_ends() {
     let server = RedisServer::start().unwrap();
     for runtime in both_flavors() {

@@ -135,7 +135,12 @@ impl Shared {
         // Whoever polls it, the task is woken for what comes next.
         let over = Pin::new(driver).poll(&mut Context::from_waker(waker));
         if over.is_ready() {
-            *slot = None;
+            let last = slot.take();
+            drop(slot);
+            // The task has to learn that the connection is gone.
+            if let Some(last) = last {
+                last.waker.wake();
+            }
         }
         over
     }

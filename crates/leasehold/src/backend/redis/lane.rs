@@ -11,6 +11,8 @@
 
 mod ending;
 
+pub(crate) use self::ending::Ending;
+
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
@@ -532,10 +534,9 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        // Dropped with its runtime before it began.
+        // Dropped with its runtime before it began; the lane's own end sees to the queue.
         if let Some(lane) = self.0.take() {
             lane.state().gathering = false;
-            lane.end();
         }
     }
 }

@@ -26,9 +26,9 @@ const MOST_AT_ONCE: usize = 4096;
 const CHUNK: usize = 128;
 
 /// Keeps the subscriptions equal to what is listened to. Ends never.
-pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
+pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
+    let channels = &channels.0;
     let mut pause = Pause::new();
-    let _ending = WakesAll(&channels);
     loop {
         while channels.is_empty() {
             channels.changed().await;
@@ -40,7 +40,7 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
             Ok(pubsub) => {
                 let since = Instant::now();
                 let limit = connector.reply_limit;
-                let mut session = Session::new(pubsub, &channels, asked, limit);
+                let mut session = Session::new(pubsub, channels, asked, limit);
                 let end = tokio::select! {
                     end = session.run() => end,
                     () = connector.moved.notified() => "its server refuses to serve".into(),
@@ -70,9 +70,9 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: Arc<Channels>) {
 }
 
 /// Dropped with the runtime: who waits in another one asks again, and learns of it.
-struct WakesAll<'a>(&'a Channels);
+pub(crate) struct WakesAll(pub(crate) Arc<Channels>);
 
-impl Drop for WakesAll<'_> {
+impl Drop for WakesAll {
     fn drop(&mut self) {
         self.0.wake_all();
     }

@@ -1,14 +1,24 @@
 //! What the lane does when its runtime ends: nothing polls its calls any more. What gives
 //! something back still leaves, as far as the socket takes it at once; nobody hears the reply.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Lane, Link, fail};
 use crate::backend::step::{Failure, Outcome};
 
-/// Ends the lane when it is dropped: with the runtime of the task that has it.
+/// Ends the lane when it is dropped: with the runtime of the task that has it, also of one
+/// that never began.
 pub(crate) struct Ending(Arc<Lane>);
+
+impl Deref for Ending {
+    type Target = Arc<Lane>;
+
+    fn deref(&self) -> &Arc<Lane> {
+        &self.0
+    }
+}
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -30,7 +40,7 @@ impl Lane {
     }
 
     /// The runtime ends: what waits leaves now or never.
-    pub(super) fn end(self: &Arc<Self>) {
+    fn end(self: &Arc<Self>) {
         self.ended.store(true, Ordering::SeqCst);
         self.send_the_last();
     }
