@@ -1,5 +1,6 @@
 //! Random histories of the lock of a majority: five servers that lose what they hold, and
-//! between each of them and each process a network that fails at random.
+//! between each of them and each process a network that fails at random. Beside them, in
+//! `majority/`, what must come of one server that forgets.
 //!
 //! `LEASEHOLD_MAJORITY_SEED` plays one seed, `LEASEHOLD_MAJORITY_SEEDS` so many.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
@@ -13,6 +14,9 @@ use leasehold::history::{Recorder, Report};
 use leasehold::testing::{Fate, Network};
 use leasehold::{Activity, Client, Embedded, LockGuard, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};
+
+#[path = "majority/restarts.rs"]
+mod restarts;
 
 const MS: Duration = Duration::from_millis(1);
 const LEASE: Duration = Duration::from_millis(2000);

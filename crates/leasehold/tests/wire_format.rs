@@ -11,7 +11,9 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, FieldNames, Kind, Lock, OneKey, Peers, WaitStrategy};
+use leasehold::{
+    BackOff, Client, ErrorKind, FieldNames, Kind, Lock, OneKey, Peers, RedLock, WaitStrategy,
+};
 use leasehold_testkit::RedisServer;
 use support::eventually;
 use support::wire::{PAGE, Wire, Writer, allowed_commands, cells, fill, sections};
@@ -25,6 +27,7 @@ const FAIR: &str = "Fair lock";
 const FENCED: &str = "Fenced lock";
 const RW: &str = "Read-write lock";
 const GROUP: &str = "Group lock";
+const SEVERAL: &str = "Multi-lock and RedLock";
 const SEMAPHORE: &str = "Semaphore";
 const EXPIRABLE: &str = "Semaphore whose permits have leases";
 const LATCH: &str = "Count-down latch";
@@ -240,6 +243,24 @@ async fn the_group_lock() {
 }
 
 #[tokio::test]
+async fn the_lock_of_a_majority() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(SEVERAL, name);
+        let lock = RedLock::new([place.client.lock(name)]).unwrap();
+        // The server has just been started; that it was told how long is enough.
+        for minutes in [1, 2] {
+            let longest = Duration::from_secs(minutes * 60);
+            let lock = lock.clone().longest_lease(longest);
+            let error = lock.try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            wire.look();
+        }
+        wire.finish();
+    }
+}
+
+#[tokio::test]
 async fn the_semaphore() {
     for name in NAMES {
         let place = Place::new().await;
@@ -339,7 +360,7 @@ async fn the_latch() {
 #[test]
 fn every_section_with_a_table_has_a_test() {
     let tested = [
-        LOCK, SPIN, FAIR, FENCED, RW, GROUP, SEMAPHORE, EXPIRABLE, LATCH,
+        LOCK, SPIN, FAIR, FENCED, RW, GROUP, SEVERAL, SEMAPHORE, EXPIRABLE, LATCH,
     ];
     assert_eq!(sections(), tested);
 }

@@ -52,9 +52,10 @@ fn command_runs_while_a_majority_of_the_servers_is_there() {
         run.args(options).args(["job", "--", "sh", "-c", script]);
         run
     };
-    // Right after its start a server may have forgotten what it granted: for one lease.
+    // Right after its start a server may have forgotten what it granted: for the longest lease
+    // that anybody may have.
     let lease = ["--lease", "1s"];
-    let wait = [&lease[..], &["--wait", "60s"]].concat();
+    let wait = [&lease[..], &["--wait", "90s", "--outage-limit", "90s"]].concat();
     servers[1].kill().expect("it runs");
     let mut holder = start(&mut run(&wait, "echo held; read end"));
     holder.until("held");

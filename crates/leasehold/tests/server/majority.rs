@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, LossReason, RedLock};
-use leasehold_testkit::{Proxy, RedisServer};
+use leasehold::{Client, ErrorKind, LossReason, MultiLock, RedLock};
+use leasehold_testkit::{Proxy, RedisServer, Strike};
 
 use crate::support::{HOUR, eventually};
 
@@ -34,7 +34,7 @@ fn trusting(clients: &[Client]) -> RedLock {
 
 fn distrusting(clients: &[Client]) -> RedLock {
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
-    lock.master_limit(LEASE / 4)
+    lock.master_limit(LEASE / 4).longest_lease(LEASE)
 }
 
 fn keys(server: &RedisServer) -> usize {
@@ -146,7 +146,7 @@ async fn it_is_lost_when_the_majority_is_gone() {
 }
 
 #[tokio::test]
-async fn servers_that_came_back_empty_have_no_vote_for_one_lease() {
+async fn servers_that_came_back_empty_have_no_vote_for_one_longest_lease() {
     let servers = start(3);
     let (ours, theirs) = (of(&servers), of(&servers));
     let error = distrusting(&ours).try_acquire().await.unwrap_err();
@@ -170,6 +170,135 @@ async fn servers_that_came_back_empty_have_no_vote_for_one_lease() {
     let next = distrusting(&theirs).acquire().await.unwrap();
     assert!(!guard.is_held(), "let in beside a hold that was good");
     next.release().await.unwrap();
+}
+
+/// How the server comes not to say when it was started.
+#[derive(Clone, Copy, Debug)]
+enum Untold {
+    Denied,
+    LateReply,
+    LateRequest,
+}
+
+#[tokio::test]
+async fn a_server_whose_info_is_missing_when_it_is_connected_again_has_no_vote() {
+    for untold in [Untold::Denied, Untold::LateReply, Untold::LateRequest] {
+        let server = RedisServer::start().unwrap();
+        let user = ["ACL", "SETUSER", "app", "on", ">pw", "+@all", "~*", "&*"];
+        server.command(&user).unwrap();
+        let proxy = Proxy::to(server.port());
+        let url = format!("redis://app:pw@127.0.0.1:{}", proxy.port());
+        let builder = Client::builder().reply_limit(LEASE / 3).lease(LEASE);
+        let client = builder.connect(&url).await.unwrap();
+        let lock = RedLock::new([client.lock("x")]).unwrap();
+        let lock = lock.longest_lease(LEASE).master_limit(LEASE / 4);
+        // When it has been up for long enough it counts.
+        lock.acquire().await.unwrap().release().await.unwrap();
+        let late = match untold {
+            Untold::Denied => {
+                server.command(&["ACL", "SETUSER", "app", "-info"]).unwrap();
+                None
+            }
+            Untold::LateReply => Some(proxy.strike_next(b"INFO", Strike::HoldReply)),
+            Untold::LateRequest => Some(proxy.strike_next(b"INFO", Strike::HoldRequest)),
+        };
+        proxy.cut_calls();
+        eventually(
+            &format!("it counts as just started, {untold:?}"),
+            async || {
+                let told = lock.try_acquire().await;
+                told.is_err_and(|error| error.to_string().contains("started a moment ago"))
+            },
+        )
+        .await;
+        if let Some(late) = late {
+            assert!(late.fired(), "{untold:?}");
+            proxy.let_go(&late);
+        }
+        // It is for one longest lease.
+        lock.acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn two_addresses_of_one_server_are_found_out_and_named() {
+    let servers = start(2);
+    let proxy = Proxy::to(servers[0].port());
+    let urls = [servers[0].url(), proxy.url(), servers[1].url()];
+    // Of two that are connected, and of two of which that is not known before they answer.
+    let builder = Client::builder();
+    let mut connected = Vec::new();
+    for url in &urls {
+        connected.push(builder.connect(url).await.unwrap());
+    }
+    for clients in [connected, clients(urls.clone())] {
+        let names = |error: leasehold::Error| {
+            assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+            for client in &clients[..2] {
+                assert!(error.to_string().contains(client.address()), "{error}");
+            }
+        };
+        let locks = || clients.iter().map(|client| client.lock("x"));
+        let majority = RedLock::new(locks()).unwrap().distrust_restarted(false);
+        names(majority.acquire().await.unwrap_err());
+        names(majority.try_acquire().await.unwrap_err());
+        // A lock that it has already would be waited for.
+        let all = MultiLock::new(locks()).unwrap();
+        names(all.acquire().await.unwrap_err());
+        let all = MultiLock::new(clients.iter().map(|client| client.lock(client.address())));
+        all.unwrap()
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    eventually("nothing is left", async || {
+        servers.iter().all(|server| keys(server) == 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_addresses_of_a_server_that_denies_info_are_not_found_out() {
+    let servers = start(2);
+    let user = [
+        "ACL", "SETUSER", "app", "on", ">pw", "+@all", "-info", "~*", "&*",
+    ];
+    servers[0].command(&user).unwrap();
+    let proxy = Proxy::to(servers[0].port());
+    let ports = [servers[0].port(), proxy.port()];
+    let urls = ports.map(|port| format!("redis://app:pw@127.0.0.1:{port}"));
+    let clients = clients(urls.into_iter().chain([servers[1].url()]));
+    let guard = trusting(&clients).acquire().await.unwrap();
+    assert_eq!(guard.members().len(), 2);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn two_databases_of_one_server_are_one_member_too_many() {
+    let server = RedisServer::start().unwrap();
+    let urls = [server.url(), format!("{}/1", server.url())];
+    let clients = clients(urls);
+    let locks = || clients.iter().map(|client| client.lock("x"));
+    let majority = RedLock::new(locks()).unwrap().distrust_restarted(false);
+    let error = majority.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+    // They are two locks.
+    let all = MultiLock::new(locks()).unwrap().acquire().await.unwrap();
+    all.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn members_whose_addresses_are_shown_alike_are_two() {
+    let long = "a.long-name.".repeat(12);
+    let urls = ["one", "two", "three"].map(|host| format!("redis://{long}{host}.invalid"));
+    let clients = clients(urls);
+    assert_eq!(clients[0].address(), clients[1].address());
+    assert_eq!(trusting(&clients).members().len(), 3);
+    let all = MultiLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
+    assert_eq!(all.members().len(), 3);
 }
 
 #[tokio::test]

@@ -19,6 +19,9 @@ use crate::failure::Failure;
 use crate::output::{Shown, note};
 use crate::usage::command_line;
 
+/// The default of a majority: so long a server that was started has no vote.
+const LONGEST_LEASE: Duration = Duration::from_secs(30);
+
 /// How long somebody waits.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
@@ -99,7 +102,9 @@ impl Settings {
             .map(|(client, name)| self.on(make(client, name)));
         let locks: Vec<_> = locks.collect();
         if !args.redlock.is_empty() {
-            let lock = self.on(RedLock::new(&locks)?);
+            // Others who share the lock expect the default, or are told of a longer one.
+            let longest = args.lease.max(LONGEST_LEASE);
+            let lock = self.on(RedLock::new(&locks)?).longest_lease(longest);
             return Ok(Arc::new(Whole { lock, locks }));
         }
         if let [lock] = &locks[..] {

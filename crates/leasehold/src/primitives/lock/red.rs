@@ -3,7 +3,7 @@
 mod longest;
 mod round;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::longest::Longest;
@@ -236,6 +236,7 @@ impl Acquire for Red {
             vain: 0.into(),
             pace: Pace::default(),
             clock: lock.context.clock,
+            misuse: OnceLock::new(),
         };
         // In a box: it would make every future larger that acquires any lock.
         Box::pin(async {
@@ -268,7 +269,8 @@ impl Acquire for Red {
                     deadline,
                 };
                 let granted = wait.until_granted(&round).await;
-                guard = granted.map_err(|error| kind.hopeless(key).unwrap_or(error))?;
+                let misuse = || kind.hopeless(key).or_else(|| round.misuse.get().cloned());
+                guard = granted.map_err(|error| misuse().unwrap_or(error))?;
             }
             if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
                 guard.limit(limit);

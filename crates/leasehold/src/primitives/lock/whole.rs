@@ -30,8 +30,9 @@ pub(super) struct Parts {
     quorum: usize,
     pub(super) key: Key,
     pub(super) number: u64,
-    /// Which loss was too much. Set once, so that whoever asks is told the same.
-    broken: OnceLock<LossReason>,
+    /// Which loss was too much, and until when it was held then. Set once, so that whoever asks
+    /// is told the same.
+    broken: OnceLock<(LossReason, Instant)>,
     /// The fencing token of this guard.
     token: OnceLock<u64>,
 }
@@ -203,7 +204,7 @@ impl Parts {
 
     /// Why it is lost; `None` while enough members are held.
     pub(super) fn loss(&self) -> Option<LossReason> {
-        if let Some(reason) = self.broken.get() {
+        if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
         }
         let lost = self.parts.iter().filter_map(|part| {
@@ -214,7 +215,9 @@ impl Parts {
         // The one that was too much, as far as their deadlines tell.
         lost.sort_by_key(|(deadline, _)| *deadline);
         let (_, reason) = lost.into_iter().nth(self.spare())?;
-        Some(self.broken.get_or_init(|| reason).clone())
+        let until = || self.enough(Part::deadline).min(Instant::now());
+        let (reason, _) = self.broken.get_or_init(|| (reason, until()));
+        Some(reason.clone())
     }
 
     /// Resolves with the reason when too many are lost.
@@ -246,9 +249,14 @@ impl Parts {
         failing.skip(self.spare()).last()
     }
 
-    /// Until when enough of them are held for sure.
+    /// Until when enough of them are held for sure. Those that are lost may have a later end, so
+    /// it does not go on when it is lost.
     pub(super) fn valid_until(&self) -> Instant {
-        self.enough(Part::deadline)
+        self.loss();
+        match self.broken.get() {
+            Some((_, until)) => *until,
+            None => self.enough(Part::deadline),
+        }
     }
 
     pub(super) fn confirmed_at(&self) -> Instant {

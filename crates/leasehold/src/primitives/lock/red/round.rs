@@ -1,7 +1,7 @@
 //! One round: all servers are asked at once, and a majority has to grant.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -34,6 +34,8 @@ pub(super) struct Round<'a> {
     pub(super) vain: AtomicU32,
     pub(super) pace: Pace,
     pub(super) clock: Clock,
+    /// What too many members refuse whatever their servers say.
+    pub(super) misuse: OnceLock<Error>,
 }
 
 /// How often a waiter has asked, and when last: whoever floods a channel must not make its
@@ -227,6 +229,10 @@ impl<'a> Round<'a> {
             let those = errors.iter().filter(|error| kinds.contains(&error.kind()));
             those.count() > spare
         };
+        let mut misused = errors.iter().filter(|e| e.kind() == ErrorKind::Misuse);
+        if let Some(error) = misused.next().filter(|_| most(&[ErrorKind::Misuse])) {
+            let _ = self.misuse.set(error.clone());
+        }
         let heals = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let hopeless = errors.iter().filter(|error| !heals.contains(&error.kind()));
         let cause = if most(&[ErrorKind::Denied]) {

@@ -1,0 +1,306 @@
+//! A majority while one of its servers has forgotten a hold: that one has no vote as long as
+//! any hold may last.
+
+use std::time::Duration;
+
+use leasehold::testing::Network;
+use leasehold::{Client, Embedded, ErrorKind, LockGuard, RedLock};
+use tokio::time::{Instant, sleep};
+
+use super::MS;
+
+const SECOND: Duration = Duration::from_secs(1);
+const NOTE: &str = "leasehold:{x}:longest";
+
+struct Scene {
+    masters: [Embedded; 3],
+    ours: Vec<Client>,
+    theirs: Vec<Client>,
+    networks: Vec<Network>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
+        let builder = Client::builder().reply_limit(300 * MS);
+        let clients = || {
+            let sides = masters.each_ref();
+            let sides = sides.map(|master| master.client_over_network(&builder).unwrap());
+            sides.into_iter().unzip()
+        };
+        let (ours, _): (_, Vec<_>) = clients();
+        let (theirs, networks) = clients();
+        // All have been up for long.
+        sleep(3600 * SECOND).await;
+        Self {
+            masters,
+            ours,
+            theirs,
+            networks,
+        }
+    }
+
+    fn ours(&self) -> RedLock {
+        majority(&self.ours)
+    }
+
+    fn theirs(&self) -> RedLock {
+        majority(&self.theirs).outage_limit(3600 * SECOND)
+    }
+
+    /// A hold of the first two servers. The third is free again afterwards.
+    async fn hold_of_two(&self, lock: &RedLock) -> LockGuard {
+        let beside = self.masters[2].client().lock("x");
+        let beside = beside.acquire().await.unwrap();
+        let guard = lock.acquire().await.unwrap();
+        assert_eq!(guard.members().len(), 2);
+        beside.release().await.unwrap();
+        guard
+    }
+
+    /// The first server forgets what it has granted. Nobody else gets the lock while `guard` is
+    /// good, and somebody does after that.
+    async fn is_kept_until_its_end(&self, guard: LockGuard, lasts: Duration) {
+        let start = Instant::now();
+        self.masters[0].restart();
+        let next = self.theirs().acquire().await.unwrap();
+        assert!(!guard.is_held(), "let in after {:?}", start.elapsed());
+        assert!(start.elapsed() < lasts + 3 * SECOND, "kept out for ever");
+        next.release().await.unwrap();
+    }
+}
+
+fn majority(clients: &[Client]) -> RedLock {
+    RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_say_that_it_was_started_has_no_vote() {
+    let scene = Scene::new().await;
+    scene.networks[0].hide_start(true);
+    let guard = scene.hold_of_two(&scene.ours().lease(25 * SECOND)).await;
+    scene.is_kept_until_its_end(guard, 30 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_says_when_it_was_started_is_without_a_vote_after_each_connection() {
+    let scene = Scene::new().await;
+    scene.networks[0].hide_start(true);
+    let votes = async || {
+        let guard = scene.theirs().acquire().await.unwrap();
+        let votes = guard.members().len();
+        guard.release().await.unwrap();
+        votes
+    };
+    assert_eq!(votes().await, 3);
+    for _ in 0..2 {
+        scene.networks[0].cut();
+        assert_eq!(votes().await, 2);
+        sleep(29 * SECOND).await;
+        assert_eq!(votes().await, 2);
+        sleep(SECOND).await;
+        assert_eq!(votes().await, 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_was_extended_is_safe_from_who_asks_for_a_shorter_lease() {
+    let scene = Scene::new().await;
+    let guard = scene.hold_of_two(&scene.ours().lease(SECOND)).await;
+    guard.extend(25 * SECOND).await.unwrap();
+    let start = Instant::now();
+    scene.masters[0].restart();
+    let short = scene.theirs().lease(SECOND);
+    assert!(short.try_acquire_for(20 * SECOND).await.unwrap().is_none());
+    let next = short.acquire().await.unwrap();
+    assert!(!guard.is_held(), "let in after {:?}", start.elapsed());
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_lease_of_a_majority_exceeds_the_longest() {
+    let scene = Scene::new().await;
+    let refused = |error: leasehold::Error| {
+        assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+        assert!(error.to_string().contains("longest"), "{error}");
+    };
+    let long = 31 * SECOND;
+    let lock = scene.ours();
+    refused(lock.clone().lease(long).acquire().await.unwrap_err());
+    let owner = scene.ours[0].owner();
+    let guard = lock.clone().owned_by(&owner).acquire().await.unwrap();
+    refused(guard.extend(long).await.unwrap_err());
+    refused(guard.members()[0].extend(long).await.unwrap_err());
+    // The owner's own locks of the members share the holds.
+    let member = scene.ours[0].lock("x").owned_by(&owner);
+    refused(member.lease(long).acquire().await.unwrap_err());
+    assert!(guard.valid_until() < Instant::now() + 30 * SECOND);
+    guard.extend(30 * SECOND).await.unwrap();
+    guard.release().await.unwrap();
+
+    let mut members = Vec::new();
+    for client in &scene.ours {
+        let member = client.lock("x").owned_by(&owner).lease(long);
+        members.push(member.acquire().await.unwrap());
+    }
+    refused(lock.clone().owned_by(&owner).acquire().await.unwrap_err());
+    drop(members);
+    // Where nothing is forgotten there is no end to count on.
+    let trusting = lock.distrust_restarted(false).lease(long);
+    let guard = trusting.acquire().await.unwrap();
+    guard.extend(3600 * SECOND).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_lease_than_the_default_is_noted_on_every_member_first() {
+    let scene = Scene::new().await;
+    let lock = scene.theirs().longest_lease(60 * SECOND);
+    scene.networks[2].refuse(true);
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("has to be noted"), "{error}");
+    scene.networks[2].refuse(false);
+    let guard = lock.acquire().await.unwrap();
+    guard.extend(60 * SECOND).await.unwrap();
+    guard.release().await.unwrap();
+    for master in &scene.masters {
+        assert_eq!(master.keys(), [NOTE]);
+        assert_eq!(master.ttl_ms(NOTE), -1);
+    }
+    // Once is enough for the handle, and each acquire notes it again.
+    scene.networks[2].refuse(true);
+    scene.masters[1].remove(NOTE);
+    lock.clone()
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert_eq!(scene.masters[1].keys(), [NOTE]);
+    // One that expects no more than the default leaves no note.
+    for master in &scene.masters {
+        assert!(master.remove(NOTE));
+    }
+    scene
+        .ours()
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert!(scene.masters[0].keys().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_expects_the_default_hears_of_a_longer_lease() {
+    let scene = Scene::new().await;
+    let long = scene.ours().longest_lease(60 * SECOND).lease(60 * SECOND);
+    let guard = scene.hold_of_two(&long).await;
+    scene.is_kept_until_its_end(guard, 60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_longest_lease_protects_only_if_all_have_it() {
+    let scene = Scene::new().await;
+    let guard = scene.hold_of_two(&scene.ours().lease(25 * SECOND)).await;
+    scene.masters[0].restart();
+    let short = scene.theirs().longest_lease(2 * SECOND).lease(SECOND);
+    let beside = short.acquire().await.unwrap();
+    assert!(guard.is_held(), "it could not know");
+    beside.release().await.unwrap();
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_that_all_servers_have_forgotten_protects_nobody() {
+    let scene = Scene::new().await;
+    let long = scene.ours().longest_lease(60 * SECOND).lease(60 * SECOND);
+    let guard = scene.hold_of_two(&long).await;
+    for master in &scene.masters {
+        assert!(master.remove(NOTE));
+    }
+    scene.masters[0].restart();
+    let beside = scene.theirs().acquire().await.unwrap();
+    assert!(guard.is_held(), "nobody told it");
+    beside.release().await.unwrap();
+    drop(guard);
+}
+
+/// What remains, and is told in `docs/fencing.md`.
+#[tokio::test(start_paused = true)]
+async fn a_token_goes_back_where_the_only_server_in_common_lost_its_counter() {
+    let scene = Scene::new().await;
+    scene.masters[0].step_clock_ahead(3600 * SECOND);
+    let guard = scene.hold_of_two(&scene.ours()).await;
+    let last = guard.fencing_token().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(scene.masters[1].remove("redisson_lock_token:{x}"));
+    let beside = scene.masters[0].client().lock("x");
+    let beside = beside.acquire().await.unwrap();
+    let next = scene.theirs().acquire().await.unwrap();
+    assert_eq!(next.members().len(), 2);
+    assert!(next.fencing_token().await.unwrap() < last);
+    next.release().await.unwrap();
+    beside.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_that_is_no_number_is_named() {
+    let scene = Scene::new().await;
+    for master in &scene.masters[..2] {
+        // A semaphore's value is a number, and a negative one is no lease.
+        let semaphore = master.client().semaphore(NOTE);
+        semaphore.try_set_permits(1).await.unwrap();
+        semaphore.add_permits(-2).await.unwrap();
+    }
+    let error = scene.ours().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+    assert!(error.to_string().contains(NOTE), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_moves_to_what_the_others_keep_to_when_a_member_is_lost() {
+    let scene = Scene::new().await;
+    let lock = scene.ours().lease(10 * SECOND);
+    let guard = lock.acquire().await.unwrap();
+    let start = Instant::now();
+    let ends = |guard: &LockGuard| guard.valid_until() - start;
+    let members = guard.members();
+    members[0].extend(20 * SECOND).await.unwrap();
+    members[1].extend(28 * SECOND).await.unwrap();
+    let ends_at = |guard: &LockGuard, seconds: u32| {
+        let (ends, least) = (ends(guard), (seconds - 1) * SECOND);
+        assert!(ends > least && ends < seconds * SECOND, "{ends:?}");
+    };
+    ends_at(&guard, 20);
+    // The one that would last the longest.
+    scene.masters[1].remove("x");
+    members[1].extend(28 * SECOND).await.unwrap_err();
+    ends_at(&guard, 10);
+    assert!(guard.is_held());
+    let reason = guard.lost().await;
+    assert_eq!(Instant::now(), guard.valid_until(), "{reason}");
+    assert!(members[0].is_held(), "one is no majority");
+    guard.release().await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_is_lost_with_the_member_that_is_one_too_many() {
+    let scene = Scene::new().await;
+    for [first, second] in [[0, 1], [1, 2], [2, 0]] {
+        let guard = scene.ours().acquire().await.unwrap();
+        let member = |n: usize| &guard.members()[n];
+        for (n, held) in [(first, true), (second, false)] {
+            scene.masters[n].remove("x");
+            member(n).extend(SECOND).await.unwrap_err();
+            assert_eq!(guard.is_held(), held);
+            assert_eq!(guard.loss().is_none(), held);
+        }
+        assert_eq!(guard.lost().await, guard.loss().unwrap());
+        assert_eq!(guard.valid_until(), Instant::now(), "told at once");
+        assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+}
