@@ -203,6 +203,20 @@ async fn who_expects_the_default_hears_of_a_longer_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_one_server_has_noted_counts_for_the_votes_before_it() {
+    let scene = Scene::new().await;
+    let long = scene.ours().longest_lease(60 * SECOND).lease(60 * SECOND);
+    let guard = scene.hold_of_two(&long).await;
+    scene.masters[0].restart();
+    // By the default it would have a vote again, and it is the first to answer.
+    sleep(31 * SECOND).await;
+    let said = scene.theirs().try_acquire().await;
+    assert!(!matches!(said, Ok(Some(_))), "let in beside a hold");
+    assert!(guard.is_held());
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shorter_longest_lease_protects_only_if_all_have_it() {
     let scene = Scene::new().await;
     let guard = scene.hold_of_two(&scene.ours().lease(25 * SECOND)).await;
