@@ -584,3 +584,20 @@ impl fmt::Debug for Hold {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_by_the_drift_and_two_milliseconds_before_its_lease() {
+        let margin = SafetyMargin { drift: 0.01 };
+        let sent = Moment::from_millis(1_000);
+        let end = |lease| margin.end(sent, Duration::from_millis(lease));
+        assert_eq!(end(10_000), Moment::from_millis(1_000 + 9_898));
+        assert_eq!(end(1), sent, "and not before it was asked for");
+        let exact = SafetyMargin { drift: 0.0 };
+        let lease = Duration::from_millis(10);
+        assert_eq!(exact.end(sent, lease), Moment::from_millis(1_008));
+    }
+}

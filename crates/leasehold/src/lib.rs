@@ -30,6 +30,7 @@ mod loss;
 mod owner;
 mod primitives;
 mod renewal;
+mod room;
 mod standing;
 pub mod testing;
 mod wait;

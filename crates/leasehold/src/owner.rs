@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::guard::Held;
 use crate::key::Key;
 use crate::lease::Joined;
+use crate::room::Room;
 
 /// Who acquires: the value that makes acquires re-entrant.
 ///
@@ -136,6 +137,7 @@ impl Owners {
         let mut slots = self.slots();
         if matches!(slots.get(&id), Some(Slot::Held(there)) if Arc::ptr_eq(there, held)) {
             slots.remove(&id);
+            slots.give_back();
         }
     }
 
@@ -179,7 +181,9 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if !self.has_it {
-            self.owners.slots().remove(&self.id);
+            let mut slots = self.owners.slots();
+            slots.remove(&self.id);
+            slots.give_back();
         }
         self.owners.changed.notify_waiters();
     }

@@ -13,7 +13,15 @@ const LAYERS: [&[&str]; 6] = [
         "wait", "renewal", "cleanup", "context", "lease", "standing", "guard", "owner",
     ],
     &["backend"],
-    &["config", "credentials", "error", "key", "loss", "clock"],
+    &[
+        "config",
+        "credentials",
+        "error",
+        "key",
+        "loss",
+        "clock",
+        "room",
+    ],
 ];
 
 fn layer(module: &str) -> usize {

@@ -561,3 +561,32 @@ fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().unwrap()
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_cuts_what_a_clock_step_left_shortens_nothing_when_it_comes_again() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let guard = client.lock("x").acquire().await.unwrap();
+    network.on_request(|request| match request.step {
+        "lock.renew" => Fate::default().again_after(100 * MS),
+        _ => Fate::default(),
+    });
+    server.step_clock_back(3600 * 1000 * MS);
+    while server.ttl_ms("x") > 2000 {
+        sleep(MS).await;
+    }
+    // Now its lease is the one that was asked for. It is made longer, and then the request
+    // comes again that made it shorter.
+    guard.extend(3000 * MS).await.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < 200 * MS {
+        let left = guard.valid_until() - Instant::now();
+        let kept = u64::try_from(server.ttl_ms("x")).unwrap();
+        assert!(
+            Duration::from_millis(kept) >= left,
+            "{kept} ms for {left:?}"
+        );
+        sleep(MS).await;
+    }
+    guard.release().await.unwrap();
+}

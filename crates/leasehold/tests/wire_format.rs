@@ -207,21 +207,29 @@ async fn the_read_write_lock() {
         let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
         let writer = place.other.rw_lock(name);
         let waiter = tokio::spawn(async move { writer.write().await.unwrap() });
-        let marked = || {
+        let marked = |side: &str| {
             let keys = place.server.keys().into_iter();
-            keys.filter(|key| key.ends_with(":writers")).count() == 1
+            keys.filter(|key| key.ends_with(side)).count() == 1
         };
-        eventually("the writer leaves its mark", async || marked()).await;
+        eventually("the writer leaves its mark", async || marked(":writers")).await;
         wire.look();
         waiter.abort();
-        eventually("the mark is taken back", async || !marked()).await;
+        eventually("the mark is taken back", async || !marked(":writers")).await;
         for reader in readers {
             reader.release().await.unwrap();
             wire.look();
         }
 
-        // From one side to the other, and both at once.
+        // A reader that waits for long, and gives up.
         let writing = lock.write().await.unwrap();
+        let reader = place.other.rw_lock(name);
+        let waiter = tokio::spawn(async move { reader.read().await.unwrap() });
+        eventually("the reader leaves its mark", async || marked(":readers")).await;
+        wire.look();
+        waiter.abort();
+        eventually("the mark is taken back", async || !marked(":readers")).await;
+
+        // From one side to the other, and both at once.
         let reading = writing.downgrade().await.unwrap();
         wire.look();
         let writing = reading.try_upgrade().await.unwrap();

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
+use crate::room::Room;
+
 /// The channels of one backend.
 #[derive(Debug)]
 pub(crate) struct Channels {
@@ -263,6 +265,7 @@ impl Channels {
             entry.noted = false;
             entry.listeners == 0 && table.entries.remove(name).is_some()
         });
+        table.entries.give_back();
         left
     }
 
@@ -317,6 +320,7 @@ impl Drop for Listener {
         }
         if self.channels.always_live {
             table.entries.remove(&self.name);
+            table.entries.give_back();
         } else if !std::mem::replace(&mut entry.noted, true) {
             table.left.push(Arc::clone(&self.name));
             self.channels.changed.notify_one();

@@ -13,6 +13,7 @@ use crate::backend::Reply;
 use crate::backend::step::{Failure, Operation};
 use crate::clock::Moment;
 use crate::key::Key;
+use crate::room::Room;
 
 /// The batches that are open, by name.
 #[derive(Default)]
@@ -89,6 +90,7 @@ impl Batches {
         let Some(open) = table.remove(key) else {
             return false;
         };
+        table.give_back();
         // Without a carrier its reply is dropped, and the request goes nevertheless.
         let _ = open.sent.send(submit(open.permits));
         true

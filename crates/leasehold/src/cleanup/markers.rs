@@ -10,14 +10,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::sweep::Sweep;
 use crate::clock::Moment;
 use crate::key::Key;
+use crate::room::Room;
 
 /// How long a marker outlives its answer.
 const KEPT: Duration = Duration::from_secs(5);
 /// More than these are not kept for one name, however fresh.
 const MOST: usize = 512;
+/// Names whose markers are known. Those of the others end by themselves.
+const MOST_NAMES: usize = 2048;
 /// How long a marker stays on the server.
 pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(60);
 
@@ -54,11 +56,7 @@ pub(crate) struct Markers {
     answered: Mutex<Answered>,
 }
 
-#[derive(Default)]
-struct Answered {
-    names: HashMap<Key, VecDeque<(Moment, String)>>,
-    sweep: Sweep,
-}
+type Answered = HashMap<Key, VecDeque<(Moment, String)>>;
 
 impl Markers {
     fn table(&self) -> MutexGuard<'_, Answered> {
@@ -69,7 +67,7 @@ impl Markers {
     /// The markers of a new request, whose `id` no other has.
     pub(crate) fn mark(&self, key: &Key, id: &str, now: Moment) -> Marked {
         let mut table = self.table();
-        let old = table.names.get_mut(key).and_then(|markers| {
+        let old = table.get_mut(key).and_then(|markers| {
             let (since, _) = markers.front()?;
             let over = now.saturating_sub(*since) >= KEPT || markers.len() > MOST;
             over.then(|| markers.pop_front()).flatten()
@@ -85,17 +83,27 @@ impl Markers {
     /// The request with this marker was sent once, and answered.
     pub(crate) fn answered(&self, key: &Key, marked: Marked, now: Moment) {
         let mut table = self.table();
-        let markers = table.names.entry(key.clone()).or_default();
-        markers.push_back((now, marked.marker));
-        // Names that are used no more; their markers end by themselves.
-        let len = table.names.len();
-        if table.sweep.is_due(len) {
-            table.names.retain(|_, markers| {
-                markers.retain(|(since, _)| now.saturating_sub(*since) < MARKER_LIFE);
-                !markers.is_empty()
-            });
+        if table.len() >= MOST_NAMES && !table.contains_key(key) {
+            make_room(&mut table, now);
         }
+        let markers = table.entry(key.clone()).or_default();
+        markers.push_back((now, marked.marker));
     }
+}
+
+/// Forgets names that are used no more, and as many others as there have to be so that this
+/// is not done again soon.
+fn make_room(table: &mut Answered, now: Moment) {
+    let mut room = MOST_NAMES / 2;
+    table.retain(|_, markers| {
+        let is_used = markers
+            .back()
+            .is_some_and(|(since, _)| now.saturating_sub(*since) < 2 * KEPT);
+        let stays = is_used && room > 0;
+        room -= usize::from(stays);
+        stays
+    });
+    table.give_back();
 }
 
 #[cfg(test)]
@@ -122,10 +130,10 @@ mod tests {
         let markers = Markers::default();
         for n in 0..5000 {
             let key = Key::parse(&n.to_string()).expect("a name");
-            let marked = markers.mark(&key, "1", at(n));
-            markers.answered(&key, marked, at(n));
+            let marked = markers.mark(&key, "1", at(0));
+            markers.answered(&key, marked, at(0));
         }
-        assert!(markers.table().names.len() < 2000);
+        assert!(markers.table().len() <= MOST_NAMES);
     }
 
     #[test]
@@ -135,6 +143,6 @@ mod tests {
             let marked = markers.mark(&key, &n.to_string(), at(0));
             markers.answered(&key, marked, at(0));
         }
-        assert!(markers.table().names[&key].len() <= MOST + 1);
+        assert!(markers.table()[&key].len() <= MOST + 1);
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use crate::cleanup::sweep::Sweep;
 use crate::clock::Moment;
 use crate::key::Key;
+use crate::room::Room;
 use crate::wait::tenure::{Asked, Tenure};
 
 /// Who stands in line for what, by name.
@@ -34,6 +35,7 @@ impl Lines {
         if is_new && self.sweep.is_due(self.companies.len()) {
             self.companies
                 .retain(|_, company| !company.standing.is_empty());
+            self.companies.give_back();
         }
         self.companies.entry(key.clone()).or_default()
     }

@@ -11,6 +11,7 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use crate::backend::Backend;
 use crate::backend::step::{Failure, Operation, Value};
 use crate::key::Key;
+use crate::room::Room;
 
 type Answer = Result<Value, Failure>;
 type Ask = BoxFuture<'static, Answer>;
@@ -113,6 +114,7 @@ impl Drop for Joined<'_> {
         let ask = last.get(self.key).and_then(|round| round.answer.upgrade());
         if ask.as_ref().is_none_or(|ask| ask.peek().is_some()) {
             last.remove(self.key);
+            last.give_back();
         }
         drop(last);
         drop(ask);

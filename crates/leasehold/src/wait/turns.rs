@@ -23,6 +23,7 @@ use super::trouble::Trouble;
 use crate::backend::step::Failure;
 use crate::clock::Moment;
 use crate::key::Key;
+use crate::room::Room;
 
 /// How often lines are looked at in which somebody was called. Who is found called by two
 /// looks is passed over; a runtime that stands still for a while delays both.
@@ -466,7 +467,11 @@ impl Drop for Place {
                 standing.places -= 1;
                 standing.places
             });
-            (places == Some(0)).then(|| lines.remove(&self.key))
+            (places == Some(0)).then(|| {
+                let standing = lines.remove(&self.key);
+                lines.give_back();
+                standing
+            })
         };
         drop(left);
         if let Some(seat) = &self.seat {

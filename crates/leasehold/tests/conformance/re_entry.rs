@@ -124,6 +124,9 @@ async fn a_renewed_hold_is_renewed_on_when_a_longer_re_entry_has_gone() {
         assert!(outer.valid_until() <= Instant::now() + LEASE);
     }
     sleep_until(Instant::now() + LEASE * 2).await;
+    // The server has no request that could come late and make a hold shorter.
+    let ttl = lock.remaining_ttl().await.unwrap();
+    assert!(matches!(ttl, Ttl::Left(left) if left > LEASE * 40));
     outer.release().await.unwrap();
     place.is_clean(&[&client]).await;
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold::Ttl;
 use tokio::task::JoinSet;
 
 use super::{LEASE, place};
@@ -138,4 +139,28 @@ async fn a_reader_that_gives_up_lets_writers_in_at_once() {
     let writing = lock.try_write().await.unwrap().expect("nobody waits");
     writing.release().await.unwrap();
     place.is_clean(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn a_renewed_write_hold_leaves_a_longer_read_inside_it_its_lease() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let lock = client.rw_lock("x").owned_by(&client.owner());
+    let writing = lock.write().await.unwrap();
+    let reading = lock.clone().fixed_lease(HOUR).read().await.unwrap();
+    let first = writing.valid_until();
+    eventually("it is renewed", async || {
+        writing.valid_until() > first + LEASE
+    })
+    .await;
+    // Of the lock, by which Redisson goes, and then of the read hold.
+    let is_long = async |ttl| match ttl {
+        Ttl::Left(left) => assert!(left > HOUR / 2, "{left:?}"),
+        other => panic!("{other:?}"),
+    };
+    is_long(lock.write_lock().remaining_ttl().await.unwrap()).await;
+    writing.release().await.unwrap();
+    is_long(lock.read_lock().remaining_ttl().await.unwrap()).await;
+    reading.release().await.unwrap();
+    place.is_clean(&[&client]).await;
 }

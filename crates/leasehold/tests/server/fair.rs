@@ -62,6 +62,59 @@ async fn a_killed_process_that_waits_is_passed_over_after_its_timeout() {
     nothing_is_left(&server, &[&ours, &theirs]).await;
 }
 
+/// Redisson counts 300 s for each that stands in line: whoever leaves takes them off the
+/// timeouts of all behind it.
+#[tokio::test]
+async fn several_dead_waiters_take_their_allowance_off_those_behind() {
+    const ALLOWANCE_MS: i64 = 300_000;
+    let server = RedisServer::start().unwrap();
+    let client = builder().connect(&server.url()).await.unwrap();
+    let (queue, timeouts) = ("redisson_lock_queue:{x}", "redisson_lock_timeout:{x}");
+    let score = |waiter: &str| -> i64 {
+        let score = server.command(&["ZSCORE", timeouts, waiter]).unwrap();
+        score.as_text().unwrap().parse().unwrap()
+    };
+    let guard = lock_of(&client).fixed_lease(HOUR).acquire().await.unwrap();
+    let first_end = server.command(&["PEXPIRETIME", "x"]).unwrap();
+    let first_end = first_end.as_int().unwrap();
+    for dead in 0..3 {
+        let lock = lock_of(&client).waiter_timeout(Duration::from_secs(2));
+        let mut killed = Box::pin(async move { lock.acquire().await.map(drop) });
+        let polled = async { waiting(&client, dead + 1).await };
+        tokio::select! {
+            _ = &mut killed => panic!("it is held"),
+            () = polled => {}
+        }
+        std::mem::forget(killed);
+    }
+    // One of Redisson's, as its script has it.
+    let line = lock_of(&client).waiters().await.unwrap();
+    let java = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
+    let java_until = score(&line[2]) + ALLOWANCE_MS;
+    server.command(&["RPUSH", queue, java]).unwrap();
+    let text = java_until.to_string();
+    server.command(&["ZADD", timeouts, &text, java]).unwrap();
+    assert!((java_until - first_end - 4 * ALLOWANCE_MS).abs() <= 2);
+    let last = waiter(lock_of(&client), &client).await;
+    let ours_until = score(&lock_of(&client).waiters().await.unwrap()[4]);
+    assert!((ours_until - java_until - ALLOWANCE_MS).abs() <= 2);
+
+    eventually("those behind them have moved up", async || {
+        score(java) == java_until - 3 * ALLOWANCE_MS
+    })
+    .await;
+    let line = lock_of(&client).waiters().await.unwrap();
+    assert_eq!(line[0], java);
+    assert!((score(&line[1]) - (ours_until - 3 * ALLOWANCE_MS)).abs() <= 2);
+
+    // It gives up, and takes its own off.
+    server.command(&["LREM", queue, "0", java]).unwrap();
+    server.command(&["ZREM", timeouts, java]).unwrap();
+    guard.release().await.unwrap();
+    served(last).await.release().await.unwrap();
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn a_place_in_line_outlives_the_connection() {
     let (server, proxy, ours, beside) = through_proxy().await;

@@ -99,3 +99,70 @@ async fn two_thousand_readers_that_leave_together_do_not_keep_the_server_busy() 
     assert!(each < 300, "{each}");
     assert_eq!(server.keys(), Vec::<String>::new());
 }
+
+/// How much of something there is under a key.
+fn count(server: &RedisServer, command: &str, key: &str) -> i64 {
+    server.command(&[command, key]).unwrap().as_int().unwrap()
+}
+
+#[tokio::test]
+async fn fields_of_dead_readers_go() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let lock = client.rw_lock("x");
+    // One whose grant came too late would be given back, and clean up.
+    let short = lock.clone().fixed_lease(Duration::from_millis(800));
+    let die = async |readers: i64| {
+        for _ in 0..readers {
+            short.read().await.unwrap().forget();
+        }
+        eventually("their leases are over", async || {
+            server.keys().len() <= 2 && count(&server, "HLEN", "x") > readers
+        })
+        .await;
+    };
+    let always = lock.read().await.unwrap();
+    let fields = || count(&server, "HLEN", "x");
+    // With the next release; beside many, with one of the next.
+    die(3).await;
+    lock.read().await.unwrap().release().await.unwrap();
+    assert_eq!(fields(), 2, "`mode` and the one that reads");
+    die(100).await;
+    eventually("one release goes through all", async || {
+        lock.read().await.unwrap().release().await.unwrap();
+        fields() == 2
+    })
+    .await;
+    always.release().await.unwrap();
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn marks_of_writers_that_have_left_the_line_go() {
+    const MARKS: &str = "leasehold:{x}:writers";
+    let server = RedisServer::start().unwrap();
+    let ours = Client::connect(&server.url()).await.unwrap();
+    let theirs = Client::connect(&server.url()).await.unwrap();
+    let reading = ours.rw_lock("x").read().await.unwrap();
+    let marks = |number| {
+        let server = &server;
+        eventually("so many are marked", async move || {
+            count(server, "ZCARD", MARKS) == number
+        })
+    };
+    // Nobody polls the first one any more, and nobody drops it.
+    let lock = ours.rw_lock("x");
+    let mut killed = Box::pin(async move { lock.write().await });
+    let polled = tokio::time::timeout(Duration::from_millis(500), &mut killed).await;
+    assert!(polled.is_err());
+    std::mem::forget(killed);
+    let lock = theirs.rw_lock("x");
+    let gives_up = tokio::spawn(async move { lock.write().await.map(drop) });
+    marks(2).await;
+    // The living one renews its own.
+    marks(1).await;
+    gives_up.abort();
+    marks(0).await;
+    assert!(server.keys().iter().all(|key| key != MARKS));
+    reading.release().await.unwrap();
+}

@@ -31,6 +31,7 @@ use super::script::Script;
 use crate::backend::about::About;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
 use crate::clock::{Clock, Moment};
+use crate::room::Room;
 
 /// Most operations in one call.
 const MAX_OPERATIONS: usize = 256;
@@ -603,6 +604,7 @@ impl State {
                 break;
             }
         }
+        self.queue.give_back();
         let first = operations.first()?;
         let by = match first.alone || self.bring_script {
             true => By::Text,

@@ -24,7 +24,7 @@ local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mar
   if mode == 'read' and wait > 0 and redis.call('HLEN', lock) > 64 then
     -- Of so many the lock may have the expiry of one that has gone (`release_read`), while
     -- those that remain are dead.
-    wait = longest_of_some(lock)
+    wait = longest_of_some(lock, math.huge)
     if wait == 0 then
       mode = not settle(lock) and mode
       wait = redis.call('PTTL', lock)

@@ -26,7 +26,7 @@ local function release_read(lock, timeout, hold, channel)
   -- reads. The many may all be dead, though, and then a writer would wait for nobody.
   if fields > 64 then
     local turn = redis.call('TIME')[2] + (tonumber(string.match(hold, '%d+$')) or 0)
-    if turn % fields >= 64 and longest_of_some(lock) > 0 then
+    if turn % fields >= 64 and longest_of_some(lock, 0) > 0 then
       return held
     end
   end
