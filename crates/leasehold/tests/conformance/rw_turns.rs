@@ -78,7 +78,7 @@ async fn a_stream_of_writers_does_not_starve_readers() {
 async fn readers_that_were_passed_over_go_before_the_next_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let third = place.client().await;
+    let (third, late) = (place.client().await, place.client().await);
     let writing = ours.rw_lock("x").write().await.unwrap();
     let mut readers = JoinSet::new();
     for client in [&theirs, &third] {
@@ -94,6 +94,9 @@ async fn readers_that_were_passed_over_go_before_the_next_writer() {
     // Long enough to have lost their patience, and to have asked since.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     writing.release().await.unwrap();
+    // Whether the readers are in already or not.
+    let too_early = late.rw_lock("x").try_write().await.unwrap();
+    assert!(too_early.is_none());
     let first = readers.join_next().await.unwrap().unwrap();
     let second = readers.join_next().await.unwrap().unwrap();
     assert!(!next.is_finished());
@@ -101,7 +104,7 @@ async fn readers_that_were_passed_over_go_before_the_next_writer() {
     second.release().await.unwrap();
     let next = tokio::time::timeout(LIMIT, next).await;
     next.expect("woken").unwrap().release().await.unwrap();
-    place.is_clean(&[&ours, &theirs, &third]).await;
+    place.is_clean(&[&ours, &theirs, &third, &late]).await;
 }
 
 #[tokio::test]
