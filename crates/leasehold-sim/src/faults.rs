@@ -92,7 +92,7 @@ impl Kind {
         )
     }
 
-    /// Whether a server forgets what it has granted, and all know when that was at the latest.
+    /// Whether a server is started again and has forgotten what it granted.
     #[must_use]
     pub fn is_empty_restart(self) -> bool {
         matches!(self, RestartEmpty | RestartUntold)
