@@ -296,9 +296,12 @@ fn a_client_whose_runtime_ends_before_it_has_connected_says_so_at_once() {
 fn an_acquire_that_has_not_left_when_the_runtime_ends_never_does() {
     let server = RedisServer::start().unwrap();
     let [runtime, other] = [current_thread(), current_thread()];
-    let client = runtime
-        .block_on(for_an_hour().connect(&server.url()))
-        .unwrap();
+    let client = runtime.block_on(async {
+        let client = for_an_hour().connect(&server.url()).await.unwrap();
+        // From here on the connection stands.
+        assert!(!client.lock(NAME).is_locked().await.unwrap());
+        client
+    });
     let lock = client.lock(NAME);
     let mut asks = Box::pin(async move { lock.acquire().await });
     // Nobody drives the client's runtime, so the request stays in the queue.
