@@ -19,7 +19,9 @@ pub(crate) struct Cli {
     /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// for TLS, redis+unix:///PATH for a socket,
     /// memory:// for a keyspace in this process (`demo` alone: nobody else sees it). Without it, the URL comes from $LEASEHOLD_URL,
     /// else from $REDIS_URL, else it is redis://127.0.0.1:6379. Put a URL with a password in the
-    /// environment: every user of the machine can read a command line.
+    /// environment: every user of the machine can read a command line. Where
+    /// $LEASEHOLD_PASSWORD_FILE names a file, the password is read from there each time that a
+    /// connection is opened, so that it can change while a command runs.
     #[arg(long, global = true, value_name = "URL", display_order = 100)]
     pub(crate) redis: Option<OsString>,
 

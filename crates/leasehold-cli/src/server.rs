@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use leasehold::{Client, ClientBuilder};
+use leasehold::{Client, ClientBuilder, Credentials};
 
 use crate::failure::Failure;
 
@@ -11,6 +11,8 @@ use crate::failure::Failure;
 /// of the machine, and a URL may hold a password.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const VARIABLES: [&str; 2] = ["$LEASEHOLD_URL", "$REDIS_URL"];
+/// A file with the password, which may change while a command runs.
+const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
 /// A server's URL. It may hold a password, so it has no `Debug` and no `Display`.
@@ -72,15 +74,30 @@ impl Server {
 
     /// A client that goes on trying to connect.
     pub(crate) fn connect_in_background(&self, lease: Duration) -> Result<Client, Failure> {
-        let builder = Client::builder().lease(lease);
+        let builder = builder().lease(lease);
         Ok(builder.connect_in_background(&self.url)?)
     }
 
     /// Connects, with `lease` for renewed holds where one is given.
     pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Failure> {
-        let builder = lease
-            .into_iter()
-            .fold(Client::builder(), ClientBuilder::lease);
+        let builder = lease.into_iter().fold(builder(), ClientBuilder::lease);
         Ok(builder.connect(&self.url).await?)
     }
+}
+
+/// Settings of a client that reads the password from the file, where one is named, each time
+/// that it connects.
+fn builder() -> ClientBuilder {
+    let builder = Client::builder();
+    let Some(path) = std::env::var_os(PASSWORD_FILE).filter(|path| !path.is_empty()) else {
+        return builder;
+    };
+    builder.credentials(move || {
+        // Some bytes: whoever connects can wait for them.
+        let read = std::fs::read_to_string(&path);
+        let password = read.map_err(|error| format!("{}: {error}", path.display()).into());
+        let password =
+            password.map(|text| Credentials::password(text.trim_end_matches(['\r', '\n'])));
+        std::future::ready(password)
+    })
 }

@@ -62,6 +62,50 @@ fn gap_shorter_than_the_lease_is_ridden_over() {
 }
 
 #[test]
+fn password_that_changes_in_its_file_costs_nothing() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("password");
+    let set_password = |password: &str| {
+        let rule = format!(">{password}");
+        let user = [
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            "resetpass",
+            &rule,
+            "+@all",
+            "~*",
+            "&*",
+        ];
+        let set = server.command(&user).expect("the server runs");
+        assert_eq!(set, Reply::Text("OK".into()));
+        std::fs::write(&file, format!("{password}\n")).expect("written");
+    };
+    set_password("old");
+    let mut run = leasehold();
+    run.env(
+        "LEASEHOLD_URL",
+        format!("redis://app@127.0.0.1:{}", proxy.port()),
+    )
+    .env("LEASEHOLD_PASSWORD_FILE", &file)
+    .args(["run", "--lease", "10s", "job", "--", "sh", "-c"])
+    .arg("echo held; read end; exit 3");
+    let mut run = start(trace.of(&mut run));
+    run.until("held");
+    cut_off(&proxy);
+    set_password("new");
+    eventually("a part of the lease is over", LIMIT, || {
+        ttl_ms(&server) < 6000
+    });
+    proxy.refuse(false);
+    eventually("it is renewed again", LIMIT, || ttl_ms(&server) > 9000);
+    run.done().expect_code(3);
+    assert!(is_free(&server));
+}
+
+#[test]
 fn gap_longer_than_the_lease_ends_the_command_before_another_has_the_lock() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut first = run_through(&proxy, &["--lease", LEASE], Trace::STUBBORN, &trace);

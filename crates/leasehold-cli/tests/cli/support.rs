@@ -22,6 +22,7 @@ pub(crate) fn leasehold() -> Command {
     for name in [
         "LEASEHOLD_URL",
         "REDIS_URL",
+        "LEASEHOLD_PASSWORD_FILE",
         "RUST_LOG",
         "LC_ALL",
         "LC_CTYPE",

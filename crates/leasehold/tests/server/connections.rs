@@ -97,11 +97,14 @@ async fn a_subscriber_that_the_server_throws_out_comes_back() {
     let lock = client.lock("x").poll_cap(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     let channel = "redisson_lock__channel:{x}";
-    let payload = "x".repeat(100 << 10);
+    // Many at once, and none that is large: Valkey 9 does not count those.
+    let payload = "x".repeat(8 << 10);
+    let flood = "for i = 1, 20 do redis.call('PUBLISH', ARGV[1], ARGV[2]) end";
     for _ in 0..5 {
         eventually("it listens", async || server.channels() == [channel]).await;
         let before = clients(&server, "PUBSUB");
-        server.command(&["PUBLISH", channel, &payload]).unwrap();
+        let command = ["EVAL", flood, "0", channel, &payload];
+        server.command(&command).unwrap();
         eventually("it is thrown out", async || {
             clients(&server, "PUBSUB") != before
         })

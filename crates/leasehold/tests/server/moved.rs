@@ -7,7 +7,7 @@ use leasehold::{Client, ClientBuilder, ErrorKind, LockGuard};
 use leasehold_testkit::{Proxy, RedisServer, Reply};
 use tokio::time::Instant;
 
-use crate::server::states::slow_to_load;
+use crate::server::states::{hurry, slow_to_load};
 use crate::support::{HOUR, eventually};
 
 /// Long enough to find the new server, also for the second time.
@@ -117,6 +117,6 @@ async fn a_server_that_loads_for_too_long_is_left_for_another() {
     let guard = client.lock("x").acquire().await.unwrap();
     assert_eq!(new.keys(), ["x"]);
     guard.release().await.unwrap();
-    ok(&old, &["CONFIG", "SET", "key-load-delay", "0"]);
+    hurry(&old);
     restart.await.unwrap();
 }

@@ -52,6 +52,12 @@ pub(crate) fn slow_to_load() -> RedisServer {
     server
 }
 
+/// Servers before 7 take no setting while they load, and need some seconds more.
+pub(crate) fn hurry(server: &RedisServer) {
+    let command = ["CONFIG", "SET", "key-load-delay", "0"];
+    server.command(&command).unwrap();
+}
+
 #[tokio::test]
 async fn a_server_that_loads_is_waited_for() {
     let server = Arc::new(slow_to_load());
@@ -67,7 +73,7 @@ async fn a_server_that_loads_is_waited_for() {
     .await;
     assert_not_now(&told.unwrap(), "LOADING");
     // Long enough by far to be met loading; no need to wait for all of it.
-    set(&server, "key-load-delay", "0");
+    hurry(&server);
     let early = Client::connect(&server.url()).await.unwrap();
     let (one, two) = (waiter(&client), waiter(&early));
     one.await.unwrap();
