@@ -41,7 +41,8 @@ use crate::primitives::semaphore::Semaphore;
 /// tasks leave to give back is still sent while the runtime is dropped. That is done once:
 ///
 /// - A server that can't be reached then, or has forgotten the scripts, is not asked again.
-/// - The drop of the runtime waits for each server's answer for 250 ms at most.
+/// - The drop of the runtime waits for each server's answer for 250 ms at most, unless the
+///   client or a guard outlives it; then nothing waits.
 /// - A runtime that is ended by `shutdown_background` may not get to it.
 /// - A guard that is dropped after its runtime, or never (`std::process::exit`, a leak, a
 ///   kill), sends nothing.
@@ -232,6 +233,10 @@ impl Client {
     /// # }
     /// ```
     ///
+    /// What a server refuses to take back is sent again while that can help: a lock until its
+    /// lease is over, plain permits for up to ten minutes. Give the call a time limit where that
+    /// is too long.
+    ///
     /// # Cancel safety
     ///
     /// New acquires are refused and nothing is renewed once this was polled; the rest goes
@@ -397,7 +402,7 @@ impl ClientBuilder {
     /// Asks `credentials` for user and password each time that the client connects, instead
     /// of taking them from the URL: for passwords that change while the client lives.
     ///
-    /// A client has two connections, one of them only while somebody waits. A connection that
+    /// A client has two connections, the second from the first wait on. A connection that
     /// stands is not touched when a password changes. When it is lost the client asks anew,
     /// and goes on about once a second for as long as it lives: also when the server refuses
     /// what it was told, and when `credentials` fails or has not answered within the

@@ -2,8 +2,11 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+
+use futures_util::FutureExt as _;
 
 /// A user and a password, as [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
 /// asks for them. Its debug form shows no password.
@@ -61,7 +64,10 @@ impl Source {
 
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) async fn ask(&self) -> Result<Credentials, NoCredentials> {
-        (self.0)().await
+        // A callback that panics must not take the connection's task with it.
+        let asked = AssertUnwindSafe(async { (self.0)().await }).catch_unwind();
+        let panicked = |_| Err("the callback panicked".into());
+        asked.await.unwrap_or_else(panicked)
     }
 }
 
@@ -74,6 +80,13 @@ impl fmt::Debug for Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_callback_that_panics_gives_no_credentials() {
+        let source = Source::new(|| async { panic!("on purpose") });
+        let asked = source.ask().now_or_never().expect("at once");
+        assert_eq!(asked.unwrap_err().to_string(), "the callback panicked");
+    }
 
     #[test]
     fn no_password_is_shown() {

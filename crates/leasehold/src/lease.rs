@@ -281,6 +281,17 @@ impl Hold {
         self.state().wants(now)
     }
 
+    /// The same for the watchdog. Once the client is closed, that only reminds the server of
+    /// what is left.
+    pub(crate) fn lease_to_keep(&self, now: Moment) -> Duration {
+        let state = self.state();
+        let wanted = state.wants(now);
+        match state.closed {
+            true => wanted.min(state.kept_until.saturating_sub(now)),
+            false => wanted,
+        }
+    }
+
     /// The time from which its present lease counts.
     pub(crate) fn confirmed_at(&self) -> Moment {
         self.state().confirmed_at
@@ -522,14 +533,10 @@ impl State {
 
     /// How long it has to last if a request for it leaves now.
     fn wants(&self, now: Moment) -> Duration {
-        let wanted = match self.kept {
+        match self.kept {
             0 => self.claims.want(now),
             _ => self.claims.terms().lease,
-        };
-        if self.closed {
-            return wanted.min(self.kept_until.saturating_sub(now));
         }
-        wanted
     }
 
     /// Whether a guard that wanted more than the others has gone: the server keeps it for

@@ -266,6 +266,9 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
                 // Marks it lost, with what stood in the way.
                 if let Some(reason) = hold.loss() {
                     tracing::error!(key = %hold.key, %reason, "lock lost");
+                    if hold.outlasts(&reason) {
+                        end_hold(&shared, &hold, &reason);
+                    }
                 }
                 return;
             }
@@ -294,7 +297,7 @@ pub(crate) enum Renewed {
 
 /// Renews a hold once, by its present terms.
 async fn renew(backend: &Backend, clock: Clock, hold: &Hold) -> Renewed {
-    let lease = hold.lease_to_ask(clock.now());
+    let lease = hold.lease_to_keep(clock.now());
     match try_renew(backend, clock, hold, lease).await {
         Ok(renewed) => renewed,
         Err(_) => Renewed::Failed,

@@ -194,11 +194,11 @@ impl Wait<'_> {
             place.asks();
             let pause = match in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
-                    place.granted();
+                    place.granted(sent);
                     return Ok(Some(granted));
                 }
                 Ok(Answer::Busy { ttl }) => {
-                    self.check_expiry(place, ttl)?;
+                    self.check_expiry(place, sent, ttl)?;
                     if sleep.listen() {
                         // It stood already, but not when this ask left.
                         continue;
@@ -207,7 +207,9 @@ impl Wait<'_> {
                     sleep.after_busy(ttl)
                 }
                 Ok(Answer::Later { within, sign }) => {
-                    place.trouble().held(clock.now(), Some(Duration::ZERO));
+                    place
+                        .trouble()
+                        .held(sent, clock.now(), Some(Duration::ZERO));
                     if sleep.listen() {
                         continue;
                     }
@@ -215,7 +217,7 @@ impl Wait<'_> {
                     sleep.after_busy(within)
                 }
                 Err(failure) if failure.may_heal() => {
-                    place.unanswered(sent, &failure);
+                    place.unanswered(sent, clock.now(), self.gap(), &failure);
                     sleep.after_failure()
                 }
                 Err(failure) => return Err(self.error(failure)),
@@ -238,8 +240,8 @@ impl Wait<'_> {
 
     /// Waits until it is this one who asks for its line. What it got before, if it did.
     async fn turn<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
-        if self.line == Line::Together {
-            return self.together(asker, place).await;
+        if let Line::Together { patience } = self.line {
+            return self.together(asker, place, patience).await;
         }
         tokio::select! {
             biased;
@@ -249,10 +251,10 @@ impl Wait<'_> {
     }
 
     /// The server has said that it is held. One without an end is not waited for for ever.
-    fn check_expiry(&self, place: &Place, ttl: Option<Duration>) -> Result<()> {
+    fn check_expiry(&self, place: &Place, sent: Moment, ttl: Option<Duration>) -> Result<()> {
         let now = self.context.clock.now();
         let mut trouble = place.trouble();
-        trouble.held(now, ttl);
+        trouble.held(sent, now, ttl);
         match trouble.without_expiry() {
             Some(since) if now.saturating_sub(since) > PATIENCE_WITHOUT_EXPIRY => {
                 Err(self.never_expires())
@@ -269,7 +271,8 @@ impl Wait<'_> {
         loop {
             let mut went_down = pin!(place.went_down().notified());
             went_down.as_mut().enable();
-            let since = place.trouble().down().map(|down| down.since.max(began));
+            let since = place.trouble().down_since(clock.now(), self.gap());
+            let since = since.map(|since| since.max(began));
             let end = since.map_or(self.deadline, |since| {
                 self.deadline.or(since + self.settings.outage_limit)
             });
@@ -282,6 +285,12 @@ impl Wait<'_> {
                 () = went_down => {}
             }
         }
+    }
+
+    /// The longest time between two failures while somebody asks: for a reply, and for the
+    /// pause before the next request.
+    fn gap(&self) -> Duration {
+        self.context.backend.reply_limit() + Duration::from_secs(1)
     }
 
     /// What it gets that was granted nothing. "Still held" is only said of what a server has
@@ -316,8 +325,18 @@ impl Wait<'_> {
 
     /// Those who enter together ask at once, and again each time that one of them got
     /// in; meanwhile one of them waits for the server, which is its turn.
-    async fn together<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
-        place.entered().await;
+    async fn together<A: Ask>(
+        &self,
+        asker: &A,
+        place: &Place,
+        patience: Duration,
+    ) -> Result<Option<A::Grant>> {
+        let clock = self.context.clock;
+        tokio::select! {
+            biased;
+            () = place.entered() => {}
+            () = clock.sleep_until(clock.now() + patience) => place.goes_before_writers(),
+        }
         while !place.has_turn() {
             // Registered before the ask, or a grant between the two would be missed.
             let mut opened = pin!(place.opened().notified());
@@ -326,15 +345,18 @@ impl Wait<'_> {
             place.asks();
             match in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
-                    place.trouble().over();
+                    place.trouble().over(sent);
                     return Ok(Some(granted));
                 }
-                Ok(Answer::Busy { ttl }) => self.check_expiry(place, ttl)?,
+                Ok(Answer::Busy { ttl }) => self.check_expiry(place, sent, ttl)?,
                 Ok(Answer::Later { .. }) => {
-                    let now = self.context.clock.now();
-                    place.trouble().held(now, Some(Duration::ZERO));
+                    place
+                        .trouble()
+                        .held(sent, clock.now(), Some(Duration::ZERO));
                 }
-                Err(failure) if failure.may_heal() => place.unanswered(sent, &failure),
+                Err(failure) if failure.may_heal() => {
+                    place.unanswered(sent, clock.now(), self.gap(), &failure);
+                }
                 Err(failure) => return Err(self.error(failure)),
             }
             tokio::select! {
@@ -352,6 +374,7 @@ impl Wait<'_> {
         if self.context.turns.anyone_waits(self.wanted, self.line) {
             return Ok(None);
         }
+        let sent = self.context.clock.now();
         let ttl = match in_time(asker).await {
             Ok(Answer::Granted(granted)) => return Ok(Some(granted)),
             Ok(Answer::Busy { ttl }) => ttl,
@@ -359,7 +382,7 @@ impl Wait<'_> {
             Err(failure) => return Err(self.error(failure)),
         };
         let now = self.context.clock.now();
-        self.context.turns.held(self.wanted, now, ttl);
+        self.context.turns.held(self.wanted, sent, now, ttl);
         match ttl {
             Some(_) => Ok(None),
             None => Err(self.never_expires()),

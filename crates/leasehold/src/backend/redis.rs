@@ -316,6 +316,13 @@ async fn look_elsewhere(connector: &Connector, lane: &Lane, looked: &mut Option<
         }
         *looked = Some(lane.clock.now());
         match prepare(connector, lane).await {
+            // The same server again: nothing is better there.
+            Ok(opened)
+                if opened.told.run_id.is_some()
+                    && opened.told.run_id.as_deref() == lane.about.run_id().as_deref() =>
+            {
+                tracing::debug!(address = %lane.address, "the name stands for the server that refuses to serve");
+            }
             Ok(opened) => return opened,
             Err(failure) => tracing::debug!(
                 address = %lane.address, cause = %failure.cause,

@@ -246,7 +246,7 @@ impl Failure {
 
     /// The error of giving back what goes on being given back.
     pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
-        if self.is_about_the_key() {
+        if self.is_about_the_key() || self.cause == Cause::RuntimeEnded {
             return self.into_error(key);
         }
         let kind = match (&self.cause, self.outcome) {

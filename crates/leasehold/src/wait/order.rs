@@ -25,6 +25,8 @@ pub(super) struct Order {
     askers: BTreeSet<Number>,
     writers: BTreeSet<Number>,
     readers: BTreeSet<Number>,
+    /// Readers that stand behind no writer any more.
+    overdue: BTreeSet<Number>,
     /// Whose turn it is, until it leaves or is passed over.
     asker: Option<Number>,
     scout: Option<Number>,
@@ -62,6 +64,7 @@ impl Order {
 
     pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
         self.remove(number);
+        self.overdue.remove(&number);
         self.settle()
     }
 
@@ -86,11 +89,14 @@ impl Order {
             woken.extend(self.asker);
         }
         if self.scout.is_none() {
-            self.scout = reader.copied().filter(|reader| self.entered(*reader));
+            let overdue = || self.overdue.iter().find(|one| self.readers.contains(one));
+            let reader = reader.filter(|reader| self.entered(**reader));
+            self.scout = reader.or_else(overdue).copied();
             woken.extend(self.scout);
         }
         let gate = std::mem::replace(&mut self.gate, writer.copied());
-        if let Some(from) = gate {
+        // Those who have entered before need not be woken again.
+        if let Some(from) = gate.filter(|_| gate != self.gate) {
             let entered = self.readers.range(from..);
             woken.extend(entered.take_while(|reader| self.entered(**reader)));
         }
@@ -103,9 +109,19 @@ impl Order {
         self.asker == Some(number) || self.scout == Some(number)
     }
 
-    /// Whether no writer stands before this reader.
+    /// Whether no writer keeps this reader behind it.
     pub(super) fn entered(&self, reader: Number) -> bool {
-        self.writers.first().is_none_or(|writer| *writer > reader)
+        let no_writer = self.writers.first().is_none_or(|writer| *writer > reader);
+        no_writer || self.overdue.contains(&reader)
+    }
+
+    /// This reader has waited for long enough behind writers. The first of them may itself wait
+    /// for long: another process may write all the time. Says whom to wake.
+    pub(super) fn goes_before_writers(&mut self, reader: Number) -> Vec<Number> {
+        self.overdue.insert(reader);
+        let mut woken = self.settle();
+        woken.retain(|woken| *woken != reader);
+        woken
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -196,6 +212,31 @@ mod tests {
         let look = order.look();
         assert!(look.turn_was_lost);
         look.woken
+    }
+
+    #[test]
+    fn an_overdue_reader_asks_beside_the_writer_before_it() {
+        let mut order = line(&[Writes, Reads, Writes, Reads]);
+        assert_eq!(turns(&order), [0]);
+        assert!(order.goes_before_writers(3).is_empty());
+        assert_eq!(turns(&order), [0, 3]);
+        assert_eq!(entered(&order), [3]);
+        assert!(order.goes_before_writers(1).is_empty(), "it has a scout");
+        assert_eq!(entered(&order), [1, 3]);
+        assert_eq!(order.leave(3), [1]);
+        order.leave(0);
+        assert_eq!(turns(&order), [1], "the next writer waits for the reader");
+        assert_eq!(order.leave(1), [2]);
+    }
+
+    #[test]
+    fn an_overdue_reader_that_was_passed_over_is_overdue_when_it_comes_again() {
+        let mut order = line(&[Writes, Reads]);
+        order.goes_before_writers(1);
+        assert!(passed_over(&mut order, 1).is_empty());
+        assert_eq!(turns(&order), [0]);
+        order.come(1, Reads);
+        assert_eq!(turns(&order), [0, 1]);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::clock::Moment;
 /// other.
 #[derive(Default)]
 pub(crate) struct Trouble {
-    has_answered: bool,
+    /// When the last request left that was answered.
+    answered: Option<Moment>,
     down: Option<Down>,
     without_expiry: Option<Moment>,
 }
@@ -19,51 +20,134 @@ pub(crate) struct Trouble {
 pub(super) struct Down {
     /// When the first request left that was not answered.
     pub(super) since: Moment,
-    /// The last failure.
+    /// The last failure, when its request left, and when it was seen.
     pub(super) failure: Failure,
+    sent: Moment,
+    seen: Moment,
+}
+
+impl Down {
+    /// Whether the last failure is no longer ago than `gap`. If it is, nobody has asked since:
+    /// the waiters were not polled, or the machine slept.
+    fn is_fresh(&self, now: Moment, gap: Duration) -> bool {
+        now.saturating_sub(self.seen) <= gap
+    }
 }
 
 impl Trouble {
-    /// The server has said at `now` that it is held, for `ttl` more.
-    pub(super) fn held(&mut self, now: Moment, ttl: Option<Duration>) {
-        self.has_answered = true;
-        self.down = None;
+    /// The server has said at `now`, to a request that left at `sent`, that it is held for
+    /// `ttl` more. A waiter that is polled late may have an old answer.
+    pub(super) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
+        self.answered = self.answered.max(Some(sent));
+        self.down.take_if(|down| down.sent <= sent);
         self.without_expiry = match ttl {
             Some(_) => None,
             None => self.without_expiry.or(Some(now)),
         };
     }
 
-    /// The server has granted something: whoever is next in line knows that it answers.
-    pub(super) fn over(&mut self) {
-        *self = Self {
-            has_answered: true,
-            ..Self::default()
-        };
+    /// The server has granted something to a request that left at `sent`: the next in line
+    /// knows that it answers.
+    pub(super) fn over(&mut self, sent: Moment) {
+        self.held(sent, sent, Some(Duration::ZERO));
     }
 
-    /// A request that left at `sent` was not answered. `true` for the first in a row.
-    pub(super) fn unanswered(&mut self, sent: Moment, failure: &Failure) -> bool {
-        let is_first = self.down.is_none();
-        let since = self.down.as_ref().map_or(sent, |down| down.since);
+    /// A request that left at `sent` was seen to fail at `now`. `true` for the first failure in
+    /// a row; one more than `gap` after the one before is the first of another row. One of an
+    /// earlier request than the last that was answered says nothing.
+    pub(super) fn unanswered(
+        &mut self,
+        sent: Moment,
+        now: Moment,
+        gap: Duration,
+        failure: &Failure,
+    ) -> bool {
+        if self.answered.is_some_and(|answered| sent <= answered) {
+            return false;
+        }
+        let before = self.down.take_if(|down| down.is_fresh(now, gap));
         self.down = Some(Down {
-            since,
+            since: before.as_ref().map_or(sent, |down| down.since),
             failure: failure.clone(),
+            sent: before.as_ref().map_or(sent, |down| down.sent.max(sent)),
+            seen: now,
         });
-        is_first
+        before.is_none()
     }
 
     /// The server has answered somebody of this line.
     pub(super) fn has_answered(&self) -> bool {
-        self.has_answered
+        self.answered.is_some()
     }
 
     pub(super) fn down(&self) -> Option<&Down> {
         self.down.as_ref()
     }
 
+    /// Since when no server answers, if somebody has found that out within `gap`.
+    pub(super) fn down_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
+        let down = self.down.as_ref().filter(|down| down.is_fresh(now, gap));
+        down.map(|down| down.since)
+    }
+
     /// Since when it is held without an end.
     pub(super) fn without_expiry(&self) -> Option<Moment> {
         self.without_expiry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::step::{Cause, Outcome};
+
+    const GAP: Duration = Duration::from_secs(3);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_millis(seconds * 1000)
+    }
+
+    fn no_answer() -> Failure {
+        Failure {
+            outcome: Outcome::MayHaveRun,
+            cause: Cause::NoAnswer("cut".into()),
+            address: "redis://h".into(),
+            source: None,
+        }
+    }
+
+    fn since(trouble: &Trouble) -> Option<Moment> {
+        trouble.down().map(|down| down.since)
+    }
+
+    #[test]
+    fn a_failure_of_an_earlier_request_than_the_last_answer_is_no_outage() {
+        let mut trouble = Trouble::default();
+        trouble.held(at(40), at(40), Some(GAP));
+        assert!(!trouble.unanswered(at(10), at(55), GAP, &no_answer()));
+        assert_eq!(since(&trouble), None);
+        assert!(trouble.unanswered(at(56), at(57), GAP, &no_answer()));
+        assert_eq!(since(&trouble), Some(at(56)));
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_request_than_the_last_failure_ends_no_outage() {
+        let mut trouble = Trouble::default();
+        trouble.unanswered(at(10), at(12), GAP, &no_answer());
+        trouble.held(at(9), at(13), Some(GAP));
+        assert_eq!(since(&trouble), Some(at(10)));
+        trouble.over(at(13));
+        assert_eq!(since(&trouble), None);
+    }
+
+    #[test]
+    fn an_outage_counts_while_failures_follow_each_other() {
+        let mut trouble = Trouble::default();
+        assert!(trouble.unanswered(at(10), at(12), GAP, &no_answer()));
+        assert!(!trouble.unanswered(at(13), at(15), GAP, &no_answer()));
+        assert_eq!(since(&trouble), Some(at(10)));
+        // Nobody was polled meanwhile.
+        assert!(trouble.unanswered(at(50), at(52), GAP, &no_answer()));
+        assert_eq!(since(&trouble), Some(at(50)));
     }
 }

@@ -58,7 +58,10 @@ pub(crate) enum Line {
     Exclusive,
     /// All ask at once; when that was in vain one of them waits, and its grant lets the
     /// others ask again.
-    Together,
+    Together {
+        /// How long it stands behind those who keep it there.
+        patience: Duration,
+    },
     /// It has to wait for none of them.
     Alone,
     /// Nobody has to wait for another: all ask, and share the answer.
@@ -74,7 +77,7 @@ impl Line {
         match self {
             Self::OneAsks => Some(Side::Asks),
             Self::Exclusive => Some(Side::Writes),
-            Self::Together => Some(Side::Reads),
+            Self::Together { .. } => Some(Side::Reads),
             Self::Alone | Self::AllAsk | Self::OnServer { .. } => None,
         }
     }
@@ -205,10 +208,10 @@ impl Turns {
     }
 
     /// The server has said to somebody outside of the line that it is held.
-    pub(crate) fn held(&self, key: &Key, now: Moment, ttl: Option<Duration>) {
+    pub(crate) fn held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
         let lines = self.lines();
         if let Some(standing) = lines.get(key) {
-            standing.queue.trouble().held(now, ttl);
+            standing.queue.trouble().held(sent, now, ttl);
         }
     }
 
@@ -416,6 +419,16 @@ impl Place {
     pub(crate) async fn entered(&self) {
         self.until(|| self.looks_so(Order::entered)).await;
     }
+
+    /// From here on a reader may ask beside writers, too.
+    pub(crate) fn goes_before_writers(&self) {
+        let Some(seat) = &self.seat else { return };
+        let mut state = self.queue.state();
+        let woken = state.order.goes_before_writers(seat.number);
+        let woken = state.seats_of(&woken);
+        drop(state);
+        wake(woken);
+    }
 }
 
 /// What is known in its line.
@@ -434,8 +447,8 @@ impl Place {
     }
 
     /// A request that left at `sent` was not answered. Each in line has its own limit.
-    pub(crate) fn unanswered(&self, sent: Moment, failure: &Failure) {
-        let is_news = self.trouble().unanswered(sent, failure);
+    pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
+        let is_news = self.trouble().unanswered(sent, now, gap, failure);
         if is_news {
             self.queue.went_down.notify_waiters();
         }
@@ -446,9 +459,9 @@ impl Place {
         &self.queue.went_down
     }
 
-    /// The server has granted something.
-    pub(crate) fn granted(&self) {
-        self.trouble().over();
+    /// The server has granted something to a request that left at `sent`.
+    pub(crate) fn granted(&self, sent: Moment) {
+        self.trouble().over(sent);
         self.queue.opened.notify_waiters();
     }
 

@@ -460,7 +460,9 @@ async fn after_the_close_a_guard_can_be_extended_and_released() {
         !place.keys().contains(&"y".to_owned())
     })
     .await;
-    guard.extend(HOUR).await.unwrap();
+    let before = guard.valid_until();
+    guard.extend(HOUR * 2).await.unwrap();
+    assert!(guard.valid_until() > before + HOUR / 2);
     assert_eq!(client.activity().renewed_holds, 0);
     guard.release().await.unwrap();
     drop(ended);

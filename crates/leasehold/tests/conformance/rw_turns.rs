@@ -74,6 +74,31 @@ async fn a_stream_of_writers_does_not_starve_readers() {
     place.is_clean(&[&clients[0], &clients[1], &theirs]).await;
 }
 
+/// The writer before it may itself wait for long, beside a process that writes all the time.
+#[tokio::test]
+async fn a_reader_behind_a_writer_of_its_process_waits_no_longer_than_others() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let writing = theirs.rw_lock("x").write().await.unwrap();
+    let lock = ours.rw_lock("x");
+    let next = tokio::spawn(async move { lock.write().await.unwrap() });
+    eventually("the writer waits", async || ours.activity().channels == 1).await;
+    let lock = ours.rw_lock("x");
+    let reader = tokio::spawn(async move { lock.read().await.unwrap() });
+    eventually("the reader has left its mark", async || {
+        place.keys().contains(&"leasehold:{x}:readers".to_owned())
+    })
+    .await;
+    writing.release().await.unwrap();
+    let read = tokio::time::timeout(LIMIT, reader).await;
+    let read = read.expect("its turn comes first").unwrap();
+    assert!(!next.is_finished());
+    read.release().await.unwrap();
+    let next = tokio::time::timeout(LIMIT, next).await;
+    next.expect("woken").unwrap().release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
 #[tokio::test]
 async fn readers_that_were_passed_over_go_before_the_next_writer() {
     let place = place();

@@ -78,7 +78,9 @@ fn majority(clients: &[Client]) -> RedLock {
 async fn a_server_that_does_not_say_that_it_was_started_has_no_vote() {
     let scene = Scene::new().await;
     scene.networks[0].hide_start(true);
-    let guard = scene.hold_of_two(&scene.ours().lease(25 * SECOND)).await;
+    let guard = scene
+        .hold_of_two(&scene.ours().fixed_lease(25 * SECOND))
+        .await;
     scene.is_kept_until_its_end(guard, 30 * SECOND).await;
 }
 
@@ -106,11 +108,11 @@ async fn a_server_that_never_says_when_it_was_started_is_without_a_vote_after_ea
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_was_extended_is_safe_from_who_asks_for_a_shorter_lease() {
     let scene = Scene::new().await;
-    let guard = scene.hold_of_two(&scene.ours().lease(SECOND)).await;
+    let guard = scene.hold_of_two(&scene.ours().fixed_lease(SECOND)).await;
     guard.extend(25 * SECOND).await.unwrap();
     let start = Instant::now();
     scene.masters[0].restart();
-    let short = scene.theirs().lease(SECOND);
+    let short = scene.theirs().fixed_lease(SECOND);
     assert!(short.try_acquire_for(20 * SECOND).await.unwrap().is_none());
     let next = short.acquire().await.unwrap();
     assert!(!guard.is_held(), "let in after {:?}", start.elapsed());
@@ -126,27 +128,27 @@ async fn no_lease_of_a_majority_exceeds_the_longest() {
     };
     let long = 31 * SECOND;
     let lock = scene.ours();
-    refused(lock.clone().lease(long).acquire().await.unwrap_err());
+    refused(lock.clone().fixed_lease(long).acquire().await.unwrap_err());
     let owner = scene.ours[0].owner();
     let guard = lock.clone().owned_by(&owner).acquire().await.unwrap();
     refused(guard.extend(long).await.unwrap_err());
     refused(guard.members()[0].extend(long).await.unwrap_err());
     // The owner's own locks of the members share the holds.
     let member = scene.ours[0].lock("x").owned_by(&owner);
-    refused(member.lease(long).acquire().await.unwrap_err());
+    refused(member.fixed_lease(long).acquire().await.unwrap_err());
     assert!(guard.valid_until() < Instant::now() + 30 * SECOND);
     guard.extend(30 * SECOND).await.unwrap();
     guard.release().await.unwrap();
 
     let mut members = Vec::new();
     for client in &scene.ours {
-        let member = client.lock("x").owned_by(&owner).lease(long);
+        let member = client.lock("x").owned_by(&owner).fixed_lease(long);
         members.push(member.acquire().await.unwrap());
     }
     refused(lock.clone().owned_by(&owner).acquire().await.unwrap_err());
     drop(members);
     // Where nothing is forgotten there is no end to count on.
-    let trusting = lock.distrust_restarted(false).lease(long);
+    let trusting = lock.distrust_restarted(false).fixed_lease(long);
     let guard = trusting.acquire().await.unwrap();
     guard.extend(3600 * SECOND).await.unwrap();
     guard.release().await.unwrap();
@@ -197,7 +199,10 @@ async fn a_longer_lease_than_the_default_is_noted_on_every_member_first() {
 #[tokio::test(start_paused = true)]
 async fn who_expects_the_default_hears_of_a_longer_lease() {
     let scene = Scene::new().await;
-    let long = scene.ours().longest_lease(60 * SECOND).lease(60 * SECOND);
+    let long = scene
+        .ours()
+        .longest_lease(60 * SECOND)
+        .fixed_lease(60 * SECOND);
     let guard = scene.hold_of_two(&long).await;
     scene.is_kept_until_its_end(guard, 60 * SECOND).await;
 }
@@ -205,7 +210,10 @@ async fn who_expects_the_default_hears_of_a_longer_lease() {
 #[tokio::test(start_paused = true)]
 async fn what_one_server_has_noted_counts_for_the_votes_before_it() {
     let scene = Scene::new().await;
-    let long = scene.ours().longest_lease(60 * SECOND).lease(60 * SECOND);
+    let long = scene
+        .ours()
+        .longest_lease(60 * SECOND)
+        .fixed_lease(60 * SECOND);
     let guard = scene.hold_of_two(&long).await;
     scene.masters[0].restart();
     // By the default it would have a vote again, and it is the first to answer.
@@ -219,9 +227,11 @@ async fn what_one_server_has_noted_counts_for_the_votes_before_it() {
 #[tokio::test(start_paused = true)]
 async fn a_shorter_longest_lease_protects_only_if_all_have_it() {
     let scene = Scene::new().await;
-    let guard = scene.hold_of_two(&scene.ours().lease(25 * SECOND)).await;
+    let guard = scene
+        .hold_of_two(&scene.ours().fixed_lease(25 * SECOND))
+        .await;
     scene.masters[0].restart();
-    let short = scene.theirs().longest_lease(2 * SECOND).lease(SECOND);
+    let short = scene.theirs().longest_lease(2 * SECOND).fixed_lease(SECOND);
     let beside = short.acquire().await.unwrap();
     assert!(guard.is_held(), "it could not know");
     beside.release().await.unwrap();
@@ -231,7 +241,10 @@ async fn a_shorter_longest_lease_protects_only_if_all_have_it() {
 #[tokio::test(start_paused = true)]
 async fn a_note_that_all_servers_have_forgotten_protects_nobody() {
     let scene = Scene::new().await;
-    let long = scene.ours().longest_lease(60 * SECOND).lease(60 * SECOND);
+    let long = scene
+        .ours()
+        .longest_lease(60 * SECOND)
+        .fixed_lease(60 * SECOND);
     let guard = scene.hold_of_two(&long).await;
     for master in &scene.masters {
         assert!(master.remove(NOTE));
@@ -278,7 +291,7 @@ async fn a_note_that_is_no_number_is_named() {
 #[tokio::test(start_paused = true)]
 async fn the_deadline_moves_to_what_the_others_keep_to_when_a_member_is_lost() {
     let scene = Scene::new().await;
-    let lock = scene.ours().lease(10 * SECOND);
+    let lock = scene.ours().fixed_lease(10 * SECOND);
     let guard = lock.acquire().await.unwrap();
     let start = Instant::now();
     let ends = |guard: &LockGuard| guard.valid_until() - start;

@@ -323,7 +323,14 @@ impl Lane {
 
     /// Operations wait for another connection. What is on its way is still answered on this one.
     pub(crate) fn hold_back(&self) {
-        self.state().link = Link::Opening;
+        let mut state = self.state();
+        state.link = Link::Opening;
+        // Its reply may lie with somebody who does not poll it, and all would wait for that.
+        let carried = state.carried.take();
+        drop(state);
+        if let Some(carried) = carried {
+            carried.take_over(&self.runtime);
+        }
     }
 
     /// Resolves when no call is on its way.
@@ -563,6 +570,11 @@ impl Drop for CallDone {
             let queue = std::mem::take(&mut state.queue);
             drop(state);
             return fail(queue, &failure);
+        }
+        if self.0.has_ended() && !state.queue.is_empty() {
+            // No call would take what goes again.
+            drop(state);
+            return self.0.send_the_last();
         }
         // Others may be on their way for long: one of them may be carried by somebody who
         // does not poll it.

@@ -135,8 +135,9 @@ struct Gathering<'a> {
 
 /// A member that is held while others are waited for. Renewed until it is dropped.
 struct HeldMember {
-    guard: LockGuard,
+    /// Dropped first: what its guard leaves is judged by what the others want.
     _kept: Option<Kept>,
+    guard: LockGuard,
 }
 
 type Answer = Result<Option<LockGuard>>;

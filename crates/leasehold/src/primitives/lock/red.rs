@@ -122,10 +122,15 @@ impl Lock<Red> {
     /// hold: until all of them could be reached once, that fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it; each
     /// new one has to reach all members again. Whoever asks for the lock reads the notes of its
-    /// majority and goes by the greatest. The notes stay; they are renewed with each acquire. If
+    /// majority and goes by the greatest. A note stays for ever, one key for each name on each
+    /// server; each acquire writes it again where it is missing. If
     /// settings differ, and a majority of the servers loses its data, one after the other, while
     /// nobody acquires the lock with the longer setting, the note is forgotten: a hold of that
     /// setting may then overlap with one of somebody else's.
+    ///
+    /// A wait during which a majority of the servers is restarted goes on only if its
+    /// [`outage_limit`](Self::outage_limit) is longer than this: until then the servers count as
+    /// silent.
     ///
     /// One that is *shorter* than 30 s lets servers vote again sooner. It is noted nowhere, and
     /// protects only if nobody who shares the lock has a longer one or the default.

@@ -160,7 +160,7 @@ impl Named for Read {
         match lock.kind().within {
             // Whoever stands in the line waits for this owner.
             Some(_) => Line::Alone,
-            None => Line::Together,
+            None => Line::Together { patience: PATIENCE },
         }
     }
 }
