@@ -35,7 +35,9 @@ pub use kind::{Read, Write};
 /// **Who goes first.** A writer that waits keeps *new* readers of this library out, so that a
 /// stream of readers can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's
 /// readers don't know of it and come in all the same. In one process it is first come, first
-/// served, and readers that stand together enter together.
+/// served, but a reader stands behind a writer for a second at most. Readers that stand together
+/// enter together, unless a writer of another process waits: then one of them enters after each
+/// write.
 ///
 /// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its
 /// own timeout. So each hold here is confirmed thrice in that time, also one with a fixed lease,
@@ -183,7 +185,7 @@ impl RwLock {
     /// after its last ask, so one whose process was killed keeps readers out no longer.
     /// Readers inside a write hold of their owner and re-entries don't wait for it. One write
     /// after the other passes a reader for about a second; then it leaves a mark of its own
-    /// while somebody writes, and goes before the next writer. Off, readers come and go as
+    /// while somebody writes or is about to, and goes before the next writer. Off, readers come and go as
     /// Redisson's do, and a writer may wait for as long as they overlap.
     #[must_use]
     pub fn prefer_writers(self, preferred: bool) -> Self {
