@@ -252,7 +252,9 @@ impl Taking<'_> {
             ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => {
                 self.stage.any(Kind::disturbs_calls)
             }
-            ErrorKind::Lost => self.stage.loses_holds(),
+            ErrorKind::Lost => {
+                self.stage.loses_holds() || error.loss().is_some_and(|why| self.by_close(why))
+            }
             ErrorKind::Misuse => self.stage.any(|kind| kind == Kind::Closed),
             _ => false,
         };
@@ -265,6 +267,15 @@ impl Taking<'_> {
         if !explained && !by_conduct {
             self.violation(&format!("{what} failed: {error}"));
         }
+    }
+
+    /// Nothing renews the holds of a client that is closed.
+    fn by_close(&self, reason: &LossReason) -> bool {
+        let reasons = match reason {
+            LossReason::Member { reason, .. } => reason,
+            reason => reason,
+        };
+        matches!(reasons, LossReason::Closed) && self.stage.any(|kind| kind == Kind::Closed)
     }
 
     fn may_be_lost_by_conduct(&self) -> bool {
@@ -302,6 +313,7 @@ impl Taking<'_> {
             self.violation("holds a lock past its deadline");
         }
         match told {
+            Some((_, reason)) if self.by_close(&reason) => {}
             Some((_, reason)) if !self.stage.loses_holds() && !self.may_be_lost_by_conduct() => {
                 self.violation(&format!("lost the lock for nothing: {reason}"));
             }

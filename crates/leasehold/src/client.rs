@@ -418,7 +418,7 @@ impl ClientBuilder {
     /// # async fn example() -> leasehold::Result<()> {
     /// let client = Client::builder()
     ///     .credentials(|| async {
-    ///         let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///         let password = std::fs::read_to_string("/run/secrets/redis")?;
     ///         Ok(Credentials::user("app", password.trim()))
     ///     })
     ///     .connect("rediss://redis.internal")

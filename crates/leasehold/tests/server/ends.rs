@@ -265,7 +265,7 @@ fn a_client_whose_runtime_has_ended_says_so_at_once() {
         is_told("count down", &latch.count_down().await.unwrap_err());
         let semaphore = client.semaphore("k");
         is_told("add", &semaphore.release(1).await.unwrap_err());
-        let majority = RedLock::new([lock]).unwrap();
+        let majority = RedLock::new([lock]).unwrap().distrust_restarted(false);
         is_told("majority", &majority.acquire().await.unwrap_err());
         assert_eq!(client.close().await.holds_left, 0, "the guard is gone");
     };

@@ -199,8 +199,8 @@ async fn a_server_whose_info_is_missing_when_it_is_connected_again_has_no_vote()
                 server.command(&["ACL", "SETUSER", "app", "-info"]).unwrap();
                 None
             }
-            Untold::LateReply => Some(proxy.strike_next(b"INFO", Strike::HoldReply)),
-            Untold::LateRequest => Some(proxy.strike_next(b"INFO", Strike::HoldRequest)),
+            Untold::LateReply => Some(proxy.strike_next(b"$4\r\nINFO", Strike::HoldReply)),
+            Untold::LateRequest => Some(proxy.strike_next(b"$4\r\nINFO", Strike::HoldRequest)),
         };
         proxy.cut_calls();
         eventually(
