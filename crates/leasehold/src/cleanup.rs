@@ -54,7 +54,7 @@ impl Return for Hold {
         _unsure_since: Option<Moment>,
         reply_limit: Duration,
     ) -> Moment {
-        started + self.steps.ends_within(self.longest_lease()) + reply_limit
+        started + self.steps.ends_within(self.longest_asked()) + reply_limit
     }
 }
 

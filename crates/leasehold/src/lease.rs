@@ -109,7 +109,7 @@ struct State {
     /// What its guards want.
     claims: Claims,
     /// The longest lease that was asked for: the server may keep it for so long.
-    longest_lease: Duration,
+    longest_asked: Duration,
     /// Until when the guards have it: no longer than they want, nor than the server keeps
     /// it for sure.
     valid_until: Moment,
@@ -171,7 +171,7 @@ impl Hold {
             margin,
             state: Mutex::new(State {
                 claims: Claims::new(terms, asked_at),
-                longest_lease: terms.lease,
+                longest_asked: terms.lease,
                 valid_until: asked_at,
                 kept_until: asked_at,
                 confirmed_at: asked_at,
@@ -205,8 +205,8 @@ impl Hold {
     }
 
     /// The longest lease that was asked for: the server may keep it for so long.
-    pub(crate) fn longest_lease(&self) -> Duration {
-        self.state().longest_lease
+    pub(crate) fn longest_asked(&self) -> Duration {
+        self.state().longest_asked
     }
 
     /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
@@ -249,7 +249,7 @@ impl Hold {
         let mut state = self.state();
         state.token = token;
         // From before the request left, whenever the answer comes.
-        let end = self.margin.end(state.confirmed_at, state.longest_lease);
+        let end = self.margin.end(state.confirmed_at, state.longest_asked);
         (state.valid_until, state.kept_until) = (end, end);
         state.check(now).is_none()
     }
@@ -428,7 +428,7 @@ impl Hold {
             }
         };
         let claim = state.claims.add(terms, now);
-        state.longest_lease = state.longest_lease.max(terms.lease);
+        state.longest_asked = state.longest_asked.max(terms.lease);
         drop(state);
         // Whoever waits for the deadline has to look again.
         self.changed.notify_waiters();
@@ -493,7 +493,7 @@ impl Hold {
         let mut state = self.state();
         state.claims.check(lease, None, &self.key)?;
         state.claims.raise(claim, lease, now);
-        state.longest_lease = state.longest_lease.max(lease);
+        state.longest_asked = state.longest_asked.max(lease);
         Ok(())
     }
 

@@ -318,7 +318,7 @@ pub(crate) async fn try_renew(
     // changed the expiry. Left so, a lock whose holder dies would stay that long.
     // Judged by the longest that was asked for until now: an extension may be on its way
     // beside this.
-    let lease = hold.longest_lease();
+    let lease = hold.longest_asked();
     if left > lease + Duration::from_secs(1) {
         // Half-way, so that this request, should it come late, finds nothing to shorten.
         let most = lease + (left - lease) / 2;
