@@ -35,8 +35,10 @@ local function acquire_read(lock, timeout, writers, readers, hold, within, lease
   elseif polite == '1' then
     local rest = marked_for(writers)
     if rest > 0 then
-      -- Beside readers it waits for one writer at least, who would never come else.
-      if not mode then mark(readers, waiter, mark_ms) end
+      -- One that has waited for long leaves no mark: it would keep out the writer that it
+      -- waits for. While the lock is free it asks again soon, because it leaves its mark when it
+      -- meets a writer, and always to ask first would never let it meet one.
+      if not mode and mark_ms ~= '0' then rest = math.min(rest, 50) end
       return rest
     end
   end

@@ -47,10 +47,8 @@ pub(crate) static ACQUIRE_READ: Step = Step {
         } else if polite == b"1"
             && let Some(rest @ 1..) = marked_for(keyspace, writers)
         {
-            if mode.is_none() {
-                mark(keyspace, readers, waiter, mark_ms);
-            }
-            return Ok(Value::Int(rest));
+            let soon = mode.is_none() && mark_ms > 0;
+            return Ok(Value::Int(if soon { rest.min(50) } else { rest }));
         }
         let lease_ms = number(lease_ms)?;
         keyspace.set(timeout, b"1");
