@@ -209,6 +209,12 @@ impl Slot {
         }
         waits
     }
+
+    /// It has what it asked for, or has given up: nothing is granted for it any more. `true`
+    /// when something was that nobody has claimed.
+    pub(crate) fn go(&self) -> bool {
+        std::mem::replace(&mut *self.state(), State::Gone) == State::Granted
+    }
 }
 
 /// A place among them.
@@ -239,12 +245,16 @@ impl Standing {
 
     /// Leaves. `true` when something was granted that nobody has claimed.
     pub(crate) fn leave(&self) -> bool {
-        let before = std::mem::replace(&mut *self.slot.state(), State::Gone);
+        let unclaimed = self.slot.go();
         let mut lines = self.companies.lines();
         if let Some(company) = lines.known(&self.key) {
             company.standing.remove(&self.number);
         }
-        before == State::Granted
+        unclaimed
+    }
+
+    pub(crate) fn slot(&self) -> Arc<Slot> {
+        Arc::clone(&self.slot)
     }
 }
 

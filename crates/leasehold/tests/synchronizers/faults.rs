@@ -321,6 +321,26 @@ async fn a_message_about_an_earlier_zero_opens_nothing() {
     opened.expect("and now it was").unwrap();
 }
 
+/// Its message is published while nobody listens yet.
+#[tokio::test(start_paused = true)]
+async fn a_latch_that_opens_before_the_subscription_is_confirmed_lets_its_waiters_in() {
+    for set_again in [false, true] {
+        let place = place();
+        place.network.on_subscription(|_| 500 * MS);
+        let opens = place.witness.count_down_latch("x");
+        opens.try_set_count(1).await.unwrap();
+        let latch = place.client.count_down_latch("x").poll_cap(600 * SECOND);
+        let waits = tokio::spawn(async move { latch.wait().await.unwrap() });
+        tokio::time::sleep(200 * MS).await;
+        opens.count_down().await.unwrap();
+        if set_again {
+            opens.try_set_count(1).await.unwrap();
+        }
+        let opened = tokio::time::timeout(SECOND, waits).await;
+        opened.expect("it asks when it listens").unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_comes_behind_all_its_undos_takes_nothing() {
     let place = place();

@@ -296,6 +296,58 @@ async fn each_release_is_followed_though_somebody_else_is_always_quicker() {
     assert!(releases >= 490, "{releases} asks for 500 releases");
 }
 
+/// A release of the waiter's own client is one as well.
+#[tokio::test(start_paused = true)]
+async fn each_release_of_ones_own_is_followed_though_somebody_else_is_always_quicker() {
+    let (server, other) = semaphore_of(0).await;
+    let (client, network) = client(&server);
+    let ours = client.semaphore("x").poll_cap(HOUR);
+    let waits = ours.clone();
+    network.on_message(|_| Some(Duration::from_millis(3)));
+    let waiter = tokio::spawn(async move { waits.acquire(1).await.map(drop) });
+    tokio::time::sleep(SECOND).await;
+    let before = network.requests();
+    for _ in 0..500 {
+        ours.release(1).await.unwrap();
+        let permit = other.try_acquire(1).await.unwrap();
+        permit.expect("it is near").forget();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let asks = network.requests() - before - 500;
+    assert!(asks >= 490, "{asks} asks for 500 releases");
+    waiter.abort();
+}
+
+/// The server grants the first in line and the next one a permit each, with one request, and
+/// the first is not polled when the answer comes.
+#[tokio::test(start_paused = true)]
+async fn one_that_is_not_polled_keeps_no_permit_from_those_behind_it() {
+    let (server, admin) = semaphore_of(0).await;
+    let (client, network) = client(&server);
+    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let mut head = Box::pin(semaphore.acquire(1));
+    assert!(timeout(SECOND, &mut head).await.is_err(), "none is free");
+    let behind = semaphore.clone();
+    let behind = tokio::spawn(async move { behind.acquire(1).await.unwrap() });
+    tokio::time::sleep(SECOND).await;
+    let before = network.requests();
+    admin.release(2).await.unwrap();
+    let asks = async {
+        while network.requests() == before {
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+    };
+    tokio::select! {
+        _ = &mut head => panic!("the answer takes longer"),
+        () = asks => {}
+    }
+    let permit = timeout(10 * SECOND, behind).await.expect("it has one");
+    drop(permit.unwrap());
+    drop(head);
+    client.close().await;
+    assert_eq!(admin.available_permits().await.unwrap(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_release_with_a_lease_is_followed_though_somebody_else_is_always_quicker() {
     let server = Embedded::new();

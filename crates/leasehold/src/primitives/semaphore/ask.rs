@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use super::Semaphore;
 use super::permit::SemaphorePermit;
 use super::returns::{self, Granted, Names};
 use super::steps;
-use crate::backend::step::{Failure, Value};
+use crate::backend::step::{Failure, Outcome, Value};
 use crate::cleanup::Undo;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::Result;
 use crate::primitives::absence::Absence;
 use crate::primitives::once;
-use crate::wait::company::Standing;
+use crate::wait::company::{Slot, Standing};
 use crate::wait::tenure::Asked;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
@@ -62,12 +65,29 @@ impl Asker<'_> {
     fn leave(&self) {
         if self.standing.as_ref().is_some_and(Standing::leave) {
             // Granted by another, and nobody came for it.
-            drop(self.permit(self.permits));
+            drop(self.permit());
         }
     }
 
-    fn permit(&self, permits: u32) -> SemaphorePermit {
-        SemaphorePermit::new(&self.semaphore.context, self.names.clone(), permits)
+    fn permit(&self) -> SemaphorePermit {
+        SemaphorePermit::new(&self.semaphore.context, self.names.clone(), self.permits)
+    }
+
+    fn request(&self) -> Request {
+        let context = &self.semaphore.context;
+        let head = self.standing.as_ref();
+        // Who has no time to stand down asks for itself alone.
+        let behind = match (head, self.not_before()) {
+            (Some(head), None) => context.companies.behind(head, MOST_AT_ONCE - 1),
+            _ => Vec::new(),
+        };
+        Request {
+            context: Arc::clone(context),
+            names: self.names.clone(),
+            permits: self.permits,
+            head: head.map(Standing::slot),
+            behind,
+        }
     }
 }
 
@@ -76,14 +96,77 @@ impl Ask for Asker<'_> {
 
     async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
         let context = &self.semaphore.context;
-        let standing = self.standing.as_ref();
-        let (companies, key) = (&context.companies, &self.names.key);
-        // Who has no time to stand down asks for itself alone.
-        let behind = match (standing, self.not_before()) {
-            (Some(standing), None) => companies.behind(standing, MOST_AT_ONCE - 1),
-            _ => Vec::new(),
+        let request = self.request();
+        let said = match request.behind.is_empty() {
+            true => request.answered().await?,
+            // Whoever stands behind gets its permits even if nobody polls this waiter.
+            false => {
+                let (sender, answered) = oneshot::channel();
+                context.cleanup.spawn(request.carried(sender));
+                let address = context.backend.address();
+                let ended = |_| Failure::runtime_ended(Outcome::MayHaveRun, address);
+                answered.await.map_err(ended)??
+            }
         };
-        let others = behind.iter().map(|slot| slot.permits);
+        if let Some(permit) = said.granted {
+            return Ok(Answer::Granted(permit));
+        }
+        if !said.there {
+            self.absence.found(context, &self.names.key)?;
+        }
+        let sign = (said.free, said.released);
+        Ok(Answer::Later { within: None, sign })
+    }
+
+    fn not_before(&self) -> Option<Moment> {
+        let context = &self.semaphore.context;
+        let now = context.clock.now();
+        context.companies.not_before(&self.names.key, now)
+    }
+
+    async fn meanwhile(&self) -> SemaphorePermit {
+        match &self.standing {
+            Some(standing) => standing.granted().await,
+            None => std::future::pending().await,
+        }
+        self.permit()
+    }
+}
+
+impl Drop for Asker<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// One request, for the head of a line and those who stand behind it.
+struct Request {
+    context: Arc<Context>,
+    names: Names,
+    permits: u32,
+    head: Option<Arc<Slot>>,
+    behind: Vec<Arc<Slot>>,
+}
+
+impl Request {
+    /// Sends it, and gives everybody what the server granted for them, the head first.
+    async fn carried(self, head: oneshot::Sender<Result<Said, Failure>>) {
+        let said = self.answered().await;
+        // No await from here on: each permit finds whom it is for, or goes back.
+        let granted = said.as_ref().map_or(0, |said| said.asks);
+        drop(head.send(said));
+        for slot in self.behind.iter().take(granted.saturating_sub(1)) {
+            if !slot.grant() {
+                drop(self.permit(slot.permits));
+            }
+        }
+    }
+
+    /// Sends it. The head's permits come with the answer.
+    async fn answered(&self) -> Result<Said, Failure> {
+        let context = &self.context;
+        let (companies, key) = (&context.companies, &self.names.key);
+        let others = self.behind.iter().map(|slot| slot.permits);
         let sizes: Vec<u32> = std::iter::once(self.permits).chain(others).collect();
         let marked = once::mark(context, key);
         let operation = steps::acquire(key, &marked, &sizes);
@@ -100,61 +183,37 @@ impl Ask for Asker<'_> {
         let given_back = companies.given_back(key, context.clock.now());
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
-        let said = match reply.await {
+        let mut said = match reply.await {
             Ok(reply) => read(&reply, sizes.len()).ok_or_else(|| context.backend.senseless())?,
             Err(failure) => {
                 undo.failed(failure.outcome);
                 return Err(failure);
             }
         };
-        // No await from here on: each permit finds whom it is for, or goes back.
         undo.disarm();
         let now = context.clock.now();
         context.markers.answered(key, marked, now);
-        let (asks, free) = (said.asks, said.free);
+        let asks = said.asks;
         let taken: i64 = sizes.iter().take(asks).map(|size| i64::from(*size)).sum();
         let asked = Asked {
             given_back,
-            free: free.saturating_add(taken),
+            free: said.free.saturating_add(taken),
             granted: asks > 0,
             now,
         };
         companies.answered(key, asked);
-        let Some(others) = asks.checked_sub(1) else {
-            if !said.there {
-                self.absence.found(context, key)?;
+        if asks > 0 {
+            // It has what it asked for: what others of its line give back is not for it.
+            if self.head.as_ref().is_some_and(|slot| slot.go()) {
+                drop(self.permit(self.permits));
             }
-            let sign = (free, said.released);
-            return Ok(Answer::Later { within: None, sign });
-        };
-        // It has what it asked for: what others of its line give back is not for it.
-        self.leave();
-        for slot in behind.iter().take(others) {
-            if !slot.grant() {
-                drop(self.permit(slot.permits));
-            }
+            said.granted = Some(self.permit(self.permits));
         }
-        Ok(Answer::Granted(self.permit(self.permits)))
+        Ok(said)
     }
 
-    fn not_before(&self) -> Option<Moment> {
-        let context = &self.semaphore.context;
-        let now = context.clock.now();
-        context.companies.not_before(&self.names.key, now)
-    }
-
-    async fn meanwhile(&self) -> SemaphorePermit {
-        match &self.standing {
-            Some(standing) => standing.granted().await,
-            None => std::future::pending().await,
-        }
-        self.permit(self.permits)
-    }
-}
-
-impl Drop for Asker<'_> {
-    fn drop(&mut self) {
-        self.leave();
+    fn permit(&self, permits: u32) -> SemaphorePermit {
+        SemaphorePermit::new(&self.context, self.names.clone(), permits)
     }
 }
 
@@ -162,6 +221,8 @@ impl Drop for Asker<'_> {
 struct Said {
     /// So many were granted.
     asks: usize,
+    /// The permits of the first one.
+    granted: Option<SemaphorePermit>,
     /// So many permits are free.
     free: i64,
     /// Whether there is a semaphore.
@@ -186,6 +247,7 @@ fn read(reply: &Value, most: usize) -> Option<Said> {
     };
     Some(Said {
         asks: usize::try_from(*asks).ok().filter(|asks| *asks <= most)?,
+        granted: None,
         free: *free,
         there: *there == 1,
         released: released.clone(),
