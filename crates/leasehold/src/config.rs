@@ -118,6 +118,18 @@ impl Terms {
         self.renew_every.is_none() && self.remind_every.is_some()
     }
 
+    /// Terms that are good enough for both. A maximum hold time is each guard's own.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let sooner = |one: Option<Duration>, two| one.into_iter().chain(two).min();
+        Self {
+            lease: self.lease.max(other.lease),
+            renew_every: sooner(self.renew_every, other.renew_every),
+            remind_every: sooner(self.remind_every, other.remind_every),
+            max_hold: None,
+            longest_lease: self.longest_lease.max(other.longest_lease),
+        }
+    }
+
     /// How often the watchdog has to do with it.
     pub(crate) fn looked_after_every(&self) -> Option<Duration> {
         self.renew_every.or(self.remind_every)

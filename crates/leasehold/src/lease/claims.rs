@@ -41,6 +41,17 @@ impl Claim {
         }
     }
 
+    /// One claim for two that are alike in whether they are renewed.
+    fn and(self, other: Self) -> Self {
+        let (one, two) = (self.terms, other.terms);
+        Self {
+            terms: one.and(two),
+            end: self.end.max(other.end),
+            limit: None,
+            ..self
+        }
+    }
+
     /// How long a hold whose request leaves now has to last for it.
     fn wants(&self, now: Moment) -> Duration {
         match self.terms.renew_every {
@@ -109,7 +120,19 @@ impl Claims {
             claim.forgotten = true;
             claim.limit = None;
         }
+        self.fold_forgotten();
         remain
+    }
+
+    /// Of those without a guard one that is renewed and one that is not are enough, whatever
+    /// their number.
+    fn fold_forgotten(&mut self) {
+        for renewed in [true, false] {
+            let alike =
+                |claim: &mut Claim| claim.forgotten && claim.terms.renew_every.is_some() == renewed;
+            let folded = self.list.extract_if(.., alike).reduce(Claim::and);
+            self.list.extend(folded);
+        }
     }
 
     fn remain_without(&self, id: ClaimId) -> bool {
@@ -138,13 +161,11 @@ impl Claims {
 
     /// Terms that are good enough for all of them.
     pub(super) fn terms(&self) -> Terms {
-        let each = || self.list.iter().map(|claim| claim.terms);
+        let each = self.list.iter().map(|claim| claim.terms);
+        let all = each.reduce(Terms::and).expect("there is always one");
         Terms {
-            lease: each().map(|terms| terms.lease).max().unwrap_or_default(),
-            renew_every: each().filter_map(|terms| terms.renew_every).min(),
-            remind_every: each().filter_map(|terms| terms.remind_every).min(),
             max_hold: None,
-            longest_lease: each().filter_map(|terms| terms.longest_lease).max(),
+            ..all
         }
     }
 
@@ -178,5 +199,44 @@ impl Claims {
     /// Of several maximum hold times the one that is over first counts.
     pub(super) fn first_limit(&self) -> Option<Limit> {
         self.list.iter().filter_map(|claim| claim.limit).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn terms(lease: Duration, renew_every: Option<Duration>) -> Terms {
+        Terms {
+            lease,
+            renew_every,
+            remind_every: None,
+            max_hold: None,
+            longest_lease: None,
+        }
+    }
+
+    #[test]
+    fn what_forgotten_guards_wanted_takes_no_more_room_than_that_of_two() {
+        let now = Moment::from_millis(1000);
+        let mut claims = Claims::new(terms(SECOND, None), now);
+        for n in 1..=1000 {
+            let renewed = (n % 2 == 0).then_some(SECOND * n);
+            let id = claims.add(terms(SECOND * n, renewed), now);
+            assert!(claims.forget(id), "the first one has its guard");
+        }
+        assert_eq!(claims.list.len(), 3);
+        assert_eq!(claims.guards(), 1);
+        assert_eq!(claims.want(now), SECOND * 1000, "of those that are renewed");
+        assert_eq!(claims.want(now + SECOND * 5), SECOND * 1000);
+        let all = claims.terms();
+        assert_eq!(
+            (all.lease, all.renew_every),
+            (SECOND * 1000, Some(SECOND * 2))
+        );
+        assert!(!claims.forget(ClaimId::FIRST), "no guard remains");
+        assert_eq!(claims.list.len(), 2);
     }
 }
