@@ -177,6 +177,11 @@ struct Told {
 }
 
 impl Told {
+    /// The connection before was to this server, and it has not been started again since.
+    fn is_of_the_same_server(&self, lane: &Lane) -> bool {
+        self.run_id.is_some() && self.run_id.as_deref() == lane.about.run_id().as_deref()
+    }
+
     fn count(&self, lane: &Lane) {
         if let Some(ms) = self.time_ms {
             lane.learn_time(ms, self.at);
@@ -247,6 +252,9 @@ async fn keep_connected(connector: Arc<Connector>, lane: Ending, first: Option<O
                 if std::mem::take(&mut down) {
                     tracing::info!(address = %lane.address, "connected again");
                 }
+                if lane.about.started().is_some() && !opened.told.is_of_the_same_server(&lane) {
+                    connector.moved.notify_one();
+                }
                 opened.told.count(&lane);
                 lane.up(opened.connection, opened.driver);
                 connection = until_over(&connector, &lane, &mut looked).await;
@@ -302,7 +310,6 @@ async fn until_over(
         address = %lane.address,
         "the server refuses to serve; its name was looked up again, and what it stands for is asked from now on"
     );
-    connector.moved.notify_one();
     Some(another)
 }
 
@@ -317,10 +324,7 @@ async fn look_elsewhere(connector: &Connector, lane: &Lane, looked: &mut Option<
         *looked = Some(lane.clock.now());
         match prepare(connector, lane).await {
             // The same server again: nothing is better there.
-            Ok(opened)
-                if opened.told.run_id.is_some()
-                    && opened.told.run_id.as_deref() == lane.about.run_id().as_deref() =>
-            {
+            Ok(opened) if opened.told.is_of_the_same_server(lane) => {
                 tracing::debug!(address = %lane.address, "the name stands for the server that refuses to serve");
             }
             Ok(opened) => return opened,

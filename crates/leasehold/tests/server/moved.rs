@@ -79,6 +79,35 @@ async fn a_demoted_server_is_left_for_the_one_that_its_name_stands_for() {
     eventually("nothing is left", async || new.keys().is_empty()).await;
 }
 
+/// Only the connection for calls is lost, and is opened again to another server.
+#[tokio::test]
+async fn the_connection_for_messages_follows_the_one_for_calls() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let name = Proxy::to(old.port());
+    let client = builder().connect(&name.url()).await.unwrap();
+    let mut held = Vec::new();
+    for server in [&old, &new] {
+        let there = Client::connect(&server.url()).await.unwrap();
+        let guard = there.lock("x").fixed_lease(HOUR).acquire().await.unwrap();
+        held.push((there, guard));
+    }
+    let lock = client.lock("x").poll_cap(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it waits", async || !old.channels().is_empty()).await;
+
+    name.move_to(new.port());
+    let closed = old.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    assert!(matches!(closed, Reply::Int(1..)), "{closed:?}");
+    eventually("it listens to the new server", async || {
+        !new.channels().is_empty()
+    })
+    .await;
+    let (_there, guard) = held.pop().unwrap();
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    assert_eq!(old.keys(), ["x"]);
+}
+
 #[tokio::test]
 async fn a_server_that_stays_demoted_is_not_connected_to_all_the_time() {
     let server = RedisServer::start().unwrap();

@@ -28,8 +28,8 @@ pub(crate) struct Connector {
     pub(crate) reply_limit: Duration,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
-    /// Told when the connection for calls has left a server that still answers: the one for
-    /// messages has to follow.
+    /// Told when the connection for calls is one to another server: the one for messages has to
+    /// follow.
     pub(crate) moved: Notify,
 }
 
