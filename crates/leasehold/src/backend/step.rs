@@ -105,6 +105,9 @@ pub(crate) enum Cause {
     NoAnswer(String),
     /// An error reply that goes by itself: loading, busy, out of memory. May heal.
     NotNow(String),
+    /// A server that was started a moment ago has no vote yet. That ends at a known time, and is
+    /// no outage.
+    NoVoteYet(String),
     /// The call reached the server after its deadline and granted nothing.
     Late,
     /// A permission or a password. Does not heal by itself.
@@ -128,6 +131,7 @@ impl fmt::Display for Cause {
         match self {
             Self::NoAnswer(what)
             | Self::NotNow(what)
+            | Self::NoVoteYet(what)
             | Self::Denied(what)
             | Self::WrongKind(what)
             | Self::Other(what) => f.write_str(what),
@@ -171,8 +175,13 @@ impl Failure {
     pub(crate) fn may_heal(&self) -> bool {
         matches!(
             self.cause,
-            Cause::NoAnswer(_) | Cause::NotNow(_) | Cause::Late
+            Cause::NoAnswer(_) | Cause::NotNow(_) | Cause::NoVoteYet(_) | Cause::Late
         )
+    }
+
+    /// Whether a waiter counts the time until it heals as an outage.
+    pub(crate) fn is_outage(&self) -> bool {
+        !matches!(self.cause, Cause::NoVoteYet(_))
     }
 
     /// Whether it stays for as long as the key is as it is.
@@ -295,6 +304,10 @@ impl Failure {
                 format!(
                     "the server at {at} can't answer now{subject}: {said}; try again when it has recovered"
                 ),
+            ),
+            (Cause::NoVoteYet(said), _) => (
+                ErrorKind::Unavailable,
+                format!("{at} have no vote yet{subject}: {said}; a wait goes on until they have"),
             ),
             (Cause::Late, _) => (
                 ErrorKind::Unavailable,

@@ -65,14 +65,16 @@ impl Trouble {
         if self.answered.is_some_and(|answered| sent <= answered) {
             return false;
         }
-        let before = self.down.take_if(|down| down.is_fresh(now, gap));
+        let before = self
+            .down
+            .take_if(|down| down.is_fresh(now, gap) && down.failure.is_outage());
         self.down = Some(Down {
             since: before.as_ref().map_or(sent, |down| down.since),
             failure: failure.clone(),
             sent: before.as_ref().map_or(sent, |down| down.sent.max(sent)),
             seen: now,
         });
-        before.is_none()
+        before.is_none() && failure.is_outage()
     }
 
     /// The server has answered somebody of this line.
@@ -86,7 +88,8 @@ impl Trouble {
 
     /// Since when no server answers, if somebody has found that out within `gap`.
     pub(super) fn down_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
-        let down = self.down.as_ref().filter(|down| down.is_fresh(now, gap));
+        let down = self.down.as_ref();
+        let down = down.filter(|down| down.is_fresh(now, gap) && down.failure.is_outage());
         down.map(|down| down.since)
     }
 

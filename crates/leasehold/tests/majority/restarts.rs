@@ -106,6 +106,36 @@ async fn a_server_that_never_says_when_it_was_started_is_without_a_vote_after_ea
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_outlasts_the_restart_of_all_servers() {
+    let scene = Scene::new().await;
+    let lock = majority(&scene.ours).outage_limit(5 * SECOND);
+    scene.masters.iter().for_each(Embedded::restart);
+    let start = Instant::now();
+    // Nobody holds it, and no server can say so.
+    let late = lock.try_acquire_for(10 * SECOND).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Unavailable);
+    assert!(late.to_string().contains("started a moment ago"), "{late}");
+    let guard = lock.acquire().await.unwrap();
+    assert!(start.elapsed() > 29 * SECOND, "{:?}", start.elapsed());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_stay_silent_after_a_restart_are_an_outage() {
+    let scene = Scene::new().await;
+    let lock = majority(&scene.theirs).outage_limit(5 * SECOND);
+    scene.masters.iter().for_each(Embedded::restart);
+    assert!(lock.try_acquire_for(SECOND).await.is_err());
+    for network in &scene.networks {
+        network.refuse(true);
+    }
+    let start = Instant::now();
+    let silent = lock.acquire().await.unwrap_err();
+    assert_eq!(silent.kind(), ErrorKind::Unavailable, "{silent}");
+    assert!(start.elapsed() < 45 * SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_that_was_extended_is_safe_from_who_asks_for_a_shorter_lease() {
     let scene = Scene::new().await;
     let guard = scene.hold_of_two(&scene.ours().fixed_lease(SECOND)).await;

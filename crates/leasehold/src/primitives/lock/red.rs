@@ -128,9 +128,10 @@ impl Lock<Red> {
     /// nobody acquires the lock with the longer setting, the note is forgotten: a hold of that
     /// setting may then overlap with one of somebody else's.
     ///
-    /// A wait during which a majority of the servers is restarted goes on only if its
-    /// [`outage_limit`](Self::outage_limit) is longer than this: until then the servers count as
-    /// silent.
+    /// A wait during which a majority of the servers is restarted goes on until they vote again:
+    /// their silence is no outage, so [`outage_limit`](Self::outage_limit) does not end it. At its
+    /// deadline it fails with [`Unavailable`](crate::ErrorKind::Unavailable), because no server
+    /// can say whether the lock is held.
     ///
     /// One that is *shorter* than 30 s lets servers vote again sooner. It is noted nowhere, and
     /// protects only if nobody who shares the lock has a longer one or the default.

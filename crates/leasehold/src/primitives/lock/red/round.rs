@@ -69,6 +69,8 @@ struct Votes<'a, T> {
     /// What is left to those who hold the others, as far as the servers say.
     busy: Vec<Option<Duration>>,
     errors: Vec<Error>,
+    /// How many of these are of servers that were started a moment ago.
+    no_vote_yet: usize,
 }
 
 impl<T> Votes<'_, T> {
@@ -129,7 +131,7 @@ impl<'a> Round<'a> {
         let what = format!(
             "it was started a moment ago and may have lost locks; it counts again in {left:.1?}"
         );
-        let failure = backend.failure(Outcome::DidNotRun, Cause::NotNow(what));
+        let failure = backend.failure(Outcome::DidNotRun, Cause::NoVoteYet(what));
         Some(failure.into_error(self.key))
     }
 
@@ -153,6 +155,7 @@ impl<'a> Round<'a> {
             given_back: 0,
             busy: Vec::new(),
             errors: Vec::new(),
+            no_vote_yet: 0,
         };
         let mut patience = None;
         loop {
@@ -171,7 +174,10 @@ impl<'a> Round<'a> {
                 None => return votes,
                 Some((member, Ok(Said::Granted(granted)))) => votes.granted.push((member, granted)),
                 Some((_, Ok(Said::Busy(left)))) => votes.busy.push(left),
-                Some((_, Err(error))) => votes.errors.push(error),
+                Some((member, Err(error))) => {
+                    votes.no_vote_yet += usize::from(self.trust(member).is_err());
+                    votes.errors.push(error);
+                }
             }
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
@@ -211,8 +217,14 @@ impl<'a> Round<'a> {
 
     /// There is no majority: for want of answers, or because it is held.
     fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
-        if votes.errors.len() > self.members.len() - self.quorum {
-            return Err(self.failure(&votes.errors, self.members.len() - self.quorum));
+        let spare = self.members.len() - self.quorum;
+        if votes.errors.len() > spare {
+            let mut failure = self.failure(&votes.errors, spare);
+            let enough_answer = votes.errors.len() - votes.no_vote_yet <= spare;
+            if let (Cause::NoAnswer(said), true) = (&mut failure.cause, enough_answer) {
+                failure.cause = Cause::NoVoteYet(std::mem::take(said));
+            }
+            return Err(failure);
         }
         // A hold without expiry on some of them is no reason to end the wait.
         let cap = self.terms.settings.poll_cap;
