@@ -93,11 +93,12 @@ impl Cleanup {
         });
     }
 
-    /// Runs in the background what has something to give back.
+    /// Runs in the background what has something to give back. The connection stays for it, also
+    /// when the last handle of the client goes meanwhile.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let pending = PendingOne::new(&self.pending);
+        let (pending, backend) = (PendingOne::new(&self.pending), self.backend.clone());
         self.runtime.spawn(async move {
-            let _pending = pending;
+            let (_pending, _backend) = (pending, backend);
             work.await;
         });
     }

@@ -128,8 +128,9 @@ fn may_block() -> bool {
 }
 
 /// How long the last one waits for the client's thread to end, which still sends what is
-/// left to give back. The thread may be looking up a name.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// left to give back: longer than that waits for the server (`backend/redis/driver.rs`). The
+/// thread may be looking up a name.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Drop for Inner {
     fn drop(&mut self) {

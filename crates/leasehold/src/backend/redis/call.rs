@@ -46,7 +46,16 @@ pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, bat
 }
 
 /// Sends a batch whose reply nobody will hear: it is over when the driver has it.
-async fn send_unheard(lane: &Lane, mut connection: MultiplexedConnection, batch: Batch) {
+async fn send_unheard(lane: &Lane, mut connection: MultiplexedConnection, mut batch: Batch) {
+    // Taken from the queue by another thread just before the end.
+    let asks = batch
+        .operations
+        .extract_if(.., |waiting| waiting.operation.step.grants);
+    let ended = lane.runtime_ended(Outcome::DidNotRun);
+    fail(lane, asks.collect(), &ended);
+    if batch.operations.is_empty() {
+        return;
+    }
     let mut command = build(lane, &batch, Lane::call_number());
     command.set_no_response(true);
     let _ = connection.send_packed_command(&command).await;
