@@ -27,10 +27,10 @@ pub(super) struct Down {
 }
 
 impl Down {
-    /// Whether the last failure is no longer ago than `gap`. If it is, nobody has asked since:
-    /// the waiters were not polled, or the machine slept.
-    fn is_fresh(&self, now: Moment, gap: Duration) -> bool {
-        now.saturating_sub(self.seen) <= gap
+    /// Whether the outage goes on: the last failure is no longer ago than `gap`. If it is, nobody
+    /// has asked since: the waiters were not polled, or the machine slept.
+    fn goes_on(&self, now: Moment, gap: Duration) -> bool {
+        self.failure.is_outage() && now.saturating_sub(self.seen) <= gap
     }
 }
 
@@ -65,9 +65,7 @@ impl Trouble {
         if self.answered.is_some_and(|answered| sent <= answered) {
             return false;
         }
-        let before = self
-            .down
-            .take_if(|down| down.is_fresh(now, gap) && down.failure.is_outage());
+        let before = self.down.take_if(|down| down.goes_on(now, gap));
         self.down = Some(Down {
             since: before.as_ref().map_or(sent, |down| down.since),
             failure: failure.clone(),
@@ -88,8 +86,7 @@ impl Trouble {
 
     /// Since when no server answers, if somebody has found that out within `gap`.
     pub(super) fn down_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
-        let down = self.down.as_ref();
-        let down = down.filter(|down| down.is_fresh(now, gap) && down.failure.is_outage());
+        let down = self.down.as_ref().filter(|down| down.goes_on(now, gap));
         down.map(|down| down.since)
     }
 
