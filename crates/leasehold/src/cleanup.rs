@@ -103,6 +103,11 @@ impl Cleanup {
         });
     }
 
+    /// Runs in the background what waiters wait for. Nobody who closes the client waits for it.
+    pub(crate) fn carry(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
     /// Gives `hold` back. The first request is queued when this returns, so that
     /// whatever is asked for the same name next runs behind it.
     ///

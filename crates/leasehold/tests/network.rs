@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use leasehold::history::Recorder;
 use leasehold::testing::{Fate, Network, Request};
-use leasehold::{Client, Embedded, ErrorKind, LossReason, MultiLock, RedLock};
+use leasehold::{
+    BackOff, Client, Embedded, ErrorKind, LossReason, MultiLock, RedLock, WaitStrategy,
+};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -407,6 +409,81 @@ async fn a_subscription_is_not_taken_for_confirmed_by_the_one_before_it() {
     let served = tokio::time::timeout(2000 * MS, waiter).await;
     let guard = served.expect("the release was heard of").unwrap();
     guard.release().await.unwrap();
+}
+
+/// Two clients, one near the server and one far from it.
+fn near_and_far(server: &Embedded) -> (Client, Client) {
+    let client = |distance| {
+        let (client, network) = server.client_over_network(&Client::builder()).unwrap();
+        network.on_request(takes(distance));
+        network.on_message(move |_| Some(distance));
+        client
+    };
+    (client(MS), client(10 * MS))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_waited_for_long_leaves_a_free_lock_to_the_writer_at_first() {
+    let server = Embedded::new();
+    let (near, far) = near_and_far(&server);
+    let reading = server.client().rw_lock("x").read().await.unwrap();
+    let lock = far.rw_lock("x");
+    let writer = tokio::spawn(async move { lock.write().await.unwrap() });
+    sleep(100 * MS).await;
+    let lock = near.rw_lock("x");
+    let reader = tokio::spawn(async move { lock.read().await.unwrap() });
+    sleep(1500 * MS).await;
+    reading.release().await.unwrap();
+    let writing = tokio::time::timeout(1000 * MS, writer).await;
+    let writing = writing.expect("nobody keeps it out").unwrap();
+    assert!(!reader.is_finished());
+    writing.release().await.unwrap();
+    reader.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_waited_for_long_does_not_leave_a_free_lock_idle() {
+    let server = Embedded::new();
+    let (near, _) = near_and_far(&server);
+    let reading = server.client().rw_lock("x").read().await.unwrap();
+    // A release does not wake it, so the lock is free while its mark stands.
+    let never = WaitStrategy::BackOff(BackOff::constant(3600 * 1000 * MS));
+    let lock = server.client().rw_lock("x").wait_strategy(never);
+    let writer = tokio::spawn(async move { lock.write().await });
+    sleep(100 * MS).await;
+    let lock = near.rw_lock("x");
+    let reader = tokio::spawn(async move { lock.read().await.unwrap() });
+    sleep(1500 * MS).await;
+    let start = Instant::now();
+    reading.release().await.unwrap();
+    let reading = reader.await.unwrap();
+    let idle = start.elapsed();
+    assert!(idle > 40 * MS, "a quick writer goes first: {idle:?}");
+    assert!(idle < 600 * MS, "{idle:?}");
+    reading.release().await.unwrap();
+    writer.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_near_reader_has_its_turn_beside_far_writers() {
+    let server = Embedded::new();
+    let (near, far) = near_and_far(&server);
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let lock = far.rw_lock("x");
+        writers.spawn(async move {
+            loop {
+                let guard = lock.write().await.unwrap();
+                sleep(10 * MS).await;
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    for _ in 0..20 {
+        let read = near.rw_lock("x").try_read_for(4000 * MS).await.unwrap();
+        read.expect("its turn comes").release().await.unwrap();
+    }
+    writers.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]

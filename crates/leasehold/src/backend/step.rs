@@ -293,7 +293,7 @@ impl Failure {
                     "no server answered at {at}{subject}: {what}; nothing was changed: check the address and that the server runs"
                 ),
             ),
-            (Cause::NoAnswer(what), Outcome::MayHaveRun) => (
+            (Cause::NoAnswer(what) | Cause::NoVoteYet(what), Outcome::MayHaveRun) => (
                 ErrorKind::OutcomeUnknown,
                 format!(
                     "no answer from {at}{subject}: {what}; the request may have run: {if_it_ran}"
@@ -305,7 +305,7 @@ impl Failure {
                     "the server at {at} can't answer now{subject}: {said}; try again when it has recovered"
                 ),
             ),
-            (Cause::NoVoteYet(said), _) => (
+            (Cause::NoVoteYet(said), Outcome::DidNotRun) => (
                 ErrorKind::Unavailable,
                 format!("{at} have no vote yet{subject}: {said}; a wait goes on until they have"),
             ),

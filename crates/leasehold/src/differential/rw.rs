@@ -43,7 +43,7 @@ fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operati
     let parts = match step.name {
         "rw.acquire_read" => {
             let within = if odd { write } else { Vec::new() };
-            let polite = text(if variant < 4 { "1" } else { "0" });
+            let polite = text(["1", "2", "1", "2", "0", "0"][usize::from(variant.min(5))]);
             let mark_ms = text(if variant % 3 == 1 { "50000" } else { "0" });
             let waiter = hold.clone();
             vec![

@@ -245,7 +245,7 @@ async fn waiters_stand_in_line_again_after_a_restart_without_data() {
 async fn a_line_is_kept_and_served_when_the_server_is_out_of_memory() {
     let server = RedisServer::start().unwrap();
     let ours = builder().connect(&server.url()).await.unwrap();
-    let timeout = LEASE;
+    let timeout = LEASE * 3;
     let guard = lock_of(&ours).acquire().await.unwrap();
     let first = waiter(lock_of(&ours).waiter_timeout(timeout), &ours).await;
     let line = lock_of(&ours).waiters().await.unwrap();

@@ -230,7 +230,7 @@ async fn an_undone_acquire_for_several_tells_of_each_permit_that_it_gives_back()
         .collect();
     // The first one asks, listens, and asks once more: what is asked next is for all three.
     eventually("they wait", async || server.scripts() >= asked + 2).await;
-    let answer = proxy.strike_next(b"\r\n1 1 1\r\n", Strike::LoseReply);
+    let answer = proxy.strike_next(b"\r\n1 1 1\r\n", Strike::HoldReply);
     let mut heard = server.listen();
     direct.semaphore("x").release(3).await.unwrap();
     eventually("they are granted", async || answer.fired()).await;
@@ -238,6 +238,7 @@ async fn an_undone_acquire_for_several_tells_of_each_permit_that_it_gives_back()
         waiter.abort();
         assert!(waiter.await.unwrap_err().is_cancelled());
     }
+    proxy.let_go(&answer);
     eventually("it is undone", async || free(&server).await == 3).await;
     let undone = ["3", "0", "0"].repeat(2);
     assert_eq!(texts(&mut heard)[..6], undone, "a release, and an undo");

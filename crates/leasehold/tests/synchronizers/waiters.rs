@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use leasehold::testing::Fate;
-use leasehold::{Client, Embedded, Semaphore};
+use leasehold::{Client, Embedded, Semaphore, SemaphorePermit};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -318,34 +321,85 @@ async fn each_release_of_ones_own_is_followed_though_somebody_else_is_always_qui
     waiter.abort();
 }
 
-/// The server grants the first in line and the next one a permit each, with one request, and
-/// the first is not polled when the answer comes.
+/// Two who wait for permits, and their server has just been asked for both, by the first.
+struct AskedForTwo {
+    admin: Semaphore,
+    client: Client,
+    network: leasehold::testing::Network,
+    head: BoxFuture<'static, leasehold::Result<SemaphorePermit>>,
+    behind: JoinHandle<leasehold::Result<SemaphorePermit>>,
+}
+
+impl AskedForTwo {
+    async fn new() -> Self {
+        let (server, admin) = semaphore_of(0).await;
+        let (client, network) = client(&server);
+        let takes = Duration::from_millis(10);
+        network.on_request(move |_| Fate::delivered(takes, takes));
+        let semaphore = client.semaphore("x").poll_cap(HOUR);
+        let (first, second) = (semaphore.clone(), semaphore);
+        let mut head = async move { first.acquire(1).await }.boxed();
+        assert!(timeout(SECOND, &mut head).await.is_err(), "none is free");
+        let behind = tokio::spawn(async move { second.acquire(1).await });
+        tokio::time::sleep(SECOND).await;
+        let before = network.requests();
+        admin.release(2).await.unwrap();
+        let asks = async {
+            while network.requests() == before {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            _ = &mut head => panic!("the answer takes longer"),
+            () = asks => {}
+        }
+        Self {
+            admin,
+            client,
+            network,
+            head,
+            behind,
+        }
+    }
+
+    async fn all_are_back(&self) {
+        self.client.close().await;
+        assert_eq!(self.admin.available_permits().await.unwrap(), 2);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_polled_keeps_no_permit_from_those_behind_it() {
-    let (server, admin) = semaphore_of(0).await;
-    let (client, network) = client(&server);
-    let semaphore = client.semaphore("x").poll_cap(HOUR);
-    let mut head = Box::pin(semaphore.acquire(1));
-    assert!(timeout(SECOND, &mut head).await.is_err(), "none is free");
-    let behind = semaphore.clone();
-    let behind = tokio::spawn(async move { behind.acquire(1).await.unwrap() });
-    tokio::time::sleep(SECOND).await;
-    let before = network.requests();
-    admin.release(2).await.unwrap();
-    let asks = async {
-        while network.requests() == before {
-            tokio::time::sleep(Duration::from_micros(100)).await;
-        }
-    };
-    tokio::select! {
-        _ = &mut head => panic!("the answer takes longer"),
-        () = asks => {}
-    }
-    let permit = timeout(10 * SECOND, behind).await.expect("it has one");
-    drop(permit.unwrap());
-    drop(head);
-    client.close().await;
-    assert_eq!(admin.available_permits().await.unwrap(), 2);
+    let mut scene = AskedForTwo::new().await;
+    let permit = timeout(10 * SECOND, &mut scene.behind).await;
+    drop(permit.expect("it has one").unwrap());
+    // Whoever is dropped gives its own back.
+    scene.head = std::future::pending().boxed();
+    scene.all_are_back().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_several_is_undone_with_the_head() {
+    let mut scene = AskedForTwo::new().await;
+    scene.behind.abort();
+    assert!((&mut scene.behind).await.unwrap_err().is_cancelled());
+    scene.head = std::future::pending().boxed();
+    // It runs behind the undo.
+    let beside = scene.client.semaphore("x").try_acquire(2).await.unwrap();
+    drop(beside.expect("both are back"));
+    scene.all_are_back().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_answer_may_have_granted_goes_back_though_nobody_polls_the_head() {
+    let mut scene = AskedForTwo::new().await;
+    // The request has arrived, and its answer is on its way.
+    tokio::time::sleep(Duration::from_millis(15)).await;
+    scene.network.cut();
+    let permit = timeout(60 * SECOND, &mut scene.behind).await;
+    drop(permit.expect("there are two").unwrap());
+    scene.head = std::future::pending().boxed();
+    scene.all_are_back().await;
 }
 
 #[tokio::test(start_paused = true)]

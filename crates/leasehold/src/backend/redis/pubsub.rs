@@ -43,7 +43,7 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
                 let mut session = Session::new(pubsub, channels, asked, limit);
                 let end = tokio::select! {
                     end = session.run() => end,
-                    () = connector.moved.notified() => "calls go to another server now".into(),
+                    () = connector.moved.notified() => "the server was started again, or calls go to another one now".into(),
                 };
                 // One that did not last is not followed by the next without a pause.
                 if since.elapsed() > LASTING {

@@ -40,7 +40,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// this user, or its answer does not come, or is spoilt, while a connection is opened) counts
 /// as started when that connection was opened. So where `INFO` is denied, each process is
 /// without that server's vote for one longest lease after its start and after every lost
-/// connection. Grant the user `+info`.
+/// connection, and its waits go on as long. Grant the user `+info`.
 ///
 /// Each member is to be a server of its own. Two addresses of one server (`localhost` and
 /// `127.0.0.1`, two ports, a port and a socket, two databases) would give it two votes: that is
@@ -129,9 +129,9 @@ impl Lock<Red> {
     /// setting may then overlap with one of somebody else's.
     ///
     /// A wait during which a majority of the servers is restarted goes on until they vote again:
-    /// their silence is no outage, so [`outage_limit`](Self::outage_limit) does not end it. At its
-    /// deadline it fails with [`Unavailable`](crate::ErrorKind::Unavailable), because no server
-    /// can say whether the lock is held.
+    /// that is no outage, so [`outage_limit`](Self::outage_limit) does not end it. At its
+    /// deadline it fails with [`Unavailable`](crate::ErrorKind::Unavailable), because they can't
+    /// say whether the lock is held, or with `OutcomeUnknown` if a request may have run elsewhere.
     ///
     /// One that is *shorter* than 30 s lets servers vote again sooner. It is noted nowhere, and
     /// protects only if nobody who shares the lock has a longer one or the default.

@@ -8,7 +8,8 @@
 -- hold      this hold's field
 -- within    the field of the write hold that its owner has, or nothing
 -- lease_ms  how long it lasts without renewal
--- polite    1: it stays out while one of our writers waits, unless it has a mark
+-- polite    1: it stays out while one of our writers waits, unless it has a mark; 2: the same,
+--           and it leaves its mark while the lock is free as well
 -- waiter    who waits, in `readers`
 -- mark_ms   how long its mark keeps our writers out; 0 for no mark
 -- Returns   nil  granted; a request that comes a second time changes nothing
@@ -32,13 +33,16 @@ local function acquire_read(lock, timeout, writers, readers, hold, within, lease
     end
   elseif mark_ms ~= '0' and redis.pcall('ZREM', readers, waiter) == 1 then
     -- Somebody wrote while it waited: its turn comes before the next writer's.
-  elseif polite == '1' then
+  elseif polite ~= '0' then
     local rest = marked_for(writers)
     if rest > 0 then
-      -- One that has waited for long leaves no mark: it would keep out the writer that it
-      -- waits for. While the lock is free it asks again soon, because it leaves its mark when it
-      -- meets a writer, and always to ask first would never let it meet one.
-      if not mode and mark_ms ~= '0' then rest = math.min(rest, 50) end
+      -- Beside readers it waits for one writer at least, who would never come else. While the
+      -- lock is free it asks again soon: a writer that is alive comes at once, and of one that is
+      -- dead the mark may stand for seconds. Writers that are always quicker pass it for a while.
+      if not mode and mark_ms ~= '0' then
+        if polite == '2' then mark(readers, waiter, mark_ms) end
+        rest = math.min(rest, 50)
+      end
       return rest
     end
   end

@@ -29,10 +29,30 @@ pub(super) struct ReadHold {
 pub(super) struct ReadAsk {
     /// The field of the write hold that its owner has.
     pub(super) within: Option<String>,
-    /// Whether it stays out while one of our writers waits.
-    pub(super) polite: bool,
+    pub(super) polite: Polite,
     /// With a mark, if it has waited for long.
     pub(super) waiter: Option<Arc<Waiter>>,
+}
+
+/// Whether a reader stays out while one of our writers waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Polite {
+    #[default]
+    No,
+    Yes,
+    /// It does, and leaves its mark while the lock is free as well: others were quicker for long.
+    ForTheLastTime,
+}
+
+impl Polite {
+    fn argument(self) -> Vec<u8> {
+        match self {
+            Self::No => b"0",
+            Self::Yes => b"1",
+            Self::ForTheLastTime => b"2",
+        }
+        .to_vec()
+    }
 }
 
 impl ReadHold {
@@ -87,7 +107,7 @@ impl HoldSteps for ReadHold {
             self.hold(),
             within.clone().unwrap_or_default().into_bytes(),
             ms(lease),
-            u8::from(*polite).to_string().into_bytes(),
+            polite.argument(),
             waiter.into(),
             ms(mark),
         ];

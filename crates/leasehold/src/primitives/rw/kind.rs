@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::lock::kind::{Acquire, Named};
 use super::super::lock::{Kind, Lock, LockGuard, ask};
 use super::guard::{ReadGuard, WriteGuard};
-use super::holds::{self, ReadAsk, ReadHold, Waiter, WriteAsk, WriteHold};
+use super::holds::{self, Polite, ReadAsk, ReadHold, Waiter, WriteAsk, WriteHold};
 use crate::backend::step::Operation;
 use crate::clock::Moment;
 use crate::config::Terms;
@@ -136,9 +136,14 @@ impl Named for Read {
         let id = within.and_then(|write| write.spare_id()).unwrap_or(id);
         let now = lock.context().clock.now();
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
+        let polite = match overdue {
+            _ if !kind.common.prefer_writers => Polite::No,
+            Some((at, _)) if now >= *at + PATIENCE => Polite::ForTheLastTime,
+            _ => Polite::Yes,
+        };
         let ask = ReadAsk {
             within: within.map(|write| write.wire_id().to_owned()),
-            polite: kind.common.prefer_writers,
+            polite,
             waiter: overdue.map(|(_, waiter)| Arc::clone(waiter)),
         };
         Box::new(ReadHold::new(key.clone(), lock.channel(), id, ask))

@@ -44,11 +44,16 @@ pub(crate) static ACQUIRE_READ: Step = Step {
             }
         } else if mark_ms > 0 && keyspace.zrem(readers, waiter).unwrap_or(false) {
             // Its turn comes before the next writer's.
-        } else if polite == b"1"
+        } else if polite != b"0"
             && let Some(rest @ 1..) = marked_for(keyspace, writers)
         {
-            let soon = mode.is_none() && mark_ms > 0;
-            return Ok(Value::Int(if soon { rest.min(50) } else { rest }));
+            if mode.is_some() || mark_ms == 0 {
+                return Ok(Value::Int(rest));
+            }
+            if polite == b"2" {
+                mark(keyspace, readers, waiter, mark_ms);
+            }
+            return Ok(Value::Int(rest.min(50)));
         }
         let lease_ms = number(lease_ms)?;
         keyspace.set(timeout, b"1");

@@ -1,15 +1,18 @@
 //! How permits are asked for: the head of the line asks for those behind it as well.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::Semaphore;
 use super::permit::SemaphorePermit;
 use super::returns::{self, Granted, Names};
 use super::steps;
+use crate::backend::Reply;
 use crate::backend::step::{Failure, Outcome, Value};
 use crate::cleanup::Undo;
+use crate::cleanup::markers::Marked;
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::Result;
@@ -81,12 +84,15 @@ impl Asker<'_> {
             (Some(head), None) => context.companies.behind(head, MOST_AT_ONCE - 1),
             _ => Vec::new(),
         };
+        let others = behind.iter().map(|slot| slot.permits);
         Request {
             context: Arc::clone(context),
             names: self.names.clone(),
-            permits: self.permits,
+            marked: once::mark(context, &self.names.key),
+            sizes: std::iter::once(self.permits).chain(others).collect(),
             head: head.map(Standing::slot),
             behind,
+            given_back: None,
         }
     }
 }
@@ -96,16 +102,22 @@ impl Ask for Asker<'_> {
 
     async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
         let context = &self.semaphore.context;
-        let request = self.request();
-        let said = match request.behind.is_empty() {
-            true => request.answered().await?,
-            // Whoever stands behind gets its permits even if nobody polls this waiter.
-            false => {
-                let (sender, answered) = oneshot::channel();
-                context.cleanup.spawn(request.carried(sender));
+        let mut request = self.request();
+        let (undo, mut reply) = request.send();
+        let said = match (&mut reply).now_or_never() {
+            Some(reply) => {
+                let said = request.answered(&undo, reply)?;
+                request.hand_out(said.asks);
+                said
+            }
+            None if request.behind.is_empty() => request.answered(&undo, reply.await)?,
+            None => {
+                let (sender, said) = oneshot::channel();
+                let carried = request.carried(Arc::downgrade(&undo), reply, sender);
+                context.cleanup.carry(carried);
                 let address = context.backend.address();
                 let ended = |_| Failure::runtime_ended(Outcome::MayHaveRun, address);
-                answered.await.map_err(ended)??
+                said.await.map_err(ended)??
             }
         };
         if let Some(permit) = said.granted {
@@ -143,73 +155,103 @@ impl Drop for Asker<'_> {
 struct Request {
     context: Arc<Context>,
     names: Names,
-    permits: u32,
+    marked: Marked,
+    /// How many permits each of them wants.
+    sizes: Vec<u32>,
     head: Option<Arc<Slot>>,
     behind: Vec<Arc<Slot>>,
+    given_back: Option<i64>,
 }
 
+/// The undo of a request: it belongs to the head, and who waits for the reply looks for it. When
+/// the head gives up before the answer, all that was granted goes back, and the next in line asks.
+type SharedUndo = Mutex<Undo<Granted>>;
+
 impl Request {
-    /// Sends it, and gives everybody what the server granted for them, the head first.
-    async fn carried(self, head: oneshot::Sender<Result<Said, Failure>>) {
-        let said = self.answered().await;
-        // No await from here on: each permit finds whom it is for, or goes back.
-        let granted = said.as_ref().map_or(0, |said| said.asks);
-        drop(head.send(said));
+    fn send(&mut self) -> (Arc<SharedUndo>, Reply) {
+        let context = &self.context;
+        let operation = steps::acquire(&self.names.key, &self.marked, &self.sizes);
+        // Armed before the request leaves: what is granted while nobody waits for the
+        // answer any more must not be lost.
+        let granted = Granted {
+            names: self.names.clone(),
+            marker: self.marked.marker.clone(),
+        };
+        let mut undo = Undo::arm(&context.cleanup, Arc::new(granted));
+        returns::send(context, &self.names);
+        let now = context.clock.now();
+        self.given_back = context.companies.given_back(&self.names.key, now);
+        let reply = context.backend.submit(operation);
+        undo.watch(&reply);
+        (Arc::new(Mutex::new(undo)), reply)
+    }
+
+    /// A task of its own waits for the reply: whoever stands behind gets its permits even if
+    /// nobody polls the head.
+    async fn carried(
+        self,
+        undo: Weak<SharedUndo>,
+        reply: Reply,
+        head: oneshot::Sender<Result<Said, Failure>>,
+    ) {
+        let reply = reply.await;
+        // Else the head has gone, and the request is undone.
+        if let Some(undo) = undo.upgrade() {
+            let said = self.answered(&undo, reply);
+            let granted = said.as_ref().map_or(0, |said| said.asks);
+            drop(head.send(said));
+            self.hand_out(granted);
+        }
+    }
+
+    /// The head's permits come with the answer.
+    fn answered(&self, undo: &SharedUndo, reply: Result<Value, Failure>) -> Result<Said, Failure> {
+        let context = &self.context;
+        let mut undo = undo.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = reply.and_then(|reply| {
+            read(&reply, self.sizes.len()).ok_or_else(|| context.backend.senseless())
+        });
+        let mut said = match said {
+            Ok(said) => said,
+            Err(failure) => {
+                undo.failed(failure.outcome);
+                // The head may not be polled.
+                undo.give_back_now();
+                return Err(failure);
+            }
+        };
+        // From here on each permit finds whom it is for, or goes back.
+        undo.disarm();
+        drop(undo);
+        let (now, key) = (context.clock.now(), &self.names.key);
+        context.markers.answered(key, self.marked.clone(), now);
+        let asks = said.asks;
+        let taken = self.sizes.iter().take(asks);
+        let taken: i64 = taken.map(|size| i64::from(*size)).sum();
+        let asked = Asked {
+            given_back: self.given_back,
+            free: said.free.saturating_add(taken),
+            granted: asks > 0,
+            now,
+        };
+        context.companies.answered(key, asked);
+        if asks > 0 {
+            // It has what it asked for: what others of its line give back is not for it.
+            if self.head.as_ref().is_some_and(|slot| slot.go()) {
+                drop(self.permit(self.sizes[0]));
+            }
+            said.granted = Some(self.permit(self.sizes[0]));
+        }
+        Ok(said)
+    }
+
+    /// Gives those behind the head what the server granted for them, in their order.
+    fn hand_out(&self, granted: usize) {
         for slot in self.behind.iter().take(granted.saturating_sub(1)) {
             if !slot.grant() {
                 drop(self.permit(slot.permits));
             }
         }
-    }
-
-    /// Sends it. The head's permits come with the answer.
-    async fn answered(&self) -> Result<Said, Failure> {
-        let context = &self.context;
-        let (companies, key) = (&context.companies, &self.names.key);
-        let others = self.behind.iter().map(|slot| slot.permits);
-        let sizes: Vec<u32> = std::iter::once(self.permits).chain(others).collect();
-        let marked = once::mark(context, key);
-        let operation = steps::acquire(key, &marked, &sizes);
-        // Armed before the request leaves: what is granted while nobody waits for the
-        // answer any more must not be lost.
-        let mut undo = Undo::arm(
-            &context.cleanup,
-            Arc::new(Granted {
-                names: self.names.clone(),
-                marker: marked.marker.clone(),
-            }),
-        );
-        returns::send(context, &self.names);
-        let given_back = companies.given_back(key, context.clock.now());
-        let reply = context.backend.submit(operation);
-        undo.watch(&reply);
-        let mut said = match reply.await {
-            Ok(reply) => read(&reply, sizes.len()).ok_or_else(|| context.backend.senseless())?,
-            Err(failure) => {
-                undo.failed(failure.outcome);
-                return Err(failure);
-            }
-        };
-        undo.disarm();
-        let now = context.clock.now();
-        context.markers.answered(key, marked, now);
-        let asks = said.asks;
-        let taken: i64 = sizes.iter().take(asks).map(|size| i64::from(*size)).sum();
-        let asked = Asked {
-            given_back,
-            free: said.free.saturating_add(taken),
-            granted: asks > 0,
-            now,
-        };
-        companies.answered(key, asked);
-        if asks > 0 {
-            // It has what it asked for: what others of its line give back is not for it.
-            if self.head.as_ref().is_some_and(|slot| slot.go()) {
-                drop(self.permit(self.permits));
-            }
-            said.granted = Some(self.permit(self.permits));
-        }
-        Ok(said)
     }
 
     fn permit(&self, permits: u32) -> SemaphorePermit {

@@ -220,7 +220,7 @@ impl<'a> Round<'a> {
         let spare = self.members.len() - self.quorum;
         if votes.errors.len() > spare {
             let mut failure = self.failure(&votes.errors, spare);
-            let enough_answer = votes.errors.len() - votes.no_vote_yet <= spare;
+            let enough_answer = self.silent(votes) <= spare;
             if let (Cause::NoAnswer(said), true) = (&mut failure.cause, enough_answer) {
                 failure.cause = Cause::NoVoteYet(std::mem::take(said));
             }
@@ -230,6 +230,12 @@ impl<'a> Round<'a> {
         let cap = self.terms.settings.poll_cap;
         let ttl = votes.free_in(self.quorum).unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
+    }
+
+    /// How many have not answered, and not because they were started a moment ago.
+    fn silent<T>(&self, votes: &Votes<'_, T>) -> usize {
+        let answered = votes.granted.len() + votes.given_back + votes.busy.len();
+        self.members.len() - answered - votes.no_vote_yet
     }
 
     /// Why there can be no majority: what each of those servers says that did not answer, of
