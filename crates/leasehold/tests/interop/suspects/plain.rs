@@ -41,7 +41,7 @@ async fn an_explicit_lease_in_java_is_that_of_the_next_thread_on_the_same_object
 async fn a_reply_that_is_lost_leaves_java_without_the_lock_that_it_took() {
     let server = topology::start();
     let proxy = Proxy::to(server.port());
-    let settings = json!({"timeout_ms": 1000, "retry_attempts": 0});
+    let settings = json!({"timeout_ms": 3000, "retry_attempts": 0});
     let java = JavaClient::with(VERSION, &proxy.url(), settings);
     let thread = java.thread("t");
     // So that the server has its script.
@@ -98,9 +98,10 @@ async fn each_release_makes_every_java_process_ask() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn java_fails_to_wait_for_more_names_than_it_has_channels() {
-    let mut settings = json!({"timeout_ms": 2000, "retry_attempts": 0, "channels": 2});
+    // The first two have to be subscribed within it.
+    let mut settings = json!({"timeout_ms": 8000, "retry_attempts": 0, "channels": 2});
     if !IS_OLD {
-        settings["subscription_timeout_ms"] = 2000.into();
+        settings["subscription_timeout_ms"] = 8000.into();
     }
     let place = place_with(settings).await;
     let names = ["a", "b", "c"];
