@@ -89,7 +89,7 @@ async fn in_process(
     let measured = measure(&lock, server, 1, slice).await?;
     println!("embedded pair: {:.2} us", 1e6 / measured.pairs_per_s);
 
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.lock("bench:owned").owned_by(&owner);
     let outer = lock.acquire().await?;
     let before = run::calls(server)?;

@@ -148,7 +148,7 @@ pub(crate) struct Run {
 
     /// Waits this long for a server that does not answer any more
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
-    pub(crate) outage_limit: Duration,
+    pub(crate) outage_timeout: Duration,
 
     /// How long the lock outlives a killed leasehold; it is renewed every third of it
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
@@ -165,7 +165,7 @@ pub(crate) struct Run {
 
     /// How often a waiter asks although nothing woke it.
     #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
-    pub(crate) poll_cap: Option<Duration>,
+    pub(crate) poll_interval: Option<Duration>,
 }
 
 /// Which kind of lock; a plain one by default.
@@ -280,7 +280,7 @@ pub(crate) enum LatchAction {
 
         /// Waits this long for a server that does not answer any more
         #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
-        outage_limit: Duration,
+        outage_timeout: Duration,
 
         /// Fails if nobody has set the latch, or it was opened over an hour ago
         #[arg(long)]

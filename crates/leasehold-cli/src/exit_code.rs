@@ -60,7 +60,7 @@ impl From<ErrorKind> for Exit {
     fn from(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => Self::Unavailable,
-            ErrorKind::Lost | ErrorKind::NotHeld => Self::Lost,
+            ErrorKind::Lost => Self::Lost,
             ErrorKind::Denied => Self::Denied,
             ErrorKind::Misuse => Self::Usage,
             _ => Self::Failed,

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use leasehold::{Client, ClientBuilder, Credentials};
+use leasehold::settings::Credentials;
+use leasehold::{Client, ClientBuilder};
 
 use crate::failure::Failure;
 

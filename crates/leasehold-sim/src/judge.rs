@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use leasehold::inspect::Activity;
 use leasehold::testing::{Fate, Network};
-use leasehold::{Activity, Client, Embedded};
+use leasehold::{Client, Embedded};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::Kind;
@@ -51,7 +52,7 @@ pub(crate) async fn everybody_can(stage: &Stage) {
         let turn = Turn::at_the_end(number);
         let wish = Wish {
             turn: &turn,
-            poll_cap: Duration::from_secs(1),
+            poll_interval: Duration::from_secs(1),
             longest_lease: stage.scenario.longest_lease_for(&turn),
             owner: None,
         };

@@ -410,7 +410,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} on {} machines, latency up to {} ms, lease {} ms, poll cap {} ms",
+            "{} on {} machines, latency up to {} ms, lease {} ms, poll interval {} ms",
             self.subject, self.machines, self.latency_ms, self.lease_ms, self.poll_cap_ms
         )?;
         for (number, worker) in self.workers.iter().enumerate() {

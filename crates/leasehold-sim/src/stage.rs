@@ -182,7 +182,7 @@ impl Machine {
     fn new(scenario: &Scenario, number: usize, servers: &[Embedded], recorder: &Recorder) -> Self {
         let builder = Client::builder()
             .lease(Duration::from_millis(scenario.lease_ms))
-            .reply_limit(REPLY_LIMIT);
+            .reply_timeout(REPLY_LIMIT);
         let sides = servers.iter().enumerate().map(|(server, embedded)| {
             let (client, network) = embedded
                 .client_over_network(&builder)
@@ -267,7 +267,7 @@ fn strike(fault: &Fault, fate: Fate) -> Option<Fate> {
         Kind::RequestLost => Some(fate.request_lost()),
         Kind::ReplyLost => Some(fate.reply_lost()),
         Kind::ReplyLate => Some(Fate::delivered(Duration::ZERO, span)),
-        Kind::RequestDoubled => Some(fate.again_after(span)),
+        Kind::RequestDoubled => Some(fate.duplicated_after(span)),
         Kind::RequestLate => Some(Fate::delivered(span, Duration::ZERO)),
         _ => None,
     }

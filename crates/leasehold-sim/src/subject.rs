@@ -10,7 +10,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use leasehold::{Client, Kind, Lock, LockGuard, Owner, RedLock, Result};
+use leasehold::kind::Kind;
+use leasehold::{Client, Lock, LockGuard, Owner, RedLock, Result};
 
 pub(crate) use self::belief::Belief;
 use crate::scenario::{Ask, Turn};
@@ -44,7 +45,7 @@ const VALUES: [&str; 3] = ["a", "b", "c"];
 /// How a turn sets the lock that it asks for.
 pub(crate) struct Wish<'a> {
     pub(crate) turn: &'a Turn,
-    pub(crate) poll_cap: Duration,
+    pub(crate) poll_interval: Duration,
     /// Of a majority whose servers may forget what they have granted.
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) owner: Option<&'a Owner>,
@@ -52,7 +53,7 @@ pub(crate) struct Wish<'a> {
 
 impl Wish<'_> {
     fn of<K: Kind>(&self, lock: Lock<K>) -> Box<dyn AnyLock> {
-        let mut lock = lock.poll_cap(self.poll_cap);
+        let mut lock = lock.poll_interval(self.poll_interval);
         if let Some(owner) = self.owner {
             lock = lock.owned_by(owner);
         }
@@ -95,7 +96,7 @@ impl Subject {
                     None => lock.distrust_restarted(false),
                 };
                 // By default it is less than an answer takes, for the shortest leases.
-                wish.of(lock.master_limit(Duration::from_millis(100)))
+                wish.of(lock.member_timeout(Duration::from_millis(100)))
             }
         }
     }

@@ -119,14 +119,17 @@ fn fate(rng: &mut Rng, notes: &Notes) -> Fate {
     let (fault, fate) = match rng.u8(..40) {
         0 | 1 => ("RequestLost", fate.request_lost()),
         2..=4 => ("ReplyLost", fate.reply_lost()),
-        5..=7 => ("RequestDoubled", fate.again_after(ms(rng, 1500))),
+        5..=7 => ("RequestDoubled", fate.duplicated_after(ms(rng, 1500))),
         8 => {
             let again = ms(rng, 1500);
-            ("ReplyLostAndDoubled", fate.reply_lost().again_after(again))
+            (
+                "ReplyLostAndDoubled",
+                fate.reply_lost().duplicated_after(again),
+            )
         }
         9 => {
             let again = ms(rng, 1900);
-            ("RequestLate", fate.request_lost().again_after(again))
+            ("RequestLate", fate.request_lost().duplicated_after(again))
         }
         10 => ("Slow", Fate::delivered(ms(rng, 2500), ms(rng, 2500))),
         _ => return fate,
@@ -255,10 +258,10 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng) {
         let asked = recorder.ask(permits);
         let patience = Duration::from_millis(1) + ms(&mut rng, 4000);
         let acquired = match rng.u8(..3) {
-            0 => semaphore.try_acquire(permits).await,
-            1 => semaphore.try_acquire_for(permits, patience).await,
+            0 => semaphore.try_acquire_many(permits).await,
+            1 => semaphore.try_acquire_many_for(permits, patience).await,
             // Given up in the middle, wherever that is.
-            _ => match timeout(patience, semaphore.acquire(permits)).await {
+            _ => match timeout(patience, semaphore.acquire_many(permits)).await {
                 Ok(permit) => permit.map(Some),
                 Err(_) => Ok(None),
             },

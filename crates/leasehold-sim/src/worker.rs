@@ -49,7 +49,7 @@ impl Taking<'_> {
     fn lock(&self, owner: &Owner) -> Box<dyn AnyLock> {
         let wish = Wish {
             turn: self.turn,
-            poll_cap: Duration::from_millis(self.stage.scenario.poll_cap_ms),
+            poll_interval: Duration::from_millis(self.stage.scenario.poll_cap_ms),
             longest_lease: self.stage.scenario.longest_lease_for(self.turn),
             owner: self.turn.reenters.then_some(owner),
         };
@@ -67,7 +67,7 @@ impl Taking<'_> {
     }
 
     async fn take(&self) {
-        let owner = self.machine.clients[0].owner();
+        let owner = leasehold::Owner::new();
         let lock = self.lock(&owner);
         let wanting = self.stage.enter();
         let closed = self.machine.closed.load(Ordering::SeqCst);

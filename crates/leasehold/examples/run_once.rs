@@ -15,7 +15,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Result, Ttl};
+use leasehold::inspect::Ttl;
+use leasehold::{Client, Result};
 
 /// Longer than the machines' clocks are apart, shorter than the job's period.
 const NOT_AGAIN_WITHIN: Duration = Duration::from_secs(5);

@@ -58,12 +58,12 @@ impl Backend {
     }
 
     /// How long a reply is waited for.
-    pub(crate) fn reply_limit(&self) -> std::time::Duration {
+    pub(crate) fn reply_timeout(&self) -> std::time::Duration {
         match self {
             Self::Memory(_) => std::time::Duration::from_secs(1),
-            Self::Network(linked) => linked.reply_limit(),
+            Self::Network(linked) => linked.reply_timeout(),
             #[cfg(feature = "redis")]
-            Self::Redis(redis) => redis.reply_limit(),
+            Self::Redis(redis) => redis.reply_timeout(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Backend {
     }
 
     /// An answer that no version of the script gives.
-    pub(crate) fn senseless(&self) -> Failure {
+    pub(crate) fn malformed(&self) -> Failure {
         let what = "the reply makes no sense";
         self.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
     }

@@ -30,13 +30,13 @@ mod client;
 mod expirable;
 mod fair;
 mod fenced;
+mod forward;
 mod latch;
 mod lock;
 mod members;
 mod runtime;
 mod rw;
 mod semaphore;
-mod setters;
 
 pub use client::Client;
 pub use expirable::{ExpirablePermit, ExpirableSemaphore};

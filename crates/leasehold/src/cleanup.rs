@@ -2,7 +2,7 @@
 //! granted, or may have granted.
 
 pub(crate) mod batches;
-pub(crate) mod markers;
+pub(crate) mod idempotency;
 pub(crate) mod sweep;
 
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub(crate) trait Return: Send + Sync + 'static {
 
     /// When there is nothing left to give back. `unsure_since`: a request left then, or
     /// after, that has not been answered; `None`: each is known not to have run. A reply is
-    /// waited for as long as `reply_limit`.
+    /// waited for as long as `reply_timeout`.
     fn over_at(
         &self,
         started: Moment,
         unsure_since: Option<Moment>,
-        reply_limit: Duration,
+        reply_timeout: Duration,
     ) -> Moment;
 
     /// That time has come, and no server has answered.
@@ -52,9 +52,9 @@ impl Return for Hold {
         &self,
         started: Moment,
         _unsure_since: Option<Moment>,
-        reply_limit: Duration,
+        reply_timeout: Duration,
     ) -> Moment {
-        started + self.steps.ends_within(self.longest_asked()) + reply_limit
+        started + self.steps.gone_within(self.longest_asked()) + reply_timeout
     }
 }
 
@@ -140,7 +140,7 @@ impl Cleanup {
 
     /// Once more, when the server would refuse an earlier request as too late.
     async fn give_back_what_comes_late<H: Return>(&self, hold: &H, started: Moment) {
-        let limit = self.backend.reply_limit();
+        let limit = self.backend.reply_timeout();
         self.clock.sleep_until(self.clock.now() + limit).await;
         let again = self.backend.submit(hold.give_back());
         self.until_given_back(hold, again, started + limit).await;
@@ -174,7 +174,8 @@ impl Cleanup {
                     }
                 }
             }
-            if self.clock.now() >= hold.over_at(started, unsure_since, self.backend.reply_limit()) {
+            if self.clock.now() >= hold.over_at(started, unsure_since, self.backend.reply_timeout())
+            {
                 hold.given_up();
                 return;
             }
@@ -294,7 +295,7 @@ impl<H: Return> Undo<H> {
             Outcome::DidNotRun => self.disarm(),
             Outcome::MayHaveRun => {
                 self.in_line = true;
-                let limit = self.cleanup.backend.reply_limit();
+                let limit = self.cleanup.backend.reply_timeout();
                 self.late_until = Some(self.cleanup.clock.now() + limit);
             }
         }

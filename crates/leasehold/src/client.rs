@@ -11,13 +11,12 @@ use crate::backend::Backend;
 use crate::backend::memory::Embedded;
 use crate::backend::network::{Linked, Network};
 #[cfg(feature = "redis")]
-use crate::backend::redis::{Reach, Redis};
+use crate::backend::redis::{Endpoint, Redis};
 use crate::config::{self, Peers};
 use crate::context::Context;
 use crate::credentials::{Credentials, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::SafetyMargin;
-use crate::owner::Owner;
 use crate::primitives::expirable::ExpirableSemaphore;
 use crate::primitives::fair::{Fair, FairLock};
 use crate::primitives::fenced::{Fenced, FencedLock};
@@ -160,13 +159,13 @@ impl Client {
 
     /// What stands under `name`, and who has it, whatever kind of lock or synchronizer it is.
     /// For operators: by the time the answer is here it may have changed. A kind is recognised
-    /// by its keys, so kinds with the same keys are one: see [`Found`](crate::Found).
+    /// by its keys, so kinds with the same keys are one: see [`Found`](crate::inspect::Found).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] when no server answered, `Denied` when the server refuses,
     /// `Misuse` for a bad name. A key of another kind is an answer:
-    /// [`Found::Unknown`](crate::Found::Unknown).
+    /// [`Found::Unknown`](crate::inspect::Found::Unknown).
     ///
     /// # Cancel safety
     ///
@@ -177,7 +176,7 @@ impl Client {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> leasehold::Result<()> {
-    /// use leasehold::Found;
+    /// use leasehold::inspect::Found;
     ///
     /// let client = leasehold::Client::embedded();
     /// assert_eq!(client.inspect("orders:42").await?.found, Found::Nothing);
@@ -191,12 +190,6 @@ impl Client {
     /// ```
     pub async fn inspect(&self, name: &str) -> Result<NameInfo> {
         name::inspect(&self.context, name).await
-    }
-
-    /// A new owner, for re-entrant acquires.
-    #[must_use]
-    pub fn owner(&self) -> Owner {
-        Owner::new()
     }
 
     /// This client's id: the part before the colon of every holder it makes.
@@ -331,7 +324,7 @@ impl Embedded {
     /// Outside a tokio runtime.
     pub fn client_over_network(&self, builder: &ClientBuilder) -> Result<(Client, Network)> {
         builder.check()?;
-        let linked = Linked::new(&self.memory(), builder.reply_limit);
+        let linked = Linked::new(&self.memory(), builder.reply_timeout);
         let network = linked.network();
         let client = Client::over(Backend::Network(Arc::new(linked)), builder);
         Ok((client, network))
@@ -351,8 +344,8 @@ pub struct ClientBuilder {
     drift: f64,
     peers: Peers,
     credentials: Option<Source>,
-    connect_limit: Duration,
-    reply_limit: Duration,
+    connect_timeout: Duration,
+    reply_timeout: Duration,
     #[cfg(feature = "tls")]
     authorities: Vec<Vec<u8>>,
 }
@@ -364,8 +357,8 @@ impl Default for ClientBuilder {
             drift: 0.01,
             peers: Peers::All,
             credentials: None,
-            connect_limit: Duration::from_secs(3),
-            reply_limit: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(3),
+            reply_timeout: Duration::from_secs(2),
             #[cfg(feature = "tls")]
             authorities: Vec::new(),
         }
@@ -386,8 +379,8 @@ impl ClientBuilder {
     /// drift apart during it: 0.01 by default, 0 to 0.25. Holders stop that much
     /// earlier.
     #[must_use]
-    pub fn drift(mut self, part: f64) -> Self {
-        self.drift = part;
+    pub fn drift_fraction(mut self, fraction: f64) -> Self {
+        self.drift = fraction;
         self
     }
 
@@ -406,14 +399,15 @@ impl ClientBuilder {
     /// stands is not touched when a password changes. When it is lost the client asks anew,
     /// and goes on about once a second for as long as it lives: also when the server refuses
     /// what it was told, and when `credentials` fails or has not answered within the
-    /// [`connect_limit`](Self::connect_limit). So a hold outlives the change of a password, if
+    /// [`connect_timeout`](Self::connect_timeout). So a hold outlives the change of a password, if
     /// `credentials` knows the new one before the lease of the hold is over.
     ///
     /// What `credentials` says is never shown. What its error says is, as part of
     /// [`ErrorKind::Unavailable`].
     ///
     /// ```no_run
-    /// use leasehold::{Client, Credentials};
+    /// use leasehold::Client;
+    /// use leasehold::settings::Credentials;
     ///
     /// # async fn example() -> leasehold::Result<()> {
     /// let client = Client::builder()
@@ -440,16 +434,16 @@ impl ClientBuilder {
     /// Sets how long connecting may take, handshake included. 3 s by default. A server that
     /// has been loading its data for longer is left, and its name looked up again.
     #[must_use]
-    pub fn connect_limit(mut self, limit: Duration) -> Self {
-        self.connect_limit = limit;
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
     /// Sets how long a reply is waited for before its outcome counts as unknown. 2 s
     /// by default.
     #[must_use]
-    pub fn reply_limit(mut self, limit: Duration) -> Self {
-        self.reply_limit = limit;
+    pub fn reply_timeout(mut self, timeout: Duration) -> Self {
+        self.reply_timeout = timeout;
         self
     }
 
@@ -503,25 +497,25 @@ impl ClientBuilder {
 
     #[cfg(feature = "redis")]
     async fn connect_to_server(&self, url: &str) -> Result<Client> {
-        let (reach, steps) = (self.reach(url), crate::primitives::steps());
-        let redis = Redis::connect(reach, &steps, crate::clock::Clock::Boot).await?;
+        let (endpoint, steps) = (self.endpoint(url), crate::primitives::steps());
+        let redis = Redis::connect(endpoint, &steps, crate::clock::Clock::Boot).await?;
         Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
     }
 
     #[cfg(feature = "redis")]
     fn start_to_server(&self, url: &str) -> Result<Client> {
-        let (reach, steps) = (self.reach(url), crate::primitives::steps());
-        let redis = Redis::start(reach, &steps, crate::clock::Clock::Boot)?;
+        let (endpoint, steps) = (self.endpoint(url), crate::primitives::steps());
+        let redis = Redis::start(endpoint, &steps, crate::clock::Clock::Boot)?;
         Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
     }
 
     #[cfg(feature = "redis")]
-    fn reach(&self, url: &str) -> Reach {
-        Reach {
+    fn endpoint(&self, url: &str) -> Endpoint {
+        Endpoint {
             url: url.to_owned(),
             credentials: self.credentials.clone(),
-            connect_limit: self.connect_limit,
-            reply_limit: self.reply_limit,
+            connect_timeout: self.connect_timeout,
+            reply_timeout: self.reply_timeout,
             #[cfg(feature = "tls")]
             authorities: self.authorities.clone(),
         }
@@ -543,8 +537,8 @@ impl ClientBuilder {
     fn check(&self) -> Result<()> {
         let limits = [
             ("lease", self.lease, 100),
-            ("connect limit", self.connect_limit, 1),
-            ("reply limit", self.reply_limit, 1),
+            ("connect timeout", self.connect_timeout, 1),
+            ("reply timeout", self.reply_timeout, 1),
         ];
         for (what, span, least_ms) in limits {
             if span < Duration::from_millis(least_ms) || span > config::MAX_SPAN {
@@ -586,7 +580,7 @@ pub struct Activity {
     pub renewed_holds: usize,
     /// Names that somebody of this client waits for.
     pub lines: usize,
-    /// Names held or asked for by an [`Owner`].
+    /// Names held or asked for by an [`Owner`](crate::Owner).
     pub owners: usize,
     /// Channels listened to, or listened to until just now.
     pub channels: usize,
@@ -597,11 +591,12 @@ pub struct Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::owner::Owner;
 
     #[tokio::test]
     async fn holds_that_are_over_are_forgotten() {
         let client = Client::embedded();
-        let owner = client.owner();
+        let owner = Owner::new();
         for _ in 0..100 {
             drop(client.lock("x").acquire().await.expect("free"));
             let lock = client.rw_lock("y").owned_by(&owner);

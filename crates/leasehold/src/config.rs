@@ -13,10 +13,10 @@ pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
 /// A year: a server that was started less than that ago has no vote.
 const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often a waiter asks although nothing woke it.
-pub(crate) const DEFAULT_POLL_CAP: Duration = Duration::from_secs(1);
+pub(crate) const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a wait goes on while no server answers. One default lease: by then
 /// every hold that was there is over.
-pub(crate) const DEFAULT_OUTAGE_LIMIT: Duration = DEFAULT_LEASE;
+pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 
 const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
@@ -28,25 +28,25 @@ pub(crate) const MAX_SPAN: Duration = Duration::from_millis(1 << 53);
 #[non_exhaustive]
 pub enum WaitStrategy {
     /// Sleeps until a release is published (the default). The lease's end and
-    /// [`poll_cap`](crate::Lock::poll_cap) are the safety net.
+    /// [`poll_interval`](crate::Lock::poll_interval) are the safety net.
     PubSub,
     /// Asks again after growing pauses and subscribes to nothing: Redisson's spin
     /// lock. For very short holds, or where the server denies channels. In one process
     /// one waiter a name asks for all behind it, so its pace is theirs: don't mix it
     /// with the other strategy on one name.
-    BackOff(BackOff),
+    Backoff(Backoff),
 }
 
 /// Growing pauses between two asks: `first`, then `factor` times the last one with
 /// a small random part, at most `cap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackOff {
+pub struct Backoff {
     pub(crate) first: Duration,
     pub(crate) factor: u32,
     pub(crate) cap: Duration,
 }
 
-impl BackOff {
+impl Backoff {
     const LONGEST: Duration = Duration::from_secs(3600);
 
     /// Redisson's exponential back-off: 1 ms, doubled, at most 128 ms.
@@ -114,7 +114,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Whether the watchdog only reminds the server of it.
-    pub(crate) fn is_reminded(&self) -> bool {
+    pub(crate) fn reasserts_fixed_lease(&self) -> bool {
         self.renew_every.is_none() && self.remind_every.is_some()
     }
 
@@ -131,7 +131,7 @@ impl Terms {
     }
 
     /// How often the watchdog has to do with it.
-    pub(crate) fn looked_after_every(&self) -> Option<Duration> {
+    pub(crate) fn watch_every(&self) -> Option<Duration> {
         self.renew_every.or(self.remind_every)
     }
 }
@@ -150,8 +150,8 @@ pub(crate) struct Settings {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
-    pub(crate) poll_cap: Duration,
-    pub(crate) outage_limit: Duration,
+    pub(crate) poll_interval: Duration,
+    pub(crate) outage_timeout: Duration,
 }
 
 impl Settings {
@@ -164,14 +164,20 @@ impl Settings {
             max_hold: None,
             longest_lease: None,
             strategy: WaitStrategy::PubSub,
-            poll_cap: DEFAULT_POLL_CAP,
-            outage_limit: DEFAULT_OUTAGE_LIMIT,
+            poll_interval: DEFAULT_POLL_INTERVAL,
+            outage_timeout: DEFAULT_OUTAGE_TIMEOUT,
         }
     }
 
     /// Checks what only a wait uses.
     pub(crate) fn check_waiting(&self, key: &Key) -> Result<()> {
-        check_span("poll cap", self.poll_cap, Duration::from_millis(1), "", key)
+        check_span(
+            "poll interval",
+            self.poll_interval,
+            Duration::from_millis(1),
+            "",
+            key,
+        )
     }
 
     /// How long a hold lasts if nothing renews it.
@@ -212,7 +218,7 @@ impl Settings {
         if let Some(span) = self.max_hold {
             check_span("maximum hold", span, least, "", key)?;
         }
-        check_span("poll cap", self.poll_cap, least, "", key)?;
+        check_span("poll interval", self.poll_interval, least, "", key)?;
         Ok(Terms {
             lease,
             renew_every,

@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::backend::step::{Failure, Outcome};
 use crate::cleanup::Cleanup;
 use crate::cleanup::batches::Batches;
-use crate::cleanup::markers::Markers;
+use crate::cleanup::idempotency::IdempotencyKeys;
 use crate::clock::Clock;
 use crate::config::{Peers, Settings};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,7 +22,7 @@ use crate::owner::Owners;
 use crate::renewal::Renewal;
 use crate::standing::Standing;
 use crate::wait::company::Companies;
-use crate::wait::rounds::Rounds;
+use crate::wait::single_flight::SingleFlight;
 use crate::wait::turns::Turns;
 use namesakes::Namesakes;
 
@@ -36,9 +36,9 @@ pub(crate) struct Context {
     pub(crate) renewal: Renewal,
     pub(crate) turns: Arc<Turns>,
     pub(crate) companies: Arc<Companies>,
-    pub(crate) rounds: Rounds,
+    pub(crate) flights: SingleFlight,
     pub(crate) batches: Batches,
-    pub(crate) markers: Markers,
+    pub(crate) idempotency: IdempotencyKeys,
     pub(crate) owners: Arc<Owners>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) namesakes: Namesakes,
@@ -67,9 +67,9 @@ impl Context {
             margin,
             turns: Turns::new(runtime.clone()),
             companies: Arc::default(),
-            rounds: Rounds::default(),
+            flights: SingleFlight::default(),
             batches: Batches::default(),
-            markers: Markers::default(),
+            idempotency: IdempotencyKeys::default(),
             owners: Arc::default(),
             standing: Arc::default(),
             namesakes: Namesakes::default(),

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::backend::memory::Keyspace;
-use crate::backend::redis::{Reach, Redis};
+use crate::backend::redis::{Endpoint, Redis};
 use crate::backend::step::{Failure, Operation, Step, Value};
 use crate::clock::Clock;
 
@@ -53,7 +53,7 @@ const HOLDS: [&str; 3] = ["c:1", "c:2", "d:1"];
 
 /// Something that is done to both.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Action {
     /// Step, key, hold, variant. Several at once travel as one call.
     Run(Vec<(usize, usize, usize, u8)>),
     Foreign(usize, usize),
@@ -61,12 +61,12 @@ enum Deed {
     Expire,
 }
 
-fn deed(suite: &'static Suite) -> impl Strategy<Value = Deed> {
+fn action(suite: &'static Suite) -> impl Strategy<Value = Action> {
     let operation = (0..suite.steps.len(), 0..KEYS.len(), 0..HOLDS.len(), 0..8u8);
     prop_oneof![
-        8 => prop::collection::vec(operation, 1..6).prop_map(Deed::Run),
-        1 => (0..suite.foreign.len(), 0..KEYS.len()).prop_map(|(what, key)| Deed::Foreign(what, key)),
-        1 => Just(Deed::Expire),
+        8 => prop::collection::vec(operation, 1..6).prop_map(Action::Run),
+        1 => (0..suite.foreign.len(), 0..KEYS.len()).prop_map(|(what, key)| Action::Foreign(what, key)),
+        1 => Just(Action::Expire),
     ]
 }
 
@@ -80,9 +80,9 @@ impl Suite {
         parts.map(|part| part.replace("KEY", KEYS[key])).collect()
     }
 
-    fn on_keyspace(&self, keyspace: &mut Keyspace, deed: &Deed) -> Vec<String> {
-        match deed {
-            Deed::Run(operations) => operations
+    fn on_keyspace(&self, keyspace: &mut Keyspace, action: &Action) -> Vec<String> {
+        match action {
+            Action::Run(operations) => operations
                 .iter()
                 .map(|operation| {
                     let operation = self.operation(*operation);
@@ -95,23 +95,23 @@ impl Suite {
                     }
                 })
                 .collect(),
-            Deed::Foreign(what, key) => {
+            Action::Foreign(what, key) => {
                 let command = self.foreign(*what, *key);
                 keyspace.del(command[1].as_bytes());
                 write(keyspace, &command);
                 Vec::new()
             }
-            Deed::Expire => {
+            Action::Expire => {
                 keyspace.expire_all();
                 Vec::new()
             }
         }
     }
 
-    async fn on_server(&self, server: &RedisServer, redis: &Redis, deed: &Deed) -> Vec<String> {
+    async fn on_server(&self, server: &RedisServer, redis: &Redis, action: &Action) -> Vec<String> {
         let command = |parts: &[&str]| server.command(parts).unwrap();
-        match deed {
-            Deed::Run(operations) => {
+        match action {
+            Action::Run(operations) => {
                 let replies: Vec<_> = operations
                     .iter()
                     .map(|operation| redis.submit(self.operation(*operation)))
@@ -125,13 +125,13 @@ impl Suite {
                 }
                 shown_replies
             }
-            Deed::Foreign(what, key) => {
+            Action::Foreign(what, key) => {
                 let foreign = self.foreign(*what, *key);
                 command(&["DEL", &foreign[1]]);
                 command(&foreign.iter().map(String::as_str).collect::<Vec<_>>());
                 Vec::new()
             }
-            Deed::Expire => {
+            Action::Expire => {
                 for key in server.keys() {
                     if command(&["PTTL", &key]).as_int().unwrap() >= 0 {
                         command(&["PEXPIRE", &key, "0"]);
@@ -270,17 +270,17 @@ fn server_state(server: &RedisServer) -> State {
 fn twins_and_scripts_agree() {
     let server = RedisServer::start().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let reach = Reach {
+    let endpoint = Endpoint {
         url: server.url(),
         credentials: None,
-        connect_limit: Duration::from_secs(5),
-        reply_limit: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(5),
+        reply_timeout: Duration::from_secs(5),
         #[cfg(feature = "tls")]
         authorities: Vec::new(),
     };
     let all = crate::primitives::steps();
     let redis = runtime
-        .block_on(Redis::connect(reach, &all, Clock::Boot))
+        .block_on(Redis::connect(endpoint, &all, Clock::Boot))
         .unwrap();
     for suite in &SUITES {
         let mut runner = TestRunner::new(Config {
@@ -288,21 +288,21 @@ fn twins_and_scripts_agree() {
             failure_persistence: None,
             ..Config::default()
         });
-        let deeds = prop::collection::vec(deed(suite), 1..25);
-        let result = runner.run(&deeds, |deeds| {
+        let actions = prop::collection::vec(action(suite), 1..25);
+        let result = runner.run(&actions, |actions| {
             server.command(&["FLUSHALL"]).unwrap();
             let mut keyspace = Keyspace::default();
-            for deed in &deeds {
+            for action in &actions {
                 keyspace.set_now(now_ms());
-                let ours = suite.on_keyspace(&mut keyspace, deed);
-                let theirs = runtime.block_on(suite.on_server(&server, &redis, deed));
-                prop_assert_eq!(ours, theirs, "{}: replies of {:?}", suite.folder, deed);
+                let ours = suite.on_keyspace(&mut keyspace, action);
+                let theirs = runtime.block_on(suite.on_server(&server, &redis, action));
+                prop_assert_eq!(ours, theirs, "{}: replies of {:?}", suite.folder, action);
                 prop_assert_eq!(
                     keyspace_state(&mut keyspace),
                     server_state(&server),
                     "{}: state after {:?}",
                     suite.folder,
-                    deed
+                    action
                 );
             }
             Ok(())

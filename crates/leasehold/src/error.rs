@@ -45,8 +45,6 @@ pub enum ErrorKind {
     /// The lock was held and is not any more; see [`Error::loss`]. Stop the
     /// protected work.
     Lost,
-    /// The lock is not held by who asked.
-    NotHeld,
     /// The key holds something else than this kind of lock. Nothing was changed.
     WrongKind,
     /// The server refuses the credentials or lacks a permission. Nothing is held.
@@ -149,6 +147,17 @@ impl Error {
         self.0.kind
     }
 
+    /// Whether the same call may succeed later without any change: no server answered, or it
+    /// could not serve ([`Unavailable`](ErrorKind::Unavailable)), or its answer never came
+    /// ([`OutcomeUnknown`](ErrorKind::OutcomeUnknown)).
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+        )
+    }
+
     /// The name it is about, if it is about one.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
@@ -172,14 +181,13 @@ impl Error {
 
 /// The kind that leaves the caller least hope.
 fn worst(errors: &[Error]) -> ErrorKind {
-    const ORDER: [ErrorKind; 9] = [
+    const ORDER: [ErrorKind; 8] = [
         ErrorKind::Lost,
         ErrorKind::Misuse,
         ErrorKind::WrongKind,
         ErrorKind::Denied,
         ErrorKind::Unsupported,
         ErrorKind::NotFound,
-        ErrorKind::NotHeld,
         ErrorKind::OutcomeUnknown,
         ErrorKind::Unavailable,
     ];

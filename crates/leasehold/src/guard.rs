@@ -1,7 +1,7 @@
 //! What every guard is made of: a share in a hold, and the ways to give it up.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cleanup::{Undo, was_ours};
@@ -15,6 +15,7 @@ use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::renewal::{Renewed, try_renew, why_lost};
 use crate::standing::Standing;
+use crate::sync::Mutex;
 
 /// A hold together with its undo; shared by the guards of one owner.
 pub(crate) struct Held {
@@ -41,17 +42,11 @@ impl Held {
     }
 
     fn given_back(&self) {
-        self.undo
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .given_back();
+        self.undo.lock().given_back();
     }
 
     fn disarm(&self) {
-        self.undo
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .disarm();
+        self.undo.lock().disarm();
     }
 }
 
@@ -167,7 +162,7 @@ impl Share {
                 Err(failure)
                     if failure.may_heal()
                         && clock.now()
-                            < *limit.get_or_insert(clock.now() + backend.reply_limit()) =>
+                            < *limit.get_or_insert(clock.now() + backend.reply_timeout()) =>
                 {
                     asked_before |= failure.outcome == crate::backend::step::Outcome::MayHaveRun;
                     tokio::time::sleep(pause).await;
@@ -308,11 +303,7 @@ impl Drop for Share {
                 self.hold().end();
                 self.context.renewal.remove(self.hold());
                 // Queue the release before the owner's slot is free.
-                self.held
-                    .undo
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .give_back_now();
+                self.held.undo.lock().give_back_now();
                 self.clear_owner();
             }
         }

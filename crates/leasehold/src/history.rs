@@ -36,12 +36,13 @@ pub mod limits;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
 use crate::primitives::lock::LockGuard;
+use crate::sync::Mutex;
 
 /// Nanoseconds on the machine's monotonic clock, which all its processes share
 /// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
@@ -281,7 +282,8 @@ impl Recorder {
     /// A fault is meant to happen in this history.
     pub fn expect_fault(&self, fault: &str) {
         self.shared
-            .history()
+            .history
+            .lock()
             .faults
             .entry(fault.into())
             .or_default();
@@ -291,7 +293,8 @@ impl Recorder {
     pub fn fault_happened(&self, fault: &str) {
         *self
             .shared
-            .history()
+            .history
+            .lock()
             .faults
             .entry(fault.into())
             .or_default() += 1;
@@ -302,7 +305,7 @@ impl Recorder {
     /// before count up to here, for good; those after it must exclude each other again.
     pub fn promise_ends_here(&self) {
         let now = self.shared.point();
-        let mut history = self.shared.history();
+        let mut history = self.shared.history.lock();
         history.broken = Some(now);
         for open in history.inside.values_mut() {
             open.hold.until = open.hold.until.min(now);
@@ -314,7 +317,7 @@ impl Recorder {
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.point();
-        let history = self.shared.history();
+        let history = self.shared.history.lock();
         let unfinished = history.inside.values().map(|open| Interval {
             until: open.hold.until.min(now),
             ..open.hold.clone()
@@ -325,7 +328,7 @@ impl Recorder {
     /// Judges the holds so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        let faults = self.shared.history().faults.clone();
+        let faults = self.shared.history.lock().faults.clone();
         Report {
             faults: faults.into_iter().collect(),
             ..check(&self.intervals())
@@ -340,10 +343,6 @@ impl Default for Recorder {
 }
 
 impl Shared {
-    fn history(&self) -> std::sync::MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn at(&self, instant: Instant) -> u64 {
         let since = instant.saturating_duration_since(self.start);
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -379,7 +378,7 @@ impl Asked {
         let from = self.shared.point();
         let id = from.1;
         let confirmed = (self.shared.at(guard.confirmed_at()), 0);
-        let mut history = self.shared.history();
+        let mut history = self.shared.history.lock();
         // Granted before the promise ended, whenever the answer came.
         let void = history.broken.is_some_and(|broken| confirmed < broken);
         let hold = Interval {
@@ -417,7 +416,7 @@ impl Inside {
     pub fn releasing(self, guard: &LockGuard) {
         let now = self.shared.point();
         let deadline = (self.shared.at(guard.valid_until()), 0);
-        let mut history = self.shared.history();
+        let mut history = self.shared.history.lock();
         if let Some(Open { mut hold, void }) = history.inside.remove(&self.id) {
             hold.until = now.min(if void { hold.until } else { deadline });
             history.ended.push(hold);

@@ -180,7 +180,7 @@ impl Key {
     }
 
     /// A key of our own: what the request `id` has replied.
-    pub(crate) fn did_marker(&self, id: &str) -> String {
+    pub(crate) fn idempotency_key(&self, id: &str) -> String {
         format!("{}:did:{id}", self.with_prefix("leasehold"))
     }
 

@@ -4,8 +4,8 @@
 mod claims;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::sync::Mutex;
 pub(crate) use claims::ClaimId;
 use claims::Claims;
 
@@ -54,7 +55,7 @@ pub(crate) trait HoldSteps: Send + Sync {
 
     /// How long at most it takes until nothing of it stands in anybody's way, if it is
     /// neither renewed nor given back.
-    fn ends_within(&self, lease: Duration) -> Duration {
+    fn gone_within(&self, lease: Duration) -> Duration {
         lease
     }
     /// Asks why the hold is not there.
@@ -62,7 +63,7 @@ pub(crate) trait HoldSteps: Send + Sync {
     /// The id of the hold on the wire.
     fn wire_id(&self) -> &str;
     /// An id that goes with this one and no hold has had: given out once.
-    fn spare_id(&self) -> Option<String> {
+    fn take_read_id(&self) -> Option<String> {
         None
     }
     /// Reads that reply. `None`: nothing says why.
@@ -189,45 +190,40 @@ impl Hold {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code that can panic runs under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Terms that are good enough for all its guards.
     pub(crate) fn terms(&self) -> Terms {
-        self.state().claims.terms()
+        self.state.lock().claims.terms()
     }
 
     /// What one guard asked for.
     pub(crate) fn terms_of(&self, claim: ClaimId) -> Terms {
-        self.state().claims.terms_of(claim)
+        self.state.lock().claims.terms_of(claim)
     }
 
     /// The longest lease that was asked for: the server may keep it for so long.
     pub(crate) fn longest_asked(&self) -> Duration {
-        self.state().longest_asked
+        self.state.lock().longest_asked
     }
 
     /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
-    pub(crate) fn looked_after_every(&self) -> Option<Duration> {
-        let state = self.state();
+    pub(crate) fn watch_every(&self) -> Option<Duration> {
+        let state = self.state.lock();
         let terms = state.claims.terms();
         if state.closed {
             return terms.remind_every;
         }
         let kept = (state.kept > 0).then(|| terms.lease / 3);
-        terms.looked_after_every().into_iter().chain(kept).min()
+        terms.watch_every().into_iter().chain(kept).min()
     }
 
     /// From here on its lease is a fixed one, whatever its terms are.
     pub(crate) fn stop_renewing(&self) {
-        self.state().closed = true;
+        self.state.lock().closed = true;
     }
 
     /// Renews it for a wait, or no longer.
     pub(crate) fn keep(&self, keep: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.kept = if keep { state.kept + 1 } else { state.kept - 1 };
     }
 
@@ -235,7 +231,7 @@ impl Hold {
     /// nobody has it, and what came too late for the request before is no loss.)
     pub(crate) fn asked_again(&self) {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.valid_until, state.kept_until) = (now, now);
         state.confirmed_at = now;
         state.claims.start_again(now);
@@ -246,7 +242,7 @@ impl Hold {
     /// took longer than the lease.
     pub(crate) fn granted(&self, token: Option<u64>) -> bool {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.token = token;
         // From before the request left, whenever the answer comes.
         let end = self.margin.end(state.confirmed_at, state.longest_asked);
@@ -256,35 +252,35 @@ impl Hold {
 
     /// The fencing token that came with the grant, or was drawn later.
     pub(crate) fn token(&self) -> Option<u64> {
-        self.state().token
+        self.state.lock().token
     }
 
     /// A token was drawn for it. It has the first one for good, and that is returned.
-    pub(crate) fn drew(&self, token: u64) -> u64 {
-        *self.state().token.get_or_insert(token)
+    pub(crate) fn set_token(&self, token: u64) -> u64 {
+        *self.state.lock().token.get_or_insert(token)
     }
 
     /// Its lock gives no token below this one any more.
     pub(crate) fn raised(&self, token: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.raised_to = state.raised_to.max(Some(token));
     }
 
     /// The greatest token that its lock was raised to for it.
     pub(crate) fn raised_to(&self) -> Option<u64> {
-        self.state().raised_to
+        self.state.lock().raised_to
     }
 
     /// The lease to ask for now: what its guards want, all of it or what is left of a
     /// fixed one.
     pub(crate) fn lease_to_ask(&self, now: Moment) -> Duration {
-        self.state().wants(now)
+        self.state.lock().wants(now)
     }
 
     /// The same for the watchdog. Once the client is closed, that only reminds the server of
     /// what is left.
     pub(crate) fn lease_to_keep(&self, now: Moment) -> Duration {
-        let state = self.state();
+        let state = self.state.lock();
         let wanted = state.wants(now);
         match state.closed {
             true => wanted.min(state.kept_until.saturating_sub(now)),
@@ -294,13 +290,13 @@ impl Hold {
 
     /// The time from which its present lease counts.
     pub(crate) fn confirmed_at(&self) -> Moment {
-        self.state().confirmed_at
+        self.state.lock().confirmed_at
     }
 
     /// The server has confirmed `lease` from a request that left at `sent`. A hold
     /// that is lost stays lost, whatever comes later.
     pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.check(self.clock.now()).is_some() {
             return;
         }
@@ -318,8 +314,8 @@ impl Hold {
     /// a fixed lease, which ends when it ends. `true` for the first one after a
     /// confirmation.
     pub(crate) fn asked_to_renew(&self, sent: Moment) -> bool {
-        let mut state = self.state();
-        if state.is_reminded() {
+        let mut state = self.state.lock();
+        if state.reasserts_fixed_lease() {
             return false;
         }
         let first = state.failing.is_none();
@@ -332,8 +328,8 @@ impl Hold {
     /// A renewal that left at `sent` has failed.
     pub(crate) fn failed_to_renew(&self, sent: Moment, failure: &Failure) {
         let cause = format!("{}: {}", failure.address, failure.cause);
-        let mut state = self.state();
-        if state.is_reminded() {
+        let mut state = self.state.lock();
+        if state.reasserts_fixed_lease() {
             return;
         }
         let since = state.failing.take().map_or(sent, |(since, _)| since);
@@ -342,7 +338,7 @@ impl Hold {
 
     /// Lost for good, unless it was lost or released before.
     pub(crate) fn lose(&self, reason: LossReason) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.over || state.check(self.clock.now()).is_some() {
             return;
         }
@@ -353,14 +349,14 @@ impl Hold {
 
     /// Why it is lost; `None` while it is good.
     pub(crate) fn loss(&self) -> Option<LossReason> {
-        self.state().check(self.clock.now()).cloned()
+        self.state.lock().check(self.clock.now()).cloned()
     }
 
     /// How it will be lost at its deadline unless a renewal gets through; `None` while
     /// they are answered soon.
     pub(crate) fn renewal_failure(&self) -> Option<LossReason> {
         let now = self.clock.now();
-        let state = self.state();
+        let state = self.state.lock();
         let soon = state.claims.terms().lease / 20;
         let (since, cause) = state.failing.as_ref()?;
         let on_its_way = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
@@ -376,12 +372,12 @@ impl Hold {
 
     /// Until when its guards have it for sure.
     pub(crate) fn valid_until(&self) -> Moment {
-        self.state().valid_until
+        self.state.lock().valid_until
     }
 
     /// When the holder has to have stopped: then, or when its maximum hold time is over.
     pub(crate) fn deadline(&self) -> Moment {
-        self.state().deadline()
+        self.state.lock().deadline()
     }
 
     /// Resolves when it is lost, at its deadline at the latest and without any
@@ -412,7 +408,7 @@ impl Hold {
     /// be had; an error if its lease is too long for what others count on.
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.left || state.over || state.check(now).is_some() {
             return Ok(None);
         }
@@ -441,7 +437,7 @@ impl Hold {
     /// One guard less. What only it wanted is nobody's any more.
     pub(crate) fn leave(&self, claim: ClaimId) -> Leaving {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // What is over stays so without the guard whose time was over.
         state.check(now);
         if !state.claims.remove(claim) {
@@ -456,7 +452,7 @@ impl Hold {
 
     /// One guard less, for which the hold is left to its lease when the last one goes.
     pub(crate) fn forget(&self, claim: ClaimId) -> Leaving {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.claims.forget(claim) {
             return Leaving::Shared;
         }
@@ -465,7 +461,7 @@ impl Hold {
 
     /// Ends the hold here if this is the last guard and has to give it back.
     pub(crate) fn end_with_last(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let last = state.claims.guards() == 1 && !state.claims.any_forgotten();
         if last {
             (state.left, state.over) = (true, true);
@@ -474,23 +470,23 @@ impl Hold {
     }
 
     pub(crate) fn guards(&self) -> usize {
-        self.state().claims.guards()
+        self.state.lock().claims.guards()
     }
 
     /// Given back: nothing more to renew or to report.
     pub(crate) fn end(&self) {
-        self.state().over = true;
+        self.state.lock().over = true;
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.state().over
+        self.state.lock().over
     }
 
     /// A guard wants it to last `lease` from now at least. An error, and nothing has changed,
     /// if that is too long for what others count on.
     pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) -> Result<()> {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.claims.check(lease, None, &self.key)?;
         state.claims.raise(claim, lease, now);
         state.longest_asked = state.longest_asked.max(lease);
@@ -500,14 +496,14 @@ impl Hold {
     /// A guard holds for no longer than `limit` from now.
     pub(crate) fn limit(&self, claim: ClaimId, limit: Duration) {
         let now = self.clock.now();
-        self.state().claims.limit(claim, limit, now);
+        self.state.lock().claims.limit(claim, limit, now);
         self.changed.notify_waiters();
     }
 
     /// When it is to be given back although the server would keep it: its maximum hold time
     /// is over, or what the guards want that remain.
     pub(crate) fn must_end_at(&self) -> Option<Moment> {
-        let state = self.state();
+        let state = self.state.lock();
         let limit = state.claims.first_limit().map(|(end, _)| end);
         let cut = state.is_cut().then_some(state.valid_until);
         limit.into_iter().chain(cut).min()
@@ -515,20 +511,21 @@ impl Hold {
 
     /// Whether the server still keeps it when its guards have lost it for this reason.
     pub(crate) fn outlasts(&self, reason: &LossReason) -> bool {
-        matches!(reason, LossReason::MaxHold { .. }) || self.state().is_cut()
+        matches!(reason, LossReason::MaxHold { .. }) || self.state.lock().is_cut()
     }
 
     /// Notes when the watchdog looks at it next, and returns what was noted.
     pub(crate) fn set_due(&self, due: Option<Moment>) -> Option<Moment> {
-        std::mem::replace(&mut self.state().due, due)
+        std::mem::replace(&mut self.state.lock().due, due)
     }
 }
 
 impl State {
     /// Whether the watchdog only reminds the server of it.
-    fn is_reminded(&self) -> bool {
+    fn reasserts_fixed_lease(&self) -> bool {
         let terms = self.claims.terms();
-        terms.remind_every.is_some() && (self.closed || terms.is_reminded() && self.kept == 0)
+        terms.remind_every.is_some()
+            && (self.closed || terms.reasserts_fixed_lease() && self.kept == 0)
     }
 
     /// How long it has to last if a request for it leaves now.

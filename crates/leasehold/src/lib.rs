@@ -1,9 +1,81 @@
-//! Distributed locks on Redis and Valkey, for async and blocking Rust, on the same
-//! keys as Java's Redisson.
+//! Distributed locks and synchronizers on Redis and Valkey, for async and blocking Rust, on
+//! the same keys as Java's Redisson.
 //!
-//! See [`Client`] to start, [`Lock`] for what it promises. Before the program ends, call
-//! [`Client::close`]`().await`: it waits until what was dropped is given back.
+//! A lock is held on a server for a *lease*, which the client renews in the background. The
+//! holder learns that its lock is lost, and why, before the server gives the lock to anybody
+//! else ([`LockGuard::lost`]; `docs/guarantees.md` in the repository names the conditions of
+//! each promise). A holder that is killed keeps others out for one lease at most.
+//!
+//! # The first lock
+//!
+//! ```no_run
+//! # async fn first() -> leasehold::Result<()> {
+//! let client = leasehold::Client::connect("redis://127.0.0.1").await?;
+//! let lock = client.lock("orders:42");
+//!
+//! let guard = lock.acquire().await?; // waits until the lock is free
+//! // ... the work that one process at a time may do ...
+//! guard.release().await?; // dropping the guard releases the lock, too
+//!
+//! client.close().await; // waits until everything that was dropped is released
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Before the program ends, call [`Client::close`]`().await`: a guard that is dropped releases
+//! its lock in the background, and a runtime that ends takes its background tasks with it.
+//!
+//! # Which kind
+//!
+//! | I need | take |
+//! |---|---|
+//! | one at a time | [`Lock`], from [`Client::lock`] |
+//! | the same, first come, first served | [`FairLock`] |
+//! | many readers or one writer | [`RwLock`] |
+//! | a number that rises with each holder, so that a database can refuse an old one | [`FencedLock`] |
+//! | several locks, all or none of them | [`MultiLock`]; several values of one group: [`GroupLock`] |
+//! | a lock that outlives the loss of a server | [`RedLock`], on three or five independent servers |
+//! | at most N at a time | [`ExpirableSemaphore`]; [`Semaphore`] where no process is ever killed |
+//! | to wait until N things are done | [`CountDownLatch`] |
+//!
+//! Each of them waits in the same ways (`acquire`, `try_acquire`, `try_acquire_for`,
+//! `try_acquire_until`), and [`blocking`] has all of them for threads. An acquire is anonymous:
+//! a task that must be able to acquire what it already holds passes an [`Owner`] along.
+//!
+//! # What can go wrong
+//!
+//! *Somebody else holds it* is no error: `try_acquire` and the acquires with a limit return
+//! `Ok(None)`. An [`Error`] says by its [kind](ErrorKind) what the caller can do:
+//! [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown)
+//! pass ([`Error::is_transient`]); [`Lost`](ErrorKind::Lost) means *stop the protected work*,
+//! and carries a [`LossReason`]; the others say what to change.
+//!
+//! A lock cannot stop a process that does not look. Work that must never run twice at the same
+//! time watches [`LockGuard::lost`], runs inside [`LockGuard::protect`], or hands a
+//! [fencing token](LockGuard::fencing_token) to whatever it writes to.
+//!
+//! # Testing
+//!
+//! [`Client::embedded`] and [`Embedded`] are the same locks inside the process, without a
+//! server: on tokio's paused clock a lease of 30 s passes in no time. [`history`] judges
+//! whether two holds overlapped, and [`testing`] puts a network between clients and keyspace
+//! that loses, delays and doubles requests.
+//!
+//! # When not to use it
+//!
+//! - Inside one process: `tokio::sync` and `std::sync` are faster and cannot be lost.
+//! - Where two holders at once would be a disaster and nothing checks a fencing token: no lock
+//!   with a lease can promise that against a process that was stopped for longer than its lease.
+//! - Where the data live in one database that has locks or conditional writes of its own.
+//!
+//! # Features
+//!
+//! - `redis` (default): servers over TCP and unix sockets. Without it there is only the
+//!   embedded keyspace.
+//! - `tls`: `rediss://`, with rustls.
+//! - `blocking`: the facade for threads.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![allow(
     private_interfaces,
     reason = "the kinds of locks are sealed traits: nobody outside can name or call what they are made of"
@@ -32,25 +104,57 @@ mod primitives;
 mod renewal;
 mod room;
 mod standing;
+mod sync;
 pub mod testing;
 mod wait;
 
 pub use backend::memory::Embedded;
-pub use client::{Activity, Client, ClientBuilder, Closed};
-pub use config::{BackOff, Peers, WaitStrategy};
-pub use credentials::Credentials;
+pub use client::{Client, ClientBuilder, Closed};
 pub use error::{Error, ErrorKind, Result};
 pub use loss::LossReason;
 pub use owner::Owner;
-pub use primitives::expirable::{ExpirablePermit, ExpirableSemaphore, LeaseLeft, PermitId};
-pub use primitives::fair::{Fair, FairLock};
-pub use primitives::fenced::{Fenced, FencedGuard, FencedLock};
+pub use primitives::expirable::{ExpirablePermit, ExpirableSemaphore, PermitId};
+pub use primitives::fair::FairLock;
+pub use primitives::fenced::{FencedGuard, FencedLock};
 pub use primitives::latch::CountDownLatch;
-pub use primitives::lock::{FieldNames, Group, GroupLock, Member, Multi, MultiLock, Red, RedLock};
-pub use primitives::lock::{Holder, Kind, Lock, LockGuard, LockInfo, OneKey, Plain, Ttl};
-pub use primitives::name::{Found, HoldInfo, NameInfo, PermitInfo, ValueInfo};
-pub use primitives::rw::{NotUpgraded, Read, ReadGuard, RwLock, Write, WriteGuard};
+pub use primitives::lock::{GroupLock, Lock, LockGuard, MultiLock, RedLock};
+pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
+
+/// What a [`Lock`] is a lock of: for code that is generic over the kinds.
+///
+/// ```
+/// use leasehold::kind::Kind;
+/// use leasehold::{Lock, LockGuard, Result};
+///
+/// /// Runs with any kind of lock: plain, fair, fenced, the sides of an `RwLock`, several as one.
+/// async fn update<K: Kind>(lock: &Lock<K>) -> Result<()> {
+///     let guard: LockGuard = lock.acquire().await?.into();
+///     guard.release().await
+/// }
+/// ```
+pub mod kind {
+    pub use crate::primitives::fair::Fair;
+    pub use crate::primitives::fenced::Fenced;
+    pub use crate::primitives::lock::{FieldNames, Group, Kind, Member, Multi, OneKey, Plain, Red};
+    pub use crate::primitives::rw::{Read, Write};
+}
+
+/// What stands under a name, and what a client has under way.
+///
+/// [`Client::inspect`] recognises every kind of lock and synchronizer, also those that Redisson
+/// made; [`Lock::inspect`] tells the holder of one lock.
+pub mod inspect {
+    pub use crate::client::Activity;
+    pub use crate::primitives::lock::{Holder, LockInfo, Ttl};
+    pub use crate::primitives::name::{Found, HoldInfo, NameInfo, PermitInfo, ValueInfo};
+}
+
+/// Values for the settings of a [`ClientBuilder`] and of the handles.
+pub mod settings {
+    pub use crate::config::{Backoff, Peers, WaitStrategy};
+    pub use crate::credentials::Credentials;
+}
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

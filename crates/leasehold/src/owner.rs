@@ -1,8 +1,8 @@
 //! Re-entrance: who may enter again, and the table of what each owner holds.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -12,6 +12,7 @@ use crate::guard::Held;
 use crate::key::Key;
 use crate::lease::Joined;
 use crate::room::Room;
+use crate::sync::Mutex;
 
 /// Who acquires: the value that makes acquires re-entrant.
 ///
@@ -23,7 +24,7 @@ use crate::room::Room;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
 /// let client = leasehold::Client::embedded();
-/// let owner = client.owner();
+/// let owner = leasehold::Owner::new();
 /// let lock = client.lock("orders:42").owned_by(&owner);
 /// let outer = lock.acquire().await?;
 /// let inner = lock.acquire().await?; // no call to the server
@@ -96,14 +97,9 @@ pub(crate) enum Entry {
 }
 
 impl Owners {
-    fn slots(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Slot>> {
-        // No code that can panic runs under this lock.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn enter(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Result<Entry> {
         let id = (key.clone(), owner.clone());
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         match slots.get(&id) {
             Some(Slot::Acquiring) => return Ok(Entry::Acquiring),
             // A hold that is lost can't be joined; the owner asks anew while the
@@ -125,7 +121,7 @@ impl Owners {
 
     /// What the owner holds under this name, in its role.
     pub(crate) fn held(&self, key: &Key, owner: &Owner) -> Option<Arc<Held>> {
-        match self.slots().get(&(key.clone(), owner.clone())) {
+        match self.slots.lock().get(&(key.clone(), owner.clone())) {
             Some(Slot::Held(held)) => Some(Arc::clone(held)),
             _ => None,
         }
@@ -134,7 +130,7 @@ impl Owners {
     /// The last guard of `held` goes.
     pub(crate) fn clear(&self, key: &Key, owner: &Owner, held: &Arc<Held>) {
         let id = (key.clone(), owner.clone());
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         if matches!(slots.get(&id), Some(Slot::Held(there)) if Arc::ptr_eq(there, held)) {
             slots.remove(&id);
             slots.give_back();
@@ -149,7 +145,7 @@ impl Owners {
             tokio::pin!(changed);
             // Registered before the look, or a change between the two is missed.
             changed.as_mut().enable();
-            if !matches!(self.slots().get(&id), Some(Slot::Acquiring)) {
+            if !matches!(self.slots.lock().get(&id), Some(Slot::Acquiring)) {
                 return;
             }
             changed.await;
@@ -157,7 +153,7 @@ impl Owners {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots().len()
+        self.slots.lock().len()
     }
 }
 
@@ -173,7 +169,8 @@ impl Asking {
     pub(crate) fn holds(mut self, held: &Arc<Held>) {
         self.has_it = true;
         self.owners
-            .slots()
+            .slots
+            .lock()
             .insert(self.id.clone(), Slot::Held(Arc::clone(held)));
     }
 }
@@ -181,7 +178,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if !self.has_it {
-            let mut slots = self.owners.slots();
+            let mut slots = self.owners.slots.lock();
             slots.remove(&self.id);
             slots.give_back();
         }

@@ -9,7 +9,7 @@ pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod name;
 mod namesake;
-mod once;
+mod request;
 pub(crate) mod rw;
 pub(crate) mod semaphore;
 mod setters;

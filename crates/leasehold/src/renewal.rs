@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -21,6 +21,7 @@ use crate::cleanup::Cleanup;
 use crate::clock::{Clock, Moment};
 use crate::lease::Hold;
 use crate::loss::LossReason;
+use crate::sync::Mutex;
 
 /// The watchdog's own side: what holds there are, and when each is due.
 pub(crate) struct Renewal {
@@ -75,7 +76,7 @@ impl Renewal {
 
     /// How many holds are looked after.
     pub(crate) fn len(&self) -> usize {
-        self.shared.holds().len()
+        self.shared.holds.lock().len()
     }
 }
 
@@ -86,15 +87,10 @@ impl Drop for Renewal {
 }
 
 impl Shared {
-    fn holds(&self) -> MutexGuard<'_, BTreeMap<(Moment, u64), Arc<Hold>>> {
-        // No code that can panic runs under this lock.
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Due one renewal period after it was confirmed last, or somewhat earlier, or when
     /// it has to end.
     fn schedule(&self, hold: &Arc<Hold>) {
-        let period = hold.looked_after_every();
+        let period = hold.watch_every();
         // Holds that were acquired together, or renewed together after an outage, drift
         // apart. Else thousands of them would come in one burst each time, and whatever
         // else the client asks would stand behind it.
@@ -107,7 +103,7 @@ impl Shared {
     }
 
     fn schedule_at(&self, hold: &Arc<Hold>, due: Moment) {
-        let mut holds = self.holds();
+        let mut holds = self.holds.lock();
         if let Some(old) = hold.set_due(Some(due)) {
             holds.remove(&(old, hold.number));
         }
@@ -124,7 +120,7 @@ impl Shared {
     }
 
     fn unschedule(&self, hold: &Hold) {
-        let mut holds = self.holds();
+        let mut holds = self.holds.lock();
         if let Some(due) = hold.set_due(None) {
             holds.remove(&(due, hold.number));
         }
@@ -135,12 +131,12 @@ impl Shared {
     /// it back.
     fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Hold>> {
         let mut due = Vec::new();
-        let mut holds = self.holds();
+        let mut holds = self.holds.lock();
         while due.len() < room
             && let Some(entry) = holds.first_entry()
         {
             let (at, _) = *entry.key();
-            let period = entry.get().looked_after_every().unwrap_or_default();
+            let period = entry.get().watch_every().unwrap_or_default();
             let ends = entry.get().must_end_at() == Some(at);
             let along = if due.len() < ONE_CALL && !ends {
                 period / 20
@@ -162,7 +158,7 @@ impl Shared {
     /// told of each short hold.
     fn next_wake(&self) -> Option<Moment> {
         // Under the lock: a hold that comes next sees the new time.
-        let holds = self.holds();
+        let holds = self.holds.lock();
         let now_ms = self.clock.now().as_millis();
         let set_ms = self.wakes_at_ms.load(Ordering::SeqCst);
         let set = (set_ms > now_ms && set_ms != u64::MAX).then_some(set_ms);
@@ -235,14 +231,14 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Hold>>) -> usize {
     join_all(
         holds
             .into_iter()
-            .map(|hold| look_after(Arc::clone(&shared), hold)),
+            .map(|hold| renew_or_end(Arc::clone(&shared), hold)),
     )
     .await;
     count
 }
 
 /// One hold is due: renew it, or end it.
-async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
+async fn renew_or_end(shared: Arc<Shared>, hold: Arc<Hold>) {
     if hold.is_over() {
         return;
     }
@@ -252,7 +248,7 @@ async fn look_after(shared: Arc<Shared>, hold: Arc<Hold>) {
         }
         return;
     }
-    if hold.looked_after_every().is_none() {
+    if hold.watch_every().is_none() {
         shared.schedule(&hold);
         return;
     }

@@ -2,9 +2,10 @@
 //! client leaves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::lease::Hold;
+use crate::sync::Mutex;
 
 #[derive(Default)]
 pub(crate) struct Standing {
@@ -18,14 +19,9 @@ struct Table {
 }
 
 impl Standing {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        // No code that can panic runs under this lock.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A guard stands for it. After the close it is not renewed either.
     pub(crate) fn enter(&self, hold: &Arc<Hold>) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.holds.insert(hold.number, Arc::downgrade(hold));
         if table.closed {
             hold.stop_renewing();
@@ -34,12 +30,12 @@ impl Standing {
 
     /// No guard stands for it any more.
     pub(crate) fn leave(&self, hold: &Hold) {
-        self.table().holds.remove(&hold.number);
+        self.table.lock().holds.remove(&hold.number);
     }
 
     /// From here on none is renewed. Returns those that there are.
     pub(crate) fn close(&self) -> Vec<Arc<Hold>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.closed = true;
         let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
         for hold in &holds {
@@ -51,12 +47,12 @@ impl Standing {
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.table().holds.len()
+        self.table.lock().holds.len()
     }
 
     /// How many of them are good.
     pub(crate) fn good(&self) -> usize {
-        let table = self.table();
+        let table = self.table.lock();
         let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
         drop(table);
         let good = |hold: &&Arc<Hold>| !hold.is_over() && hold.loss().is_none();

@@ -1,5 +1,5 @@
 //! The only wait loop: ask, listen, ask again, sleep until a wake-up, the lease's
-//! end, the poll cap or the deadline, ask again.
+//! end, the poll interval or the deadline, ask again.
 //!
 //! Nothing here rests on a message: each sleep has an end of its own, and what
 //! wakes a waiter is a hint to ask the server, never a grant. (What others of this process
@@ -7,13 +7,13 @@
 
 pub(crate) mod backoff;
 pub(crate) mod company;
-mod hints;
 mod order;
-pub(crate) mod rounds;
+mod outage;
+pub(crate) mod single_flight;
 pub(crate) mod tenure;
 #[cfg(test)]
 mod tests;
-mod trouble;
+mod throttle;
 pub(crate) mod turns;
 
 use std::future::poll_fn;
@@ -32,8 +32,8 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use backoff::Pauses;
-use hints::{Hints, Sign};
-use trouble::Down;
+use outage::Down;
+use throttle::{Evidence, WakeUpThrottle};
 use turns::{Line, Place};
 
 /// Until when a caller waits.
@@ -96,7 +96,7 @@ pub(crate) enum Answer<T> {
     /// Not yet, and nobody's expiry says when; perhaps after `within`.
     Later {
         within: Option<Duration>,
-        sign: Sign,
+        evidence: Evidence,
     },
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Wait<'a> {
     pub(crate) context: &'a Context,
     pub(crate) key: &'a Key,
     /// What those in one line have in common.
-    pub(crate) wanted: &'a Key,
+    pub(crate) line_key: &'a Key,
     /// Where releases are heard of: one, or several when the state is on several servers.
     pub(crate) channels: &'a [(&'a Arc<Channels>, &'a str)],
     pub(crate) settings: &'a Settings,
@@ -143,7 +143,7 @@ const PATIENCE_WITHOUT_EXPIRY: Duration = Duration::from_secs(12);
 /// Beyond an expiry, so that the ask comes when it is over.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 /// Where the server denies the channel, its waiters poll this often at least.
-const POLL_CAP_WHEN_DENIED: Duration = Duration::from_secs(1);
+const POLL_INTERVAL_WHEN_DENIED: Duration = Duration::from_secs(1);
 
 impl Wait<'_> {
     /// Asks until the lock is granted or the deadline has passed. The first ask
@@ -152,7 +152,7 @@ impl Wait<'_> {
         if matches!(self.deadline, Deadline::Now) {
             return self.once(asker).await;
         }
-        let place = self.context.turns.line_up(self.wanted, self.line);
+        let place = self.context.turns.line_up(self.line_key, self.line);
         let mut waiting = pin!(self.in_line(asker, &place));
         match poll_fn(|context| place.attend(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
@@ -203,17 +203,15 @@ impl Wait<'_> {
                         // It stood already, but not when this ask left.
                         continue;
                     }
-                    sleep.hints.busy(sent, clock.now(), ttl);
+                    sleep.throttle.busy(sent, clock.now(), ttl);
                     sleep.after_busy(ttl)
                 }
-                Ok(Answer::Later { within, sign }) => {
-                    place
-                        .trouble()
-                        .held(sent, clock.now(), Some(Duration::ZERO));
+                Ok(Answer::Later { within, evidence }) => {
+                    place.outage().held(sent, clock.now(), Some(Duration::ZERO));
                     if sleep.listen() {
                         continue;
                     }
-                    sleep.hints.refused(sent, sign);
+                    sleep.throttle.refused(sent, evidence);
                     sleep.after_busy(within)
                 }
                 Err(failure) if failure.may_heal() => {
@@ -253,9 +251,9 @@ impl Wait<'_> {
     /// The server has said that it is held. One without an end is not waited for for ever.
     fn check_expiry(&self, place: &Place, sent: Moment, ttl: Option<Duration>) -> Result<()> {
         let now = self.context.clock.now();
-        let mut trouble = place.trouble();
-        trouble.held(sent, now, ttl);
-        match trouble.without_expiry() {
+        let mut outage = place.outage();
+        outage.held(sent, now, ttl);
+        match outage.without_expiry() {
             Some(since) if now.saturating_sub(since) > PATIENCE_WITHOUT_EXPIRY => {
                 Err(self.never_expires())
             }
@@ -271,10 +269,10 @@ impl Wait<'_> {
         loop {
             let mut went_down = pin!(place.went_down().notified());
             went_down.as_mut().enable();
-            let since = place.trouble().down_since(clock.now(), self.gap());
+            let since = place.outage().down_since(clock.now(), self.gap());
             let since = since.map(|since| since.max(began));
             let end = since.map_or(self.deadline, |since| {
-                self.deadline.or(since + self.settings.outage_limit)
+                self.deadline.or(since + self.settings.outage_timeout)
             });
             if end.has_passed(clock) {
                 return;
@@ -290,17 +288,17 @@ impl Wait<'_> {
     /// The longest time between two failures while somebody asks: for a reply, and for the
     /// pause before the next request.
     fn gap(&self) -> Duration {
-        self.context.backend.reply_limit() + Duration::from_secs(1)
+        self.context.backend.reply_timeout() + Duration::from_secs(1)
     }
 
     /// What it gets that was granted nothing. "Still held" is only said of what a server has
     /// said it of.
     fn ended<T>(&self, place: &Place) -> Result<Option<T>> {
-        let trouble = place.trouble();
-        let failure = match trouble.down().cloned() {
+        let outage = place.outage();
+        let failure = match outage.down().cloned() {
             Some(down) => still_down(down, self.context.clock.now()),
-            None if !trouble.has_answered() => no_answer_in_time(self.context),
-            None if trouble.without_expiry().is_some() => return Err(self.never_expires()),
+            None if !outage.has_answered() => no_answer_in_time(self.context),
+            None if outage.without_expiry().is_some() => return Err(self.never_expires()),
             None => return Ok(None),
         };
         Err(self.error(match place.has_asked() {
@@ -345,14 +343,12 @@ impl Wait<'_> {
             place.asks();
             match in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
-                    place.trouble().over(sent);
+                    place.outage().over(sent);
                     return Ok(Some(granted));
                 }
                 Ok(Answer::Busy { ttl }) => self.check_expiry(place, sent, ttl)?,
                 Ok(Answer::Later { .. }) => {
-                    place
-                        .trouble()
-                        .held(sent, clock.now(), Some(Duration::ZERO));
+                    place.outage().held(sent, clock.now(), Some(Duration::ZERO));
                 }
                 Err(failure) if failure.may_heal() => {
                     place.unanswered(sent, clock.now(), self.gap(), &failure);
@@ -371,7 +367,7 @@ impl Wait<'_> {
     /// `try_acquire`: it does not overtake those of this process who wait, while the server
     /// answers them.
     async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
-        if self.context.turns.anyone_waits(self.wanted, self.line) {
+        if self.context.turns.anyone_waits(self.line_key, self.line) {
             return Ok(None);
         }
         let sent = self.context.clock.now();
@@ -382,7 +378,7 @@ impl Wait<'_> {
             Err(failure) => return Err(self.error(failure)),
         };
         let now = self.context.clock.now();
-        self.context.turns.held(self.wanted, sent, now, ttl);
+        self.context.turns.held(self.line_key, sent, now, ttl);
         match ttl {
             Some(_) => Ok(None),
             None => Err(self.never_expires()),
@@ -421,7 +417,7 @@ struct Sleep<'a> {
     listeners: Vec<Listener>,
     pauses: Option<Pauses>,
     failures: Pauses,
-    hints: Hints,
+    throttle: WakeUpThrottle,
 }
 
 impl<'a> Sleep<'a> {
@@ -434,14 +430,14 @@ impl<'a> Sleep<'a> {
                 let live = channels.map(|(channels, name)| channels.listen_if_live(name));
                 (live.collect::<Option<_>>().unwrap_or_default(), None)
             }
-            WaitStrategy::BackOff(back_off) => (Vec::new(), Some(Pauses::new(back_off.clone()))),
+            WaitStrategy::Backoff(back_off) => (Vec::new(), Some(Pauses::new(back_off.clone()))),
         };
         Self {
             wait,
             listeners,
             pauses,
             failures: Pauses::after_failures(),
-            hints: Hints::default(),
+            throttle: WakeUpThrottle::default(),
         }
     }
 
@@ -471,9 +467,9 @@ impl<'a> Sleep<'a> {
             Some(pauses) => pauses.next(),
             None => {
                 let denied = self.marks().iter().any(|signal| signal.denied);
-                let cap = self.wait.settings.poll_cap;
+                let cap = self.wait.settings.poll_interval;
                 if denied {
-                    cap.min(POLL_CAP_WHEN_DENIED)
+                    cap.min(POLL_INTERVAL_WHEN_DENIED)
                 } else {
                     cap
                 }
@@ -495,7 +491,7 @@ impl<'a> Sleep<'a> {
     /// be followed.
     async fn until(&mut self, marks: &[Signal], moment: Moment) {
         let clock = self.wait.context.clock;
-        let not_before = self.hints.not_before();
+        let not_before = self.throttle.not_before();
         let listeners = &mut self.listeners;
         let woken = async {
             match &mut listeners[..] {

@@ -1,9 +1,8 @@
 //! Which types and futures may cross threads, and what the compiler must refuse.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
-use leasehold::{
-    Client, ClientBuilder, Embedded, Error, Lock, LockGuard, LockInfo, LossReason, Owner,
-};
+use leasehold::inspect::LockInfo;
+use leasehold::{Client, ClientBuilder, Embedded, Error, Lock, LockGuard, LossReason, Owner};
 
 const fn is_send_sync<T: Send + Sync>() {}
 const fn is_unpin<T: Unpin>() {}
@@ -30,7 +29,7 @@ fn blocking_types_cross_threads_but_for_the_per_thread_guard() {
 async fn futures_are_send() {
     let client = Client::embedded();
     let lock = client.lock("x");
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let wait = std::time::Duration::from_secs(1);
     future_is_send(&lock.acquire());
     future_is_send(&lock.try_acquire());

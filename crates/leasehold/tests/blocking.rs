@@ -70,7 +70,7 @@ fn a_waiting_thread_gets_the_lock_at_the_release() {
     let guard = client.lock("x").acquire().unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let lock = client.lock("x").poll_cap(Duration::from_secs(3600));
+            let lock = client.lock("x").poll_interval(Duration::from_secs(3600));
             lock.acquire().unwrap().release().unwrap();
         });
         eventually("it listens", SOON, || !server.channels().is_empty());
@@ -82,7 +82,7 @@ fn a_waiting_thread_gets_the_lock_at_the_release() {
 #[test]
 fn an_owners_guard_may_be_sent_to_another_thread() {
     let client = Client::embedded();
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.lock("x").owned_by(&owner);
     let guard = lock.acquire().unwrap();
     thread::spawn(move || guard.release().unwrap())
@@ -235,7 +235,7 @@ fn inside_spawn_blocking_it_works() {
 #[test]
 fn a_guard_may_be_dropped_inside_a_runtime() {
     let client = Client::embedded();
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let guard = client.lock("x").owned_by(&owner).acquire().unwrap();
     let (sender, receiver) = mpsc::channel();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -334,7 +334,7 @@ fn a_semaphore_for_threads_lets_so_many_in_and_gets_all_back() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..20 {
-                    let permit = semaphore.acquire(1).unwrap();
+                    let permit = semaphore.acquire().unwrap();
                     let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
                     thread::yield_now();
@@ -347,7 +347,7 @@ fn a_semaphore_for_threads_lets_so_many_in_and_gets_all_back() {
     assert!(most.load(Ordering::SeqCst) <= 3);
     // Dropped by a thread means released before the drop returns.
     assert_eq!(semaphore.available_permits().unwrap(), 3);
-    let mut two = semaphore.try_acquire(2).unwrap().unwrap();
+    let mut two = semaphore.try_acquire_many(2).unwrap().unwrap();
     two.split(1).unwrap().release().unwrap();
     assert_eq!((two.permits(), semaphore.drain().unwrap()), (1, 2));
     two.forget();
@@ -442,7 +442,7 @@ fn a_group_lock_keeps_the_thread_of_its_client() {
 fn whatever_a_thread_drops_is_given_back_when_the_drop_returns() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
-    let builder = leasehold::Client::builder().reply_limit(SOON * 6);
+    let builder = leasehold::Client::builder().reply_timeout(SOON * 6);
     let client = Client::connect_with(&builder, &proxy.url()).unwrap();
     let (semaphore, expirable) = (client.semaphore("s"), client.expirable_semaphore("e"));
     semaphore.try_set_permits(2).unwrap();
@@ -479,7 +479,7 @@ fn whatever_a_thread_drops_is_given_back_when_the_drop_returns() {
     let both = MultiLock::new([client.lock("g"), others.lock("h")]).unwrap();
     let red = RedLock::new([client.lock("i")]).unwrap();
     let red = red.distrust_restarted(false);
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     drops! {
         "lock" client.lock("a").acquire();
         "owned" client.lock("a").owned_by(&owner).acquire();
@@ -491,7 +491,7 @@ fn whatever_a_thread_drops_is_given_back_when_the_drop_returns() {
         "group" client.group_lock("f", ["v", "w"]).acquire();
         "multi" both.acquire();
         "red" red.acquire();
-        "permits" semaphore.acquire(2);
+        "permits" semaphore.acquire_many(2);
         "permits with leases" expirable.acquire_many(2);
     }
 }

@@ -62,12 +62,10 @@ fn keep_some_of_each(client: &Client) {
     dropped(Box::new(client.fair_lock("c").acquire().unwrap()));
     let both = MultiLock::new([client.lock("d"), client.lock("e")]).unwrap();
     dropped(Box::new(both.acquire().unwrap()));
-    dropped(Box::new(client.semaphore("s").acquire(1).unwrap()));
+    dropped(Box::new(client.semaphore("s").acquire().unwrap()));
     dropped(Box::new(client.expirable_semaphore("p").acquire().unwrap()));
     keep(Kept::Lock(Some(client.lock("f").acquire().unwrap())));
-    keep(Kept::Permit(Some(
-        client.semaphore("s").acquire(1).unwrap(),
-    )));
+    keep(Kept::Permit(Some(client.semaphore("s").acquire().unwrap())));
     let permit = client.expirable_semaphore("p").acquire().unwrap();
     keep(Kept::Expirable(Some(permit)));
 }
@@ -95,14 +93,14 @@ fn a_program_that_ends() {
             let failed = || -> Result<(), &str> {
                 let client = connect(url);
                 let _guard = client.lock("a").acquire().unwrap();
-                let _permit = client.semaphore("s").acquire(1).unwrap();
+                let _permit = client.semaphore("s").acquire().unwrap();
                 Err("the work failed")
             };
             println!("ended {:?}", failed());
         }
         ["task", url] => {
             let client = connect(url);
-            let owner = client.owner();
+            let owner = leasehold::Owner::new();
             // So many that the client's thread has to do with them when the client goes.
             let guards: Vec<_> = (0..300)
                 .map(|number| {
@@ -177,7 +175,7 @@ fn the_async_client_of_one_that_is_gone_says_so() {
     let orphan = client.as_async().clone();
     drop(client);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let lock = orphan.lock("a").outage_limit(HOUR);
+    let lock = orphan.lock("a").outage_timeout(HOUR);
     let error = runtime.block_on(lock.acquire()).unwrap_err();
     assert!(error.to_string().contains("runtime has ended"), "{error}");
 }

@@ -37,7 +37,7 @@ fn a_thread_that_writes_reads_inside_and_downgrades() {
     assert!(lock.try_write().unwrap().is_none());
     reading.release().unwrap();
     eventually("nothing is left", SOON, || {
-        client.activity() == leasehold::Activity::default()
+        client.activity() == leasehold::inspect::Activity::default()
     });
 }
 
@@ -45,7 +45,7 @@ fn a_thread_that_writes_reads_inside_and_downgrades() {
 fn a_guard_that_was_not_upgraded_comes_back() {
     let client = Client::embedded();
     let lock = client.rw_lock("x").fixed_lease(Duration::from_secs(20));
-    let (owner, other) = (client.owner(), client.owner());
+    let (owner, other) = (leasehold::Owner::new(), leasehold::Owner::new());
     let beside = lock.owned_by(&other).read().unwrap();
     let reading = lock.owned_by(&owner).read().unwrap();
     let refused = reading.try_upgrade().unwrap_err();

@@ -21,6 +21,7 @@ const LAYERS: [&[&str]; 6] = [
         "loss",
         "clock",
         "room",
+        "sync",
     ],
 ];
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use leasehold::history::{Recorder, Report};
+use leasehold::inspect::Activity;
 use leasehold::testing::{Fate, Network};
-use leasehold::{Activity, Client, Embedded, LockGuard, MultiLock, RedLock};
+use leasehold::{Client, Embedded, LockGuard, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};
 
 #[path = "majority/restarts.rs"]
@@ -49,7 +50,7 @@ impl Stage {
     }
 
     fn of(masters: Vec<Embedded>, rng: &mut Rng) -> Self {
-        let builder = Client::builder().lease(LEASE).reply_limit(300 * MS);
+        let builder = Client::builder().lease(LEASE).reply_timeout(300 * MS);
         let (mut clients, mut networks) = (Vec::new(), Vec::new());
         for _ in 0..PROCESSES {
             let sides = masters
@@ -75,7 +76,7 @@ impl Stage {
         RedLock::new(members)
             .unwrap()
             .longest_lease(LEASE)
-            .outage_limit(3600 * 1000 * MS)
+            .outage_timeout(3600 * 1000 * MS)
     }
 
     /// One fault at random. Two of five servers at most are without a vote at a time.
@@ -119,7 +120,7 @@ fn fate(rng: &mut Rng) -> Fate {
     match rng.u8(..40) {
         0 => fate.request_lost(),
         1 => fate.reply_lost(),
-        2 => fate.again_after(rng.u32(..1000) * MS),
+        2 => fate.duplicated_after(rng.u32(..1000) * MS),
         _ => fate,
     }
 }
@@ -256,7 +257,7 @@ async fn multi_locks_of_several_servers_neither_overlap_nor_dead_lock_while_netw
                     .iter()
                     .map(|n| stage.clients[process][*n].lock("x"));
                 let lock = MultiLock::new(members).unwrap();
-                let lock = lock.outage_limit(3600 * 1000 * MS);
+                let lock = lock.outage_timeout(3600 * 1000 * MS);
                 // Any two of three out of five have one in common.
                 let asked = recorder.ask("x", &process.to_string());
                 let guard = lock.acquire().await.unwrap();
@@ -309,7 +310,7 @@ async fn groups_neither_overlap_nor_leave_anything_while_networks_fail() {
                 let values = &values[..rng.usize(1..4)];
                 let client = &stage.clients[process][0];
                 let lock = client.group_lock("g", values.iter().copied());
-                let lock = lock.outage_limit(3600 * 1000 * MS);
+                let lock = lock.outage_timeout(3600 * 1000 * MS);
                 let who = process.to_string();
                 let asked: Vec<_> = values
                     .iter()

@@ -12,7 +12,8 @@ use std::alloc::System;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::{Activity, Client, MultiLock};
+use leasehold::inspect::Activity;
+use leasehold::{Client, MultiLock};
 use leasehold_testkit::RedisServer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::task::JoinSet;
@@ -109,7 +110,7 @@ leaves_nothing! {
         drop(place.client.lock(&name).acquire().await.unwrap());
     };
     owned: async |place: &Place, name: String| {
-        let lock = place.client.lock(&name).owned_by(&place.client.owner());
+        let lock = place.client.lock(&name).owned_by(&leasehold::Owner::new());
         let guard = lock.acquire().await.unwrap();
         lock.acquire().await.unwrap().release().await.unwrap();
         guard.release().await.unwrap();
@@ -144,13 +145,13 @@ leaves_nothing! {
     semaphore: async |place: &Place, name: String| {
         let semaphore = place.client.semaphore(&name);
         semaphore.try_set_permits(1).await.unwrap();
-        semaphore.acquire(1).await.unwrap().release().await.unwrap();
+        semaphore.acquire().await.unwrap().release().await.unwrap();
     };
     semaphore_waited: async |place: &Place, name: String| {
         let semaphore = place.client.semaphore(&name);
         semaphore.try_set_permits(1).await.unwrap();
-        let permit = semaphore.acquire(1).await.unwrap();
-        let waited = semaphore.try_acquire_for(1, SHORT).await;
+        let permit = semaphore.acquire().await.unwrap();
+        let waited = semaphore.try_acquire_for(SHORT).await;
         assert!(!matches!(waited, Ok(Some(_))));
         permit.release().await.unwrap();
     };
@@ -173,7 +174,7 @@ leaves_nothing! {
 async fn a_burst_of_names_leaves_no_room_behind() {
     let _alone = ALONE.lock().await;
     let place = new_place().await;
-    let owner = place.client.owner();
+    let owner = leasehold::Owner::new();
     let burst = async |prefix: &str, names: usize| {
         let names: Vec<_> = (0..names).map(|n| format!("{prefix}:{n}")).collect();
         let locks = names.iter().map(|name| place.client.lock(name));

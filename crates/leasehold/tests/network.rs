@@ -8,16 +8,15 @@ mod limits;
 use std::time::Duration;
 
 use leasehold::history::Recorder;
+use leasehold::settings::{Backoff, WaitStrategy};
 use leasehold::testing::{Fate, Network, Request};
-use leasehold::{
-    BackOff, Client, Embedded, ErrorKind, LossReason, MultiLock, RedLock, WaitStrategy,
-};
+use leasehold::{Client, Embedded, ErrorKind, LossReason, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
 
 fn over_network(server: &Embedded) -> (Client, Network) {
-    let builder = Client::builder().reply_limit(400 * MS).lease(1000 * MS);
+    let builder = Client::builder().reply_timeout(400 * MS).lease(1000 * MS);
     server.client_over_network(&builder).unwrap()
 }
 
@@ -44,7 +43,7 @@ async fn a_wake_up_comes_over_the_network() {
     let (ours, network) = over_network(&server);
     network.on_message(|_| Some(20 * MS));
     let guard = server.client().lock("x").acquire().await.unwrap();
-    let lock = ours.lock("x").poll_cap(3600 * 1000 * MS);
+    let lock = ours.lock("x").poll_interval(3600 * 1000 * MS);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     sleep(500 * MS).await;
     let start = Instant::now();
@@ -117,7 +116,7 @@ async fn a_token_whose_answer_is_lost_is_asked_for_again_and_one_that_comes_late
         draws += usize::from(request.step == "fenced.draw");
         match (request.step, draws) {
             ("fenced.draw", 1) => Fate::default().reply_lost(),
-            ("fenced.draw", 2) => Fate::default().again_after(100 * MS),
+            ("fenced.draw", 2) => Fate::default().duplicated_after(100 * MS),
             _ => Fate::default(),
         }
     });
@@ -178,7 +177,7 @@ async fn an_acquire_that_comes_behind_its_undo_leaves_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
-        "lock.acquire" => Fate::default().request_lost().again_after(200 * MS),
+        "lock.acquire" => Fate::default().request_lost().duplicated_after(200 * MS),
         _ => Fate::default(),
     });
     let lock = client.lock("x");
@@ -195,7 +194,7 @@ async fn a_renewal_that_comes_a_second_time_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
-        "lock.renew" => Fate::default().again_after(300 * MS),
+        "lock.renew" => Fate::default().duplicated_after(300 * MS),
         _ => Fate::default(),
     });
     let guard = client.lock("x").acquire().await.unwrap();
@@ -212,7 +211,7 @@ async fn an_acquire_that_comes_a_second_time_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
-        "lock.acquire" => Fate::default().again_after(300 * MS),
+        "lock.acquire" => Fate::default().duplicated_after(300 * MS),
         _ => Fate::default(),
     });
     let guard = client.lock("x").acquire().await.unwrap();
@@ -225,7 +224,7 @@ async fn an_acquire_that_comes_a_second_time_shortens_nothing() {
 /// The guard is valid for no longer than the server keeps the key.
 async fn believes_no_longer_than(guard: &leasehold::LockGuard, server: &Embedded) {
     let ttl = server.client().lock("x").remaining_ttl().await.unwrap();
-    let leasehold::Ttl::Left(left) = ttl else {
+    let leasehold::inspect::Ttl::Left(left) = ttl else {
         panic!("{ttl:?}");
     };
     assert!(
@@ -315,7 +314,7 @@ async fn what_decides_about_messages_sees_messages_only() {
         None
     });
     let guard = server.client().lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(200 * MS);
+    let lock = client.lock("x").poll_interval(200 * MS);
     assert!(lock.try_acquire_for(50 * MS).await.unwrap().is_none());
     assert!(heard.try_recv().is_err(), "nothing was released so far");
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -344,7 +343,7 @@ async fn a_renewal_on_its_way_is_no_failure() {
 async fn the_maximum_hold_time_of_a_re_entry_goes_with_its_guard() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
-    let lock = client.lock("x").owned_by(&client.owner());
+    let lock = client.lock("x").owned_by(&leasehold::Owner::new());
     let outer = lock.acquire().await.unwrap();
     let short = lock.clone().max_hold(2000 * MS);
     short.acquire().await.unwrap().release().await.unwrap();
@@ -400,7 +399,7 @@ async fn a_subscription_is_not_taken_for_confirmed_by_the_one_before_it() {
     network.on_subscription(move |_| times.next().unwrap_or_default());
     let held = server.client().lock("x").fixed_lease(3600 * 1000 * MS);
     let held = held.acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(3600 * 1000 * MS);
+    let lock = client.lock("x").poll_interval(3600 * 1000 * MS);
     assert!(lock.try_acquire_for(50 * MS).await.unwrap().is_none());
     sleep(510 * MS).await;
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -447,7 +446,7 @@ async fn a_reader_that_waited_for_long_does_not_leave_a_free_lock_idle() {
     let (near, _) = near_and_far(&server);
     let reading = server.client().rw_lock("x").read().await.unwrap();
     // A release does not wake it, so the lock is free while its mark stands.
-    let never = WaitStrategy::BackOff(BackOff::constant(3600 * 1000 * MS));
+    let never = WaitStrategy::Backoff(Backoff::constant(3600 * 1000 * MS));
     let lock = server.client().rw_lock("x").wait_strategy(never);
     let writer = tokio::spawn(async move { lock.write().await });
     sleep(100 * MS).await;
@@ -558,7 +557,7 @@ async fn an_owner_enters_a_majority_again_that_is_near_its_maximum_hold_time() {
     let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
     let clients = masters.each_ref().map(Embedded::client);
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
-    let owner = clients[0].owner();
+    let owner = leasehold::Owner::new();
     let lock = lock.owned_by(&owner).max_hold(500 * MS);
     let outer = lock.acquire().await.unwrap();
     let start = Instant::now();
@@ -574,8 +573,8 @@ async fn an_owner_that_could_not_enter_a_majority_again_counts_what_it_holds() {
     let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
     let clients = masters.each_ref().map(Embedded::client);
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
-    let owner = clients[0].owner();
-    let lock = lock.owned_by(&owner).poll_cap(3600 * 1000 * MS);
+    let owner = leasehold::Owner::new();
+    let lock = lock.owned_by(&owner).poll_interval(3600 * 1000 * MS);
     let third = masters[2].client().lock("x").acquire().await.unwrap();
     let outer = lock.acquire().await.unwrap();
     // One of those that it has can't be entered any more, and the third is a stranger's.
@@ -645,7 +644,7 @@ async fn a_request_that_cuts_what_a_clock_step_left_shortens_nothing_when_it_com
     let (client, network) = over_network(&server);
     let guard = client.lock("x").acquire().await.unwrap();
     network.on_request(|request| match request.step {
-        "lock.renew" => Fate::default().again_after(100 * MS),
+        "lock.renew" => Fate::default().duplicated_after(100 * MS),
         _ => Fate::default(),
     });
     server.step_clock_back(3600 * 1000 * MS);

@@ -11,9 +11,9 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold::{
-    BackOff, Client, ErrorKind, FieldNames, Kind, Lock, OneKey, Peers, RedLock, WaitStrategy,
-};
+use leasehold::kind::{FieldNames, Kind, OneKey};
+use leasehold::settings::{Backoff, Peers, WaitStrategy};
+use leasehold::{Client, ErrorKind, Lock, RedLock};
 use leasehold_testkit::RedisServer;
 use support::eventually;
 use support::wire::{PAGE, Wire, Writer, allowed_commands, cells, fill, sections};
@@ -84,7 +84,7 @@ fn rules(names: &[&str]) -> Vec<String> {
 /// What all locks under one key do: held, entered again, waited for by somebody else,
 /// renewed, released, broken by force.
 async fn hold_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, client: &Client, lock: Lock<K>) {
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let owned = lock.clone().owned_by(&owner);
     let outer = owned.acquire().await.unwrap();
     wire.look();
@@ -127,7 +127,7 @@ async fn the_spin_lock() {
     for name in NAMES {
         let place = Place::new().await;
         let mut wire = place.wire(SPIN, name);
-        let back_off = WaitStrategy::BackOff(BackOff::exponential());
+        let back_off = WaitStrategy::Backoff(Backoff::exponential());
         let lock = place.client.lock(name).wait_strategy(back_off);
         let guard = lock.acquire().await.unwrap();
         wire.look();
@@ -280,11 +280,11 @@ async fn the_semaphore() {
         assert!(semaphore.delete().await.unwrap());
         assert!(semaphore.try_set_permits(2).await.unwrap());
         wire.look();
-        let permit = semaphore.acquire(2).await.unwrap();
+        let permit = semaphore.acquire_many(2).await.unwrap();
         wire.look();
         let waiter = tokio::spawn({
             let semaphore = semaphore.clone();
-            async move { semaphore.acquire(1).await.unwrap() }
+            async move { semaphore.acquire().await.unwrap() }
         });
         eventually("it listens", async || place.client.activity().channels > 0).await;
         permit.release().await.unwrap();
@@ -301,7 +301,7 @@ async fn the_semaphore() {
                 .any(|key| of(key).as_text() == Some("undone"))
         };
         eventually("an acquire is undone", async || {
-            let _ = tokio::time::timeout(Duration::ZERO, semaphore.acquire(1)).await;
+            let _ = tokio::time::timeout(Duration::ZERO, semaphore.acquire()).await;
             undone()
         })
         .await;

@@ -91,7 +91,7 @@ async fn pairs(client: &Client, run: Duration) -> Result<f64> {
         tasks.spawn(async move {
             let mut pairs = 0_u32;
             while start.elapsed() < run {
-                semaphore.acquire(1).await?.release().await?;
+                semaphore.acquire().await?.release().await?;
                 pairs += 1;
             }
             Ok::<_, leasehold::Error>(pairs)

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::future::pending;
 
-use leasehold::{Client, CountDownLatch, Found};
+use leasehold::inspect::Found;
+use leasehold::{Client, CountDownLatch};
 
 use super::name_of_lock;
 use crate::cli::{Latch, LatchAction};
@@ -29,14 +30,16 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
         LatchAction::Wait {
             name,
             wait,
-            outage_limit,
+            outage_timeout,
             must_exist,
         } => {
             let name = name_of_lock(name)?;
             if !is_known(&client, &name, must_exist).await? {
                 return Ok(Exit::Success);
             }
-            let latch = client.count_down_latch(&name).outage_limit(outage_limit);
+            let latch = client
+                .count_down_latch(&name)
+                .outage_timeout(outage_timeout);
             tokio::select! {
                 exit = open_in_time(&latch, wait) => exit,
                 never = tell_waiting(&latch) => match never {},

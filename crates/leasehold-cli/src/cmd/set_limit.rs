@@ -1,6 +1,6 @@
 //! `leasehold set-limit`: how many commands `run --limit` lets run at a time.
 
-use leasehold::Found;
+use leasehold::inspect::Found;
 
 use super::name_of_lock;
 use super::show::kind_in_words;

@@ -5,7 +5,7 @@ mod text;
 
 use std::fmt::Write as _;
 
-use leasehold::{Found, LockInfo, Ttl};
+use leasehold::inspect::{Found, LockInfo, Ttl};
 
 use super::name_of_lock;
 use crate::cli::Show;

@@ -185,7 +185,11 @@ fn second_run_starts_when_the_first_ends() {
     let mut first = start(&mut run_script(&server, &[], "echo held; read end"));
     first.until("held");
     // Only a wake-up can be in time.
-    let mut second = start(&mut run_script(&server, &["--poll-cap", "1h"], "echo mine"));
+    let mut second = start(&mut run_script(
+        &server,
+        &["--poll-interval", "1h"],
+        "echo mine",
+    ));
     eventually("the second listens", LIMIT, || {
         !server.channels().is_empty()
     });

@@ -209,7 +209,7 @@ fn waiter_gives_up_when_the_outage_limit_is_over() {
     holder.until("held");
     let address = format!("no server answered at {}", proxy.url());
     for options in [
-        &["--outage-limit", "700ms"][..],
+        &["--outage-timeout", "700ms"][..],
         // A wait that ends in an outage does not claim that the lock was held.
         &["--wait", "2s"],
     ] {
@@ -258,7 +258,7 @@ fn gap_before_the_limit_is_set_is_ridden_over() {
 #[test]
 fn gap_before_the_limit_is_set_ends_the_run_when_its_limits_are_over() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
-    for options in [["--outage-limit", "700ms"], ["--wait", "700ms"]] {
+    for options in [["--outage-timeout", "700ms"], ["--wait", "700ms"]] {
         let run = cut_off_before_the_first_request(&proxy, &options, &trace);
         let done = run
             .done()
@@ -278,7 +278,7 @@ fn server_that_refuses_to_set_the_limit_is_heard() {
         .command(&["CONFIG", "SET", "maxmemory", "1"])
         .expect("it is set");
     // Longer than a single request is tried for.
-    let options = ["--limit", "2", "--outage-limit", "6s"];
+    let options = ["--limit", "2", "--outage-timeout", "6s"];
     done(&mut run_script(&server, &options, "echo ran"))
         .expect_code(69)
         .expect_on_stderr("can't answer now for `job`: OOM")

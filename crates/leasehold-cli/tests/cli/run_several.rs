@@ -55,7 +55,7 @@ fn command_runs_while_a_majority_of_the_servers_is_there() {
     // Right after its start a server may have forgotten what it granted: for the longest lease
     // that anybody may have.
     let lease = ["--lease", "1s"];
-    let wait = [&lease[..], &["--wait", "90s", "--outage-limit", "90s"]].concat();
+    let wait = [&lease[..], &["--wait", "90s", "--outage-timeout", "90s"]].concat();
     servers[1].kill().expect("it runs");
     let mut holder = start(&mut run(&wait, "echo held; read end"));
     holder.until("held");
@@ -76,7 +76,7 @@ fn command_runs_while_a_majority_of_the_servers_is_there() {
     assert!(tokens[1] > tokens[0], "{tokens:?}");
     // Without a majority there is no lock, and the message names the servers.
     servers[2].kill().expect("it runs");
-    let outage = [&lease[..], &["--outage-limit", "500ms"]].concat();
+    let outage = [&lease[..], &["--outage-timeout", "500ms"]].concat();
     let failed = done(&mut run(&outage, "true")).expect_code(69);
     for url in &urls[1..] {
         let address = url.trim_start_matches("redis://");

@@ -190,6 +190,6 @@ fn memory_is_refused_where_others_have_to_see_the_lock() {
     run.env("REDIS_URL", "memory://")
         .args(["run", "--lease", "1s", "--redlock", &server.url()])
         // It has no vote for its first 30 s.
-        .args(["--outage-limit", "60s", "job", "--", "true"]);
+        .args(["--outage-timeout", "60s", "job", "--", "true"]);
     done(&mut run).expect_code(0);
 }

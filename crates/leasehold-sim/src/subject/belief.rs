@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, LockGuard, LockInfo, Result, Ttl};
+use leasehold::inspect::{LockInfo, Ttl};
+use leasehold::{Client, LockGuard, Result};
 
 use super::{NAME, Subject, multi, rw, values};
 use crate::scenario::Turn;

@@ -1,6 +1,8 @@
 //! The multi-lock in a history: some of three locks of different kinds, in any order.
 
-use leasehold::{Client, LockInfo, Member, MultiLock, Result};
+use leasehold::inspect::LockInfo;
+use leasehold::kind::Member;
+use leasehold::{Client, MultiLock, Result};
 
 use super::{AnyLock, Wish};
 use crate::scenario::Turn;

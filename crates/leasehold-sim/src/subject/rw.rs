@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, LockGuard, LockInfo, Result, RwLock};
+use leasehold::inspect::LockInfo;
+use leasehold::{Client, LockGuard, Result, RwLock};
 
 use super::{Acquiring, AnyLock, Wish};
 use crate::scenario::{Ask, Turn};
@@ -43,7 +44,7 @@ struct OneWay {
 }
 
 pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Box<dyn AnyLock> {
-    let mut lock = client.rw_lock(name).poll_cap(wish.poll_cap);
+    let mut lock = client.rw_lock(name).poll_interval(wish.poll_interval);
     if let Some(owner) = wish.owner {
         lock = lock.owned_by(owner);
     }

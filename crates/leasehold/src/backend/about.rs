@@ -1,9 +1,10 @@
 //! What a server has said of itself when the present connection to it was opened.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::sync::Mutex;
 
 /// What is known of a server. One for each client of it: it is learned by connecting.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ impl About {
             started: Some(now - uptime.unwrap_or_default()),
             run_id: run_id.map(Arc::from),
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.0.lock() = known;
     }
 
     /// When the server started at the latest; `None` before the first connection.
@@ -41,7 +42,7 @@ impl About {
     }
 
     fn known(&self) -> Known {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.clone()
     }
 }

@@ -7,11 +7,12 @@
 //! of its own for a message that was lost on the way.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, watch};
 
 use crate::room::Room;
+use crate::sync::Mutex;
 
 /// The channels of one backend.
 #[derive(Debug)]
@@ -93,14 +94,9 @@ impl Channels {
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        // No code that can panic runs under this lock.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Listens to `name`; the subscription may still be on its way.
     pub(crate) fn listen(self: &Arc<Self>, name: &str) -> Listener {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let entries = &mut table.entries;
         if let Some((name, entry)) = entries
             .get_key_value(name)
@@ -141,7 +137,7 @@ impl Channels {
 
     /// Whether a subscription to `name` is confirmed.
     pub(crate) fn is_live(&self, name: &str) -> bool {
-        let table = self.table();
+        let table = self.table.lock();
         let entry = table.entries.get(name);
         entry.is_some_and(|entry| entry.signal.borrow().live)
     }
@@ -151,7 +147,7 @@ impl Channels {
     /// subscription brings may have been on its way for any time.
     pub(crate) fn listen_from_now(self: &Arc<Self>, name: &str) -> Listener {
         let mut listener = self.listen(name);
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(name) else {
             return listener;
         };
@@ -180,7 +176,7 @@ impl Channels {
 
     /// A message came on `name`.
     pub(crate) fn told(&self, name: &str, message: &[u8]) {
-        if let Some(entry) = self.table().entries.get(name) {
+        if let Some(entry) = self.table.lock().entries.get(name) {
             entry.signal.send_modify(|signal| {
                 signal.count += 1;
                 signal.zeros += u64::from(message == b"0");
@@ -195,21 +191,21 @@ impl Channels {
 
     /// Everybody has a reason to ask again.
     pub(crate) fn wake_all(&self) {
-        for entry in self.table().entries.values() {
+        for entry in self.table.lock().entries.values() {
             entry.signal.send_modify(|signal| signal.count += 1);
         }
     }
 
     /// Nothing listens here any more: for "nothing is left behind" checks.
     pub(crate) fn len(&self) -> usize {
-        self.table().entries.len()
+        self.table.lock().entries.len()
     }
 }
 
 impl Channels {
     /// The connection that carries the messages is gone: whatever came since is lost.
     pub(crate) fn all_down(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.fresh = table.entries.keys().cloned().collect();
         for entry in table.entries.values() {
             entry.signal.send_modify(|signal| {
@@ -221,7 +217,7 @@ impl Channels {
 
     /// The server has answered the subscription to `name`.
     pub(crate) fn subscribed(&self, name: &str, denied: bool) {
-        if let Some(entry) = self.table().entries.get_mut(name) {
+        if let Some(entry) = self.table.lock().entries.get_mut(name) {
             entry.confirm();
             entry.signal.send_if_modified(|signal| {
                 // One that only confirms what stood already is no news to the others.
@@ -237,12 +233,12 @@ impl Channels {
     /// Nobody listens to any channel, and nobody has until just now.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
-        self.table().entries.is_empty()
+        self.table.lock().entries.is_empty()
     }
 
     /// The channels that a subscription has to be asked for; the caller does.
     pub(crate) fn take_fresh(&self) -> Vec<Arc<str>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let mut fresh = std::mem::take(&mut table.fresh);
         // Forgotten before anybody subscribed, it may stand there twice, or for nothing.
         fresh.sort_unstable();
@@ -256,7 +252,7 @@ impl Channels {
 
     /// Forgets the channels that nobody listens to.
     pub(crate) fn remove_idle(&self) -> Vec<Arc<str>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let mut left = std::mem::take(&mut table.left);
         left.retain(|name| {
             let Some(entry) = table.entries.get_mut(name) else {
@@ -310,7 +306,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut table = self.channels.table();
+        let mut table = self.channels.table.lock();
         let Some(entry) = table.entries.get_mut(&self.name) else {
             return;
         };

@@ -6,13 +6,14 @@ pub(crate) mod keyspace;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::channels::Channels;
 use super::network::Link;
 use super::step::{Failure, Operation, Value};
 use crate::clock::{Clock, Moment};
+use crate::sync::{Mutex, MutexGuard};
 pub(crate) use keyspace::Keyspace;
 use keyspace::Stored;
 
@@ -147,7 +148,7 @@ impl fmt::Debug for Embedded {
 type Links = Arc<Mutex<Vec<Weak<Link>>>>;
 
 fn alive(links: &Links) -> Vec<Arc<Link>> {
-    let links = links.lock().unwrap_or_else(PoisonError::into_inner);
+    let links = links.lock();
     links.iter().filter_map(Weak::upgrade).collect()
 }
 
@@ -216,7 +217,7 @@ impl Memory {
     }
 
     fn keyspace(&self) -> MutexGuard<'_, Keyspace> {
-        self.keyspace.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keyspace.lock()
     }
 
     /// The keyspace, with the server's present time.
@@ -248,17 +249,17 @@ impl Memory {
     }
 
     pub(crate) fn started(&self) -> Option<Moment> {
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.started.lock()
     }
 
     fn start_anew(&self) {
         let now = self.clock.now();
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.started.lock() = Some(now);
     }
 
     /// Messages go to `link` as well, for as long as it lives.
     pub(crate) fn attach(&self, link: &Arc<Link>) {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(link));
     }

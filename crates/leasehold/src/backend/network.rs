@@ -10,7 +10,7 @@ mod line;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -23,6 +23,7 @@ use super::channels::Channels;
 use super::memory::{ADDRESS, Memory};
 use super::step::{Cause, Failure, Operation, Outcome, Value};
 use crate::clock::{Clock, Moment};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A request on its way to the server, as a test sees it.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +85,7 @@ impl Fate {
     /// The server sees the request a second time, so long after the first, past
     /// whatever was sent in between.
     #[must_use]
-    pub fn again_after(self, pause: Duration) -> Self {
+    pub fn duplicated_after(self, pause: Duration) -> Self {
         Self {
             again: Some(pause),
             ..self
@@ -201,12 +202,12 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    pub(crate) fn new(memory: &Memory, reply_limit: Duration) -> Self {
+    pub(crate) fn new(memory: &Memory, reply_timeout: Duration) -> Self {
         let link = Arc::new(Link {
             memory: memory.clone(),
             channels: Channels::new(false),
             clock: memory.clock(),
-            reply_limit,
+            reply_timeout,
             on_request: Mutex::new(Box::new(|_| Fate::default())),
             on_message: Mutex::new(Box::new(|_| Some(Duration::ZERO))),
             on_subscription: Mutex::new(Box::new(|_| Duration::ZERO)),
@@ -246,8 +247,8 @@ impl Linked {
         self.link.about.started()
     }
 
-    pub(crate) fn reply_limit(&self) -> Duration {
-        self.link.reply_limit
+    pub(crate) fn reply_timeout(&self) -> Duration {
+        self.link.reply_timeout
     }
 }
 
@@ -265,7 +266,7 @@ pub(crate) struct Link {
     memory: Memory,
     channels: Arc<Channels>,
     clock: Clock,
-    reply_limit: Duration,
+    reply_timeout: Duration,
     /// Each under a lock of its own: what decides may use the network.
     on_request: Mutex<OnRequest>,
     on_message: Mutex<OnMessage>,
@@ -347,9 +348,9 @@ impl Link {
             return receiver;
         }
         state.requests += 1;
-        let id = state.pending.add(sender, now + self.reply_limit);
+        let id = state.pending.add(sender, now + self.reply_timeout);
         let estimate = clock_ms(now).saturating_add(state.offset_ms);
-        let limit = i64::try_from(self.reply_limit.as_millis()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(self.reply_timeout.as_millis()).unwrap_or(i64::MAX);
         let request = |reply| Event::Request {
             reply,
             operation: operation.clone(),
@@ -509,7 +510,7 @@ impl Link {
     fn end_overdue(&self, now: Moment) {
         let overdue = self.state().pending.take_overdue(now);
         for sender in overdue {
-            let what = format!("no reply within {:?}", self.reply_limit);
+            let what = format!("no reply within {:?}", self.reply_timeout);
             let _ = sender.send(Err(no_answer(&what, Outcome::MayHaveRun)));
             let mut state = self.state();
             state.silent += 1;
@@ -590,7 +591,7 @@ async fn carry(link: Ending) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 fn clock_ms(moment: Moment) -> i64 {

@@ -40,11 +40,11 @@ use crate::error::Result;
 
 /// How a server is reached.
 #[derive(Clone, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct Endpoint {
     pub(crate) url: String,
     pub(crate) credentials: Option<Source>,
-    pub(crate) connect_limit: Duration,
-    pub(crate) reply_limit: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reply_timeout: Duration,
     #[cfg(feature = "tls")]
     pub(crate) authorities: Vec<Vec<u8>>,
 }
@@ -60,8 +60,8 @@ pub(crate) struct Redis {
 impl Redis {
     /// Connects once, so that a wrong address or password is told at once, and
     /// from then on by itself.
-    pub(crate) async fn connect(reach: Reach, steps: &[&Step], clock: Clock) -> Result<Self> {
-        let (connector, lane) = Self::prepared(reach, steps, clock)?;
+    pub(crate) async fn connect(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
+        let (connector, lane) = Self::prepared(endpoint, steps, clock)?;
         let first = prepare(&connector, &lane)
             .await
             .map_err(|failure| failure.into_connect_error())?;
@@ -70,25 +70,25 @@ impl Redis {
     }
 
     /// Connects in the background. Until the first attempt has ended, operations wait.
-    pub(crate) fn start(reach: Reach, steps: &[&Step], clock: Clock) -> Result<Self> {
-        let (connector, lane) = Self::prepared(reach, steps, clock)?;
+    pub(crate) fn start(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
+        let (connector, lane) = Self::prepared(endpoint, steps, clock)?;
         Ok(Self::run(connector, lane, None))
     }
 
     fn prepared(
-        reach: Reach,
+        endpoint: Endpoint,
         steps: &[&Step],
         clock: Clock,
     ) -> Result<(Arc<Connector>, Arc<Lane>)> {
-        let address = Address::parse(&reach.url)?;
+        let address = Address::parse(&endpoint.url)?;
         let connector = Arc::new(Connector {
-            credentials: reach.credentials,
-            connect_limit: reach.connect_limit,
-            reply_limit: reach.reply_limit,
+            credentials: endpoint.credentials,
+            connect_timeout: endpoint.connect_timeout,
+            reply_timeout: endpoint.reply_timeout,
             #[cfg(feature = "tls")]
             tls: address
                 .is_tls()
-                .then(|| tls::Connector::new(&reach.authorities))
+                .then(|| tls::Connector::new(&endpoint.authorities))
                 .transpose()?,
             address,
             moved: Notify::new(),
@@ -98,8 +98,8 @@ impl Redis {
             clock,
             Script::of(steps),
             Arc::clone(connector.address.shown()),
-            reach.reply_limit,
-            reach.connect_limit,
+            endpoint.reply_timeout,
+            endpoint.connect_timeout,
         );
         Ok((connector, lane))
     }
@@ -147,8 +147,8 @@ impl Redis {
         Some((run_id, self.connector.address.db()))
     }
 
-    pub(crate) fn reply_limit(&self) -> Duration {
-        self.lane.reply_limit
+    pub(crate) fn reply_timeout(&self) -> Duration {
+        self.lane.reply_timeout
     }
 }
 
@@ -304,7 +304,7 @@ async fn until_over(
     tokio::select! {
         () = lane.driver.run() => {}
         () = lane.drained() => {}
-        () = tokio::time::sleep(lane.reply_limit) => {}
+        () = tokio::time::sleep(lane.reply_timeout) => {}
     }
     tracing::warn!(
         address = %lane.address,

@@ -3,6 +3,7 @@
 use super::expirable::ExpirableSemaphore;
 use super::fair::FairLock;
 use super::fenced::FencedLock;
+use super::forward::{reads, waits};
 use super::latch::CountDownLatch;
 use super::lock::{Lock, PerThread};
 use super::members::GroupLock;
@@ -12,7 +13,6 @@ use super::semaphore::Semaphore;
 use crate::backend::memory::Embedded;
 use crate::client::{Activity, ClientBuilder, Closed};
 use crate::error::Result;
-use crate::owner::Owner;
 use crate::primitives::name::NameInfo;
 
 /// A client for threads; see [`leasehold::Client`](crate::Client).
@@ -139,20 +139,21 @@ impl Client {
         CountDownLatch::new(self.inner.count_down_latch(name), self.runtime.clone())
     }
 
-    /// What stands under `name`; see [`Client::inspect`](crate::Client::inspect).
-    ///
-    /// # Errors
-    ///
-    /// As its async twin.
-    pub fn inspect(&self, name: &str) -> Result<NameInfo> {
-        self.runtime
-            .block_on("Client::inspect", self.inner.inspect(name))
+    waits! { Client:
+        "What stands under `name`" inspect(name: &str) -> NameInfo;
+    }
+    reads! { Client:
+        "What this client has under way" activity() -> Activity;
+        "This client's id" id() -> &str;
+        "The server's address, without credentials" address() -> &str;
     }
 
-    /// A new owner, for re-entrance that is not tied to a thread.
-    #[must_use]
-    pub fn owner(&self) -> Owner {
-        Owner::new()
+    fn twin(&self) -> &crate::Client {
+        &self.inner
+    }
+
+    fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// The async client, which shares the connection and the watchdog. They live as long as
@@ -161,12 +162,6 @@ impl Client {
     #[must_use]
     pub fn as_async(&self) -> &crate::Client {
         &self.inner
-    }
-
-    /// What this client has under way; see [`Client::activity`](crate::Client::activity).
-    #[must_use]
-    pub fn activity(&self) -> Activity {
-        self.inner.activity()
     }
 
     /// Refuses new acquires, stops renewing and waits for what is under way; see

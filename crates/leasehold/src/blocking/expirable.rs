@@ -3,11 +3,12 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::forward::{lease_setters, must_exist_setter, reads, wait_setters, waits};
 use super::runtime::Runtime;
-use super::setters::{lease_setters, must_exist_setter, wait_setters};
 use crate::error::Result;
 use crate::loss::LossReason;
-use crate::primitives::expirable::{LeaseLeft, PermitId};
+use crate::primitives::expirable::PermitId;
+use crate::primitives::lock::Ttl;
 
 /// A semaphore with leases for threads; see
 /// [`leasehold::ExpirableSemaphore`](crate::ExpirableSemaphore).
@@ -36,194 +37,51 @@ impl ExpirableSemaphore {
     must_exist_setter! { ExpirableSemaphore }
 }
 
-/// Acquiring, permits by id, and their number; errors are those of the async twins.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "said once, on the impl and in each twin"
-)]
+/// Acquiring, permits by id, and their number.
 impl ExpirableSemaphore {
-    /// Waits for a permit; see
-    /// [`ExpirableSemaphore::acquire`](crate::ExpirableSemaphore::acquire).
-    pub fn acquire(&self) -> Result<ExpirablePermit> {
-        let permit = self
-            .runtime
-            .block_on("ExpirableSemaphore::acquire", self.inner.acquire());
+    reads! { ExpirableSemaphore:
+        "Its name" name() -> &str;
+    }
+    waits! { ExpirableSemaphore:
+        "Waits for a permit" acquire() -> ExpirablePermit => own;
+        "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => own_some;
+        "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<ExpirablePermit> => own_some;
+        "Waits until `deadline` for a permit" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => own_some;
+        "Waits for several, all at once" acquire_many(permits: u32) -> ExpirablePermit => own;
+        "Acquires several if they are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => own_some;
+        "Waits at most `wait` for several" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => own_some;
+        "Waits until `deadline` for several" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => own_some;
+        "Gives a permit back by its id" release(id: PermitId) -> bool;
+        "Gives all of them back, or none" release_many(ids: &[PermitId]) -> bool;
+        "Sets the lease of a permit by its id" update_lease(id: PermitId, lease: Duration) -> bool;
+        "What is left of a permit's lease" remaining_ttl(id: PermitId) -> Ttl;
+        "How many are free" available_permits() -> i64;
+        "How many are in use" acquired_permits() -> u64;
+        "How many there are in all" permits() -> i64;
+        "How many there are in all, if there is a semaphore" capacity() -> Option<i64>;
+        "Makes the semaphore" try_set_permits(permits: u32) -> bool;
+        "Sets how many there are in all" set_permits(permits: u32) -> ();
+        "Changes the number of permits" add_permits(permits: i32) -> ();
+        "Removes the semaphore" delete() -> bool;
+    }
+
+    fn twin(&self) -> &crate::ExpirableSemaphore {
+        &self.inner
+    }
+
+    fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    fn own(&self, permit: Result<crate::ExpirablePermit>) -> Result<ExpirablePermit> {
         permit.map(|permit| self.permit(permit))
     }
 
-    /// Acquires a permit if one is free; see
-    /// [`ExpirableSemaphore::try_acquire`](crate::ExpirableSemaphore::try_acquire).
-    pub fn try_acquire(&self) -> Result<Option<ExpirablePermit>> {
-        let permit = self
-            .runtime
-            .block_on("ExpirableSemaphore::try_acquire", self.inner.try_acquire())?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Waits at most `wait`; see
-    /// [`ExpirableSemaphore::try_acquire_for`](crate::ExpirableSemaphore::try_acquire_for).
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<ExpirablePermit>> {
-        let permit = self.runtime.block_on(
-            "ExpirableSemaphore::try_acquire_for",
-            self.inner.try_acquire_for(wait),
-        )?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Waits until `deadline`; see
-    /// [`ExpirableSemaphore::try_acquire_until`](crate::ExpirableSemaphore::try_acquire_until).
-    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<ExpirablePermit>> {
-        let permit = self.runtime.block_on(
-            "ExpirableSemaphore::try_acquire_until",
-            self.inner.try_acquire_until(deadline),
-        )?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Waits for several, all at once; see
-    /// [`ExpirableSemaphore::acquire_many`](crate::ExpirableSemaphore::acquire_many).
-    pub fn acquire_many(&self, permits: u32) -> Result<ExpirablePermit> {
-        let permit = self.runtime.block_on(
-            "ExpirableSemaphore::acquire_many",
-            self.inner.acquire_many(permits),
-        );
-        permit.map(|permit| self.permit(permit))
-    }
-
-    /// Acquires several if they are free; see
-    /// [`ExpirableSemaphore::try_acquire_many`](crate::ExpirableSemaphore::try_acquire_many).
-    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<ExpirablePermit>> {
-        let permit = self.runtime.block_on(
-            "ExpirableSemaphore::try_acquire_many",
-            self.inner.try_acquire_many(permits),
-        )?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Waits at most `wait` for several; see
-    /// [`ExpirableSemaphore::try_acquire_many_for`](crate::ExpirableSemaphore::try_acquire_many_for).
-    pub fn try_acquire_many_for(
+    fn own_some(
         &self,
-        permits: u32,
-        wait: Duration,
+        permit: Result<Option<crate::ExpirablePermit>>,
     ) -> Result<Option<ExpirablePermit>> {
-        let permit = self.runtime.block_on(
-            "ExpirableSemaphore::try_acquire_many_for",
-            self.inner.try_acquire_many_for(permits, wait),
-        )?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Waits until `deadline` for several; see
-    /// [`ExpirableSemaphore::try_acquire_many_until`](crate::ExpirableSemaphore::try_acquire_many_until).
-    pub fn try_acquire_many_until(
-        &self,
-        permits: u32,
-        deadline: Instant,
-    ) -> Result<Option<ExpirablePermit>> {
-        let permit = self.runtime.block_on(
-            "ExpirableSemaphore::try_acquire_many_until",
-            self.inner.try_acquire_many_until(permits, deadline),
-        )?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Gives a permit back by its id; see
-    /// [`ExpirableSemaphore::release`](crate::ExpirableSemaphore::release).
-    pub fn release(&self, id: PermitId) -> Result<bool> {
-        self.runtime
-            .block_on("ExpirableSemaphore::release", self.inner.release(id))
-    }
-
-    /// Gives all of them back, or none; see
-    /// [`ExpirableSemaphore::release_many`](crate::ExpirableSemaphore::release_many).
-    pub fn release_many(&self, ids: &[PermitId]) -> Result<bool> {
-        self.runtime.block_on(
-            "ExpirableSemaphore::release_many",
-            self.inner.release_many(ids),
-        )
-    }
-
-    /// Sets a lease anew; see
-    /// [`ExpirableSemaphore::update_lease`](crate::ExpirableSemaphore::update_lease).
-    pub fn update_lease(&self, id: PermitId, lease: Duration) -> Result<bool> {
-        self.runtime.block_on(
-            "ExpirableSemaphore::update_lease",
-            self.inner.update_lease(id, lease),
-        )
-    }
-
-    /// What is left of a lease; see
-    /// [`ExpirableSemaphore::lease_left`](crate::ExpirableSemaphore::lease_left).
-    pub fn lease_left(&self, id: PermitId) -> Result<LeaseLeft> {
-        self.runtime
-            .block_on("ExpirableSemaphore::lease_left", self.inner.lease_left(id))
-    }
-
-    /// How many are free; see
-    /// [`ExpirableSemaphore::available_permits`](crate::ExpirableSemaphore::available_permits).
-    pub fn available_permits(&self) -> Result<i64> {
-        self.runtime.block_on(
-            "ExpirableSemaphore::available_permits",
-            self.inner.available_permits(),
-        )
-    }
-
-    /// How many are in use; see
-    /// [`ExpirableSemaphore::acquired_permits`](crate::ExpirableSemaphore::acquired_permits).
-    pub fn acquired_permits(&self) -> Result<u64> {
-        self.runtime.block_on(
-            "ExpirableSemaphore::acquired_permits",
-            self.inner.acquired_permits(),
-        )
-    }
-
-    /// How many there are in all; see
-    /// [`ExpirableSemaphore::permits`](crate::ExpirableSemaphore::permits).
-    pub fn permits(&self) -> Result<i64> {
-        self.runtime
-            .block_on("ExpirableSemaphore::permits", self.inner.permits())
-    }
-
-    /// How many there are in all, if there is a semaphore; see
-    /// [`ExpirableSemaphore::capacity`](crate::ExpirableSemaphore::capacity).
-    pub fn capacity(&self) -> Result<Option<i64>> {
-        self.runtime
-            .block_on("ExpirableSemaphore::capacity", self.inner.capacity())
-    }
-
-    /// Makes the semaphore; see
-    /// [`ExpirableSemaphore::try_set_permits`](crate::ExpirableSemaphore::try_set_permits).
-    pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
-        self.runtime.block_on(
-            "ExpirableSemaphore::try_set_permits",
-            self.inner.try_set_permits(permits),
-        )
-    }
-
-    /// Sets how many there are in all; see
-    /// [`ExpirableSemaphore::set_permits`](crate::ExpirableSemaphore::set_permits).
-    pub fn set_permits(&self, permits: u32) -> Result<()> {
-        self.runtime.block_on(
-            "ExpirableSemaphore::set_permits",
-            self.inner.set_permits(permits),
-        )
-    }
-
-    /// Changes the number of permits; see
-    /// [`ExpirableSemaphore::add_permits`](crate::ExpirableSemaphore::add_permits).
-    pub fn add_permits(&self, permits: i32) -> Result<()> {
-        self.runtime.block_on(
-            "ExpirableSemaphore::add_permits",
-            self.inner.add_permits(permits),
-        )
-    }
-
-    /// Removes the semaphore; see
-    /// [`ExpirableSemaphore::delete`](crate::ExpirableSemaphore::delete).
-    pub fn delete(&self) -> Result<bool> {
-        self.runtime
-            .block_on("ExpirableSemaphore::delete", self.inner.delete())
+        Ok(permit?.map(|permit| self.permit(permit)))
     }
 
     fn permit(&self, inner: crate::ExpirablePermit) -> ExpirablePermit {
@@ -242,7 +100,7 @@ impl fmt::Debug for ExpirableSemaphore {
 
 /// Permits in use; see [`leasehold::ExpirablePermit`](crate::ExpirablePermit).
 ///
-/// Dropping them gives them back before the drop returns, or after the client's reply limit
+/// Dropping them gives them back before the drop returns, or after the client's reply timeout
 /// in the background; inside a tokio runtime always in the background.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
@@ -252,14 +110,13 @@ pub struct ExpirablePermit {
     runtime: Runtime,
 }
 
-/// Errors are those of the async twins.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "said once, on the impl and in each twin"
-)]
 impl ExpirablePermit {
     /// Gives the permits back; see
     /// [`ExpirablePermit::release`](crate::ExpirablePermit::release).
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
             Some(permit) => self
@@ -269,47 +126,34 @@ impl ExpirablePermit {
         }
     }
 
-    /// The ids of all permits; see [`ExpirablePermit::ids`](crate::ExpirablePermit::ids).
-    #[must_use]
-    pub fn ids(&self) -> &[PermitId] {
-        self.inner().ids()
+    reads! { ExpirablePermit:
+        "The id of the permit, or of the first one" id() -> PermitId;
+        "The ids of all permits" ids() -> &[PermitId];
+        "Why a permit is lost" loss() -> Option<LossReason>;
+        "Whether they are held" is_held() -> bool;
+        "What renewing has met with" renewal_failure() -> Option<LossReason>;
+        "This hold's number" number() -> u64;
+        "The semaphore's name" name() -> &str;
     }
-
-    /// Why a permit is lost; see [`ExpirablePermit::loss`](crate::ExpirablePermit::loss).
-    #[must_use]
-    pub fn loss(&self) -> Option<LossReason> {
-        self.inner().loss()
+    waits! { ExpirablePermit:
+        "Makes them last longer" extend(lease: Duration) -> ();
     }
 
     /// Waits at most `wait` for a permit to be lost; see
     /// [`ExpirablePermit::lost`](crate::ExpirablePermit::lost).
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
-        let lost = self.inner().lost();
+        let lost = self.twin().lost();
         self.runtime.block_on("ExpirablePermit::lost", async {
             tokio::time::timeout(wait, lost).await.ok()
         })
-    }
-
-    /// Whether they are held; see
-    /// [`ExpirablePermit::is_held`](crate::ExpirablePermit::is_held).
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.inner().is_held()
     }
 
     /// Until when; see
     /// [`ExpirablePermit::valid_until`](crate::ExpirablePermit::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
-        self.inner().valid_until().into_std()
-    }
-
-    /// Makes them last longer; see
-    /// [`ExpirablePermit::extend`](crate::ExpirablePermit::extend).
-    pub fn extend(&self, lease: Duration) -> Result<()> {
-        self.runtime
-            .block_on("ExpirablePermit::extend", self.inner().extend(lease))
+        self.twin().valid_until().into_std()
     }
 
     /// Leaves them to their lease; see
@@ -322,10 +166,14 @@ impl ExpirablePermit {
 
     /// The async guard, for what reads it only.
     pub fn as_async(&self) -> &crate::ExpirablePermit {
-        self.inner()
+        self.twin()
     }
 
-    fn inner(&self) -> &crate::ExpirablePermit {
+    fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    fn twin(&self) -> &crate::ExpirablePermit {
         self.inner
             .as_ref()
             .expect("permits that have been given up are gone")

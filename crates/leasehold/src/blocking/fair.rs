@@ -24,6 +24,7 @@ impl<O: Ownership> Lock<O, Fair> {
     ///
     /// As its async twin.
     pub fn waiters(&self) -> Result<Vec<String>> {
-        self.block_on("FairLock::waiters", self.as_async().waiters())
+        self.runtime()
+            .block_on("FairLock::waiters", self.as_async().waiters())
     }
 }

@@ -16,7 +16,8 @@ impl<O: Ownership> Lock<O, Fenced> {
     ///
     /// As its async twin.
     pub fn last_token(&self) -> Result<Option<u64>> {
-        self.block_on("FencedLock::last_token", self.as_async().last_token())
+        self.runtime()
+            .block_on("FencedLock::last_token", self.as_async().last_token())
     }
 }
 

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::forward::{reads, wait_setters, waits};
 use super::runtime::Runtime;
-use super::setters::wait_setters;
-use crate::error::Result;
 
 /// A latch for threads; see [`leasehold::CountDownLatch`](crate::CountDownLatch).
 #[derive(Clone)]
@@ -14,7 +13,6 @@ pub struct CountDownLatch {
     runtime: Runtime,
 }
 
-/// Settings; see the async twins.
 impl CountDownLatch {
     pub(crate) fn new(inner: crate::CountDownLatch, runtime: Runtime) -> Self {
         Self { inner, runtime }
@@ -25,75 +23,27 @@ impl CountDownLatch {
         self
     }
 
+    fn twin(&self) -> &crate::CountDownLatch {
+        &self.inner
+    }
+
+    fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
     wait_setters! { CountDownLatch }
-}
-
-/// Waiting and counting; errors are those of the async twins.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "said once, on the impl and in each twin"
-)]
-impl CountDownLatch {
-    /// Waits until it is open; see
-    /// [`CountDownLatch::wait`](crate::CountDownLatch::wait).
-    pub fn wait(&self) -> Result<()> {
-        self.runtime
-            .block_on("CountDownLatch::wait", self.inner.wait())
+    reads! { CountDownLatch:
+        "Its name" name() -> &str;
     }
-
-    /// Waits at most `wait`; see
-    /// [`CountDownLatch::wait_for`](crate::CountDownLatch::wait_for).
-    pub fn wait_for(&self, wait: Duration) -> Result<bool> {
-        self.runtime
-            .block_on("CountDownLatch::wait_for", self.inner.wait_for(wait))
-    }
-
-    /// Waits until `deadline`; see
-    /// [`CountDownLatch::wait_until`](crate::CountDownLatch::wait_until).
-    pub fn wait_until(&self, deadline: Instant) -> Result<bool> {
-        self.runtime.block_on(
-            "CountDownLatch::wait_until",
-            self.inner.wait_until(deadline),
-        )
-    }
-
-    /// Sets it to a count; see
-    /// [`CountDownLatch::try_set_count`](crate::CountDownLatch::try_set_count).
-    pub fn try_set_count(&self, count: u64) -> Result<bool> {
-        self.runtime.block_on(
-            "CountDownLatch::try_set_count",
-            self.inner.try_set_count(count),
-        )
-    }
-
-    /// Counts down by one; see
-    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down).
-    pub fn count_down(&self) -> Result<u64> {
-        self.runtime
-            .block_on("CountDownLatch::count_down", self.inner.count_down())
-    }
-
-    /// Counts down by several; see
-    /// [`CountDownLatch::count_down_by`](crate::CountDownLatch::count_down_by).
-    pub fn count_down_by(&self, steps: u64) -> Result<u64> {
-        self.runtime.block_on(
-            "CountDownLatch::count_down_by",
-            self.inner.count_down_by(steps),
-        )
-    }
-
-    /// What is left; see
-    /// [`CountDownLatch::count`](crate::CountDownLatch::count).
-    pub fn count(&self) -> Result<u64> {
-        self.runtime
-            .block_on("CountDownLatch::count", self.inner.count())
-    }
-
-    /// Removes it; see
-    /// [`CountDownLatch::delete`](crate::CountDownLatch::delete).
-    pub fn delete(&self) -> Result<bool> {
-        self.runtime
-            .block_on("CountDownLatch::delete", self.inner.delete())
+    waits! { CountDownLatch:
+        "Waits until it is open" wait() -> ();
+        "Waits at most `wait`" wait_for(wait: Duration) -> bool;
+        "Waits until `deadline`" wait_until(deadline: Instant) -> bool;
+        "Sets it to a count" try_set_count(count: u64) -> bool;
+        "Counts down by one" count_down() -> u64;
+        "Counts down by several" count_down_by(steps: u64) -> u64;
+        "What is left" count() -> u64;
+        "Removes it" delete() -> bool;
     }
 }
 

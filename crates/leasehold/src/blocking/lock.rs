@@ -4,8 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use super::forward::{lease_setters, reads, wait_setters, waits};
 use super::runtime::Runtime;
-use super::setters::{lease_setters, wait_setters};
 use crate::error::Result;
 use crate::loss::LossReason;
 use crate::owner::Owner;
@@ -30,7 +30,7 @@ pub struct PerThread(PhantomData<*const ()>);
 ///
 /// ```
 /// let client = leasehold::blocking::Client::embedded();
-/// let owner = client.owner();
+/// let owner = leasehold::Owner::new();
 /// let guard = client.lock("x").owned_by(&owner).acquire().unwrap();
 /// std::thread::spawn(move || drop(guard)).join().unwrap();
 /// ```
@@ -125,42 +125,22 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     wait_setters! { Lock }
 }
 
-/// Acquiring; errors are those of the async twins.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "said once, on the impl and in each twin"
-)]
+/// Acquiring.
 impl<O: Ownership, K: Kind> Lock<O, K> {
-    /// Waits for the lock; see [`Lock::acquire`](crate::Lock::acquire).
-    pub fn acquire(&self) -> Result<LockGuard<O, K::Guard>> {
-        let lock = self.owned();
-        self.block_on("Lock::acquire", lock.acquire())
-            .map(|guard| self.guard(guard))
-    }
-
-    /// Acquires it if it is free; see [`Lock::try_acquire`](crate::Lock::try_acquire).
-    pub fn try_acquire(&self) -> Result<Option<LockGuard<O, K::Guard>>> {
-        let lock = self.owned();
-        self.maybe(self.block_on("Lock::try_acquire", lock.try_acquire()))
-    }
-
-    /// Waits at most `wait`; see
-    /// [`Lock::try_acquire_for`](crate::Lock::try_acquire_for).
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<LockGuard<O, K::Guard>>> {
-        let lock = self.owned();
-        self.maybe(self.block_on("Lock::try_acquire_for", lock.try_acquire_for(wait)))
-    }
-
-    /// Waits until `deadline`; see
-    /// [`Lock::try_acquire_until`](crate::Lock::try_acquire_until).
-    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<LockGuard<O, K::Guard>>> {
-        let lock = self.owned();
-        self.maybe(self.block_on("Lock::try_acquire_until", lock.try_acquire_until(deadline)))
+    waits! { Lock:
+        "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => own;
+        "Acquires it if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => own_some;
+        "Waits at most `wait`" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => own_some;
+        "Waits until `deadline`" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => own_some;
     }
 
     /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). A thread
     /// can't be cancelled: when the lock is lost `work` goes on, and the loss is the
     /// result; `work` can ask the guard.
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
     pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = work(&guard);
@@ -168,20 +148,20 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
         Ok(output)
     }
 
-    fn owned(&self) -> crate::Lock<K> {
+    /// The async lock as the caller's own.
+    fn twin(&self) -> crate::Lock<K> {
         match &self.owner {
             Some(owner) => self.inner.clone().owned_by(owner),
             None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
         }
     }
 
-    #[track_caller]
-    pub(super) fn block_on<F: Future>(&self, twin: &str, future: F) -> F::Output {
-        self.runtime.block_on(twin, future)
+    fn own(&self, guard: Result<K::Guard>) -> Result<LockGuard<O, K::Guard>> {
+        guard.map(|guard| self.guard(guard))
     }
 
-    fn maybe(&self, result: Result<Option<K::Guard>>) -> Result<Option<LockGuard<O, K::Guard>>> {
-        Ok(result?.map(|guard| self.guard(guard)))
+    fn own_some(&self, guard: Result<Option<K::Guard>>) -> Result<Option<LockGuard<O, K::Guard>>> {
+        Ok(guard?.map(|guard| self.guard(guard)))
     }
 
     fn guard(&self, inner: K::Guard) -> LockGuard<O, K::Guard> {
@@ -189,37 +169,20 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     }
 }
 
-/// Questions and force; errors are those of the async twins.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "said once, on the impl and in each twin"
-)]
+/// Questions and force.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
-    /// Whether anybody holds it; see [`Lock::is_locked`](crate::Lock::is_locked).
-    pub fn is_locked(&self) -> Result<bool> {
-        self.block_on("Lock::is_locked", self.inner.is_locked())
+    /// Its name; see [`Lock::name`](crate::Lock::name).
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.inner.name()
     }
 
-    /// Whether `owner` holds it; see [`Lock::is_held_by`](crate::Lock::is_held_by).
-    pub fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-        self.block_on("Lock::is_held_by", self.inner.is_held_by(owner))
-    }
-
-    /// What is left of the lease; see
-    /// [`Lock::remaining_ttl`](crate::Lock::remaining_ttl).
-    pub fn remaining_ttl(&self) -> Result<Ttl> {
-        self.block_on("Lock::remaining_ttl", self.inner.remaining_ttl())
-    }
-
-    /// Who holds it; see [`Lock::inspect`](crate::Lock::inspect).
-    pub fn inspect(&self) -> Result<LockInfo> {
-        self.block_on("Lock::inspect", self.inner.inspect())
-    }
-
-    /// Ends whoever's hold there is; see
-    /// [`Lock::force_unlock`](crate::Lock::force_unlock).
-    pub fn force_unlock(&self) -> Result<bool> {
-        self.block_on("Lock::force_unlock", self.inner.force_unlock())
+    waits! { Lock:
+        "Whether anybody holds it" is_locked() -> bool;
+        "Whether `owner` holds it" is_held_by(owner: &Owner) -> bool;
+        "What is left of the lease" remaining_ttl() -> Ttl;
+        "Who holds it" inspect() -> LockInfo;
+        "Ends whoever's hold there is" force_unlock() -> bool;
     }
 }
 
@@ -243,7 +206,7 @@ impl<O: Ownership, K: fmt::Debug> fmt::Debug for Lock<O, K> {
 /// Proof that the lock is held; see [`leasehold::LockGuard`](crate::LockGuard).
 ///
 /// Dropping it releases the lock before the drop returns, or after the client's
-/// reply limit in the background; inside a tokio runtime always in the background.
+/// reply timeout in the background; inside a tokio runtime always in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate::LockGuard> {
@@ -253,13 +216,12 @@ pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate
     ownership: PhantomData<O>,
 }
 
-/// Errors are those of the async twins.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "said once, on the impl and in each twin"
-)]
 impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuard<O, G> {
     /// Gives the lock back; see [`LockGuard::release`](crate::LockGuard::release).
+    ///
+    /// # Errors
+    ///
+    /// As its async twin.
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
             Some(guard) => {
@@ -270,10 +232,23 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         }
     }
 
-    /// Why the lock is lost; see [`LockGuard::loss`](crate::LockGuard::loss).
-    #[must_use]
-    pub fn loss(&self) -> Option<LossReason> {
-        self.inner().loss()
+    reads! { LockGuard:
+        "Why the lock is lost" loss() -> Option<LossReason>;
+        "Whether the lock is held" is_held() -> bool;
+        "What renewing has met with" renewal_failure() -> Option<LossReason>;
+        "How many guards share the hold" hold_count() -> usize;
+        "This hold's number" number() -> u64;
+        "This hold's id in Redis" holder_id() -> &str;
+        "The lock's name" name() -> &str;
+    }
+    waits! { LockGuard:
+        "Makes the lock last longer" extend(lease: Duration) -> ();
+        "This hold's fencing token" fencing_token() -> u64;
+    }
+
+    /// The guards of the members; see [`LockGuard::members`](crate::LockGuard::members).
+    pub fn members(&self) -> &[crate::LockGuard] {
+        self.twin().members()
     }
 
     /// Waits at most `wait` for the lock to be lost; see
@@ -281,49 +256,16 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     /// the work of others.
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
-        let lost = self.inner().lost();
+        let lost = self.twin().lost();
         self.runtime.block_on("LockGuard::lost", async {
             tokio::time::timeout(wait, lost).await.ok()
         })
     }
 
-    /// Whether the lock is held; see [`LockGuard::is_held`](crate::LockGuard::is_held).
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.inner().is_held()
-    }
-
     /// Until when; see [`LockGuard::valid_until`](crate::LockGuard::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
-        self.inner().valid_until().into_std()
-    }
-
-    /// What renewing has met with; see
-    /// [`LockGuard::renewal_failure`](crate::LockGuard::renewal_failure).
-    #[must_use]
-    pub fn renewal_failure(&self) -> Option<LossReason> {
-        self.inner().renewal_failure()
-    }
-
-    /// How many guards share the hold; see
-    /// [`LockGuard::hold_count`](crate::LockGuard::hold_count).
-    #[must_use]
-    pub fn hold_count(&self) -> usize {
-        self.inner().hold_count()
-    }
-
-    /// Makes the lock last longer; see [`LockGuard::extend`](crate::LockGuard::extend).
-    pub fn extend(&self, lease: Duration) -> Result<()> {
-        self.runtime
-            .block_on("LockGuard::extend", self.inner().extend(lease))
-    }
-
-    /// This hold's fencing token; see
-    /// [`LockGuard::fencing_token`](crate::LockGuard::fencing_token).
-    pub fn fencing_token(&self) -> Result<u64> {
-        self.runtime
-            .block_on("LockGuard::fencing_token", self.inner().fencing_token())
+        self.twin().valid_until().into_std()
     }
 
     /// Leaves the lock to its lease; see
@@ -334,12 +276,6 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         }
     }
 
-    /// This hold's number; see [`LockGuard::number`](crate::LockGuard::number).
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.inner().number()
-    }
-
     /// The async guard, for what reads it only.
     pub fn as_async(&self) -> &G {
         self.inner
@@ -347,7 +283,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
             .expect("a guard that has been given up is gone")
     }
 
-    fn inner(&self) -> &crate::LockGuard {
+    fn twin(&self) -> &crate::LockGuard {
         self.as_async().as_ref()
     }
 }
@@ -361,8 +297,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
         }
     }
 
-    pub(super) fn runtime(&self) -> Runtime {
-        self.runtime.clone()
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// What becomes of it, as a guard of the same thread or owner.

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
+use super::forward::setters;
 use super::lock::{Lock, Ownership, PerThread, this_thread};
 use super::runtime::Runtime;
-use super::setters::setters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner::Owner;
 use crate::primitives::lock::{FieldNames, Group, Multi, OneKey, Red};
 
 /// A lock that is a member of a [`MultiLock`] or [`RedLock`]; see
-/// [`leasehold::Member`](crate::Member).
+/// [`leasehold::kind::Member`](crate::kind::Member).
 #[derive(Clone, Debug)]
 pub struct Member {
-    inner: crate::Member,
+    inner: crate::primitives::lock::Member,
     runtime: Runtime,
 }
 
@@ -58,7 +58,7 @@ pub type GroupLock<O = PerThread> = Lock<O, Group>;
 /// threads of all: those of the others renew and carry what is asked of their servers.
 fn parts<M: Into<Member>>(
     members: impl IntoIterator<Item = M>,
-) -> Result<(Vec<crate::Member>, Runtime)> {
+) -> Result<(Vec<crate::primitives::lock::Member>, Runtime)> {
     let members = members.into_iter().map(Into::into);
     let (members, runtimes): (Vec<_>, Vec<_>) = members
         .map(|member: Member| (member.inner, member.runtime))
@@ -93,7 +93,7 @@ impl Lock<PerThread, Multi> {
 impl<O: Ownership> Lock<O, Multi> {
     /// The members; see [`MultiLock::members`](crate::MultiLock::members).
     #[must_use]
-    pub fn members(&self) -> &[crate::Member] {
+    pub fn members(&self) -> &[crate::primitives::lock::Member] {
         self.as_async().members()
     }
 
@@ -127,14 +127,14 @@ impl Lock<PerThread, Red> {
 
 impl<O: Ownership> Lock<O, Red> {
     setters! { RedLock:
-        "Sets how long a server is waited for" master_limit(limit: Duration);
+        "Sets how long a server is waited for" member_timeout(limit: Duration);
         "Sets the longest lease that any hold of the lock may have" longest_lease(longest: Duration);
         "Sets whether a server that was just started is left out" distrust_restarted(distrust: bool);
     }
 
     /// The members; see [`RedLock::members`](crate::RedLock::members).
     #[must_use]
-    pub fn members(&self) -> &[crate::Member] {
+    pub fn members(&self) -> &[crate::primitives::lock::Member] {
         self.as_async().members()
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::forward::{lease_setters, reads, setters, wait_setters};
 use super::lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
 use super::runtime::Runtime;
-use super::setters::{lease_setters, setters, wait_setters};
 use crate::error::{Error, Result};
 use crate::owner::Owner;
 use crate::primitives::rw::{self, Read, Write};
@@ -53,11 +53,27 @@ impl RwLock<PerThread> {
             runtime: self.runtime.clone(),
         }
     }
+}
 
+/// Settings; see the async twins.
+impl<O: Ownership> RwLock<O> {
     fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
-        Self::per_thread(change(self.inner), self.runtime)
+        let inner = change(self.inner);
+        Self {
+            read: self.read.with(|_| inner.read_lock()),
+            write: self.write.with(|_| inner.write_lock()),
+            inner,
+            runtime: self.runtime,
+        }
     }
 
+    fn twin(&self) -> &crate::RwLock {
+        &self.inner
+    }
+
+    reads! { RwLock:
+        "Its name" name() -> &str;
+    }
     lease_setters! { RwLock }
     wait_setters! { RwLock }
     setters! { RwLock:
@@ -167,7 +183,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     ///
     /// [`NotUpgraded`], with this guard.
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
-        let runtime = self.runtime();
+        let runtime = self.runtime().clone();
         self.turned("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
             .map_err(|refused| {
                 let (guard, error) = refused.into_parts();

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::forward::{must_exist_setter, reads, wait_setters, waits};
 use super::runtime::Runtime;
-use super::setters::{must_exist_setter, wait_setters};
 use crate::error::Result;
 
 /// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which says what
@@ -30,116 +30,47 @@ impl Semaphore {
     must_exist_setter! { Semaphore }
 }
 
-/// Acquiring and the number of permits; errors are those of the async twins.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "said once, on the impl and in each twin"
-)]
+/// Acquiring and the number of permits.
 impl Semaphore {
-    /// Waits for permits, all at once; see
-    /// [`Semaphore::acquire`](crate::Semaphore::acquire).
-    pub fn acquire(&self, permits: u32) -> Result<SemaphorePermit> {
-        let permit = self
-            .runtime
-            .block_on("Semaphore::acquire", self.inner.acquire(permits));
+    reads! { Semaphore:
+        "Its name" name() -> &str;
+    }
+    waits! { Semaphore:
+        "Waits for a permit" acquire() -> SemaphorePermit => own;
+        "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => own_some;
+        "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<SemaphorePermit> => own_some;
+        "Waits until `deadline` for a permit" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => own_some;
+        "Waits for several, all at once" acquire_many(permits: u32) -> SemaphorePermit => own;
+        "Acquires several if they are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => own_some;
+        "Waits at most `wait` for several" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => own_some;
+        "Waits until `deadline` for several" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => own_some;
+        "Adds free permits" release(permits: u32) -> ();
+        "Adds free permits to a semaphore that exists" release_if_exists(permits: u32) -> bool;
+        "Changes the number of permits" add_permits(permits: i32) -> ();
+        "Takes all free permits" drain() -> i64;
+        "How many are free" available_permits() -> i64;
+        "Makes the semaphore" try_set_permits(permits: u32) -> bool;
+        "Makes the semaphore for a while" try_set_permits_for(permits: u32, life: Duration) -> bool;
+        "Removes the semaphore" delete() -> bool;
+    }
+
+    fn twin(&self) -> &crate::Semaphore {
+        &self.inner
+    }
+
+    fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    fn own(&self, permit: Result<crate::SemaphorePermit>) -> Result<SemaphorePermit> {
         permit.map(|permit| self.permit(permit))
     }
 
-    /// Acquires permits if they are free; see
-    /// [`Semaphore::try_acquire`](crate::Semaphore::try_acquire).
-    pub fn try_acquire(&self, permits: u32) -> Result<Option<SemaphorePermit>> {
-        let permit = self
-            .runtime
-            .block_on("Semaphore::try_acquire", self.inner.try_acquire(permits))?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Waits at most `wait`; see
-    /// [`Semaphore::try_acquire_for`](crate::Semaphore::try_acquire_for).
-    pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<SemaphorePermit>> {
-        let permit = self.runtime.block_on(
-            "Semaphore::try_acquire_for",
-            self.inner.try_acquire_for(permits, wait),
-        )?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Waits until `deadline`; see
-    /// [`Semaphore::try_acquire_until`](crate::Semaphore::try_acquire_until).
-    pub fn try_acquire_until(
+    fn own_some(
         &self,
-        permits: u32,
-        deadline: Instant,
+        permit: Result<Option<crate::SemaphorePermit>>,
     ) -> Result<Option<SemaphorePermit>> {
-        let permit = self.runtime.block_on(
-            "Semaphore::try_acquire_until",
-            self.inner.try_acquire_until(permits, deadline),
-        )?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Adds free permits; see
-    /// [`Semaphore::release`](crate::Semaphore::release).
-    pub fn release(&self, permits: u32) -> Result<()> {
-        self.runtime
-            .block_on("Semaphore::release", self.inner.release(permits))
-    }
-
-    /// Adds free permits to a semaphore that exists; see
-    /// [`Semaphore::release_if_exists`](crate::Semaphore::release_if_exists).
-    pub fn release_if_exists(&self, permits: u32) -> Result<bool> {
-        self.runtime.block_on(
-            "Semaphore::release_if_exists",
-            self.inner.release_if_exists(permits),
-        )
-    }
-
-    /// Changes the number of permits; see
-    /// [`Semaphore::add_permits`](crate::Semaphore::add_permits).
-    pub fn add_permits(&self, permits: i32) -> Result<()> {
-        self.runtime
-            .block_on("Semaphore::add_permits", self.inner.add_permits(permits))
-    }
-
-    /// Takes all free permits; see
-    /// [`Semaphore::drain`](crate::Semaphore::drain).
-    pub fn drain(&self) -> Result<i64> {
-        self.runtime
-            .block_on("Semaphore::drain", self.inner.drain())
-    }
-
-    /// How many are free; see
-    /// [`Semaphore::available_permits`](crate::Semaphore::available_permits).
-    pub fn available_permits(&self) -> Result<i64> {
-        self.runtime.block_on(
-            "Semaphore::available_permits",
-            self.inner.available_permits(),
-        )
-    }
-
-    /// Makes the semaphore; see
-    /// [`Semaphore::try_set_permits`](crate::Semaphore::try_set_permits).
-    pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
-        self.runtime.block_on(
-            "Semaphore::try_set_permits",
-            self.inner.try_set_permits(permits),
-        )
-    }
-
-    /// Makes the semaphore for a while; see
-    /// [`Semaphore::try_set_permits_for`](crate::Semaphore::try_set_permits_for).
-    pub fn try_set_permits_for(&self, permits: u32, life: Duration) -> Result<bool> {
-        self.runtime.block_on(
-            "Semaphore::try_set_permits_for",
-            self.inner.try_set_permits_for(permits, life),
-        )
-    }
-
-    /// Removes the semaphore; see
-    /// [`Semaphore::delete`](crate::Semaphore::delete).
-    pub fn delete(&self) -> Result<bool> {
-        self.runtime
-            .block_on("Semaphore::delete", self.inner.delete())
+        Ok(permit?.map(|permit| self.permit(permit)))
     }
 
     fn permit(&self, inner: crate::SemaphorePermit) -> SemaphorePermit {
@@ -158,7 +89,7 @@ impl fmt::Debug for Semaphore {
 
 /// Permits in use; see [`leasehold::SemaphorePermit`](crate::SemaphorePermit).
 ///
-/// Dropping them gives them back before the drop returns, or after the client's reply limit
+/// Dropping them gives them back before the drop returns, or after the client's reply timeout
 /// in the background; inside a tokio runtime always in the background. A thread of this
 /// process that waits may have them then: one that waits still when the program ends takes
 /// them with it.
@@ -214,13 +145,15 @@ impl SemaphorePermit {
         }
     }
 
-    /// How many these are; see
-    /// [`SemaphorePermit::permits`](crate::SemaphorePermit::permits).
-    #[must_use]
-    pub fn permits(&self) -> u32 {
+    reads! { SemaphorePermit:
+        "How many these are" permits() -> u32;
+        "The semaphore's name" name() -> &str;
+    }
+
+    fn twin(&self) -> &crate::SemaphorePermit {
         self.inner
             .as_ref()
-            .map_or(0, crate::SemaphorePermit::permits)
+            .expect("permits that have been given up are gone")
     }
 }
 

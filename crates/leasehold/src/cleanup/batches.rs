@@ -4,16 +4,16 @@
 //! the lock of the table: whoever finds none open knows that all before is in the queue.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{oneshot, watch};
 
-use super::markers::Marked;
+use super::idempotency::Marked;
 use crate::backend::Reply;
 use crate::backend::step::{Failure, Operation};
 use crate::clock::Moment;
 use crate::key::Key;
 use crate::room::Room;
+use crate::sync::Mutex;
 
 /// The batches that are open, by name.
 #[derive(Default)]
@@ -53,14 +53,10 @@ pub(crate) struct Carrier {
 pub(crate) struct Member(watch::Receiver<Ending>);
 
 impl Batches {
-    fn open(&self) -> MutexGuard<'_, HashMap<Key, Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds `permits` to the open batch of the name, or opens one: then there is a carrier.
     /// `None` when it is full, and has to be sent first.
     pub(crate) fn join(&self, key: &Key, permits: u32) -> Option<(Member, Option<Carrier>)> {
-        let mut table = self.open();
+        let mut table = self.open.lock();
         if let Some(open) = table.get_mut(key) {
             if open.members == MOST {
                 return None;
@@ -86,7 +82,7 @@ impl Batches {
     pub(crate) fn send(&self, key: &Key, submit: impl FnOnce(i64) -> Sent) -> bool {
         // Held while it is submitted, for the order. Should the runtime have stopped, what is
         // dropped then is requests, and none of them comes back for this lock.
-        let mut table = self.open();
+        let mut table = self.open.lock();
         let Some(open) = table.remove(key) else {
             return false;
         };

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::key::Key;
+use crate::sync::Mutex;
 
 /// More are forgotten all at once, and looked at anew. Few names have braces around them.
 const MOST: usize = 1024;
@@ -29,7 +29,7 @@ pub(crate) enum Reason {
 impl Namesakes {
     pub(crate) fn used(&self, key: &Key) -> Option<Reason> {
         if let Some(bare) = key.without_braces() {
-            let mut braced = self.braced();
+            let mut braced = self.braced.lock();
             if braced.contains_key(&bare) {
                 return None;
             }
@@ -44,13 +44,8 @@ impl Namesakes {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        let told = std::mem::replace(self.braced().get_mut(key)?, true);
+        let told = std::mem::replace(self.braced.lock().get_mut(key)?, true);
         (!told).then(|| Reason::Tell(key.in_braces()))
-    }
-
-    fn braced(&self) -> MutexGuard<'_, HashMap<Key, bool>> {
-        // No code that can panic runs under this lock.
-        self.braced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,6 +84,6 @@ mod tests {
         for n in 0..5000 {
             assert!(namesakes.used(&key(&format!("{{{n}}}"))).is_some());
         }
-        assert!(namesakes.braced().len() <= MOST);
+        assert!(namesakes.braced.lock().len() <= MOST);
     }
 }

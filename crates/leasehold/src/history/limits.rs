@@ -10,7 +10,7 @@
 //! let recorder = Recorder::new();
 //! let worker = async |permits| -> leasehold::Result<()> {
 //!     let asked = recorder.ask(permits);
-//!     let permit = semaphore.acquire(permits).await?;
+//!     let permit = semaphore.acquire_many(permits).await?;
 //!     let inside = asked.inside(None);
 //!     tokio::task::yield_now().await; // the work
 //!     inside.leaving(None);
@@ -24,12 +24,14 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
 use super::Point;
+
+use crate::sync::Mutex;
 
 /// Permits in use, from the return of the acquire to the call of the release or to the
 /// holder's deadline.
@@ -164,7 +166,7 @@ impl Recorder {
     /// The permits so far.
     #[must_use]
     pub fn uses(&self) -> Vec<Use> {
-        self.shared.uses().values().copied().collect()
+        self.shared.uses.lock().values().copied().collect()
     }
 
     /// Judges them against so many permits.
@@ -181,10 +183,6 @@ impl Default for Recorder {
 }
 
 impl Shared {
-    fn uses(&self) -> MutexGuard<'_, BTreeMap<u64, Use>> {
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn at(&self, instant: Instant) -> u64 {
         let since = instant.saturating_duration_since(self.start);
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -214,7 +212,7 @@ impl Asked {
     pub fn inside(self, deadline: Option<Instant>) -> Inside {
         let from = self.shared.point();
         let until = self.shared.deadline(deadline);
-        self.shared.uses().insert(
+        self.shared.uses.lock().insert(
             from.1,
             Use {
                 permits: self.permits,
@@ -241,7 +239,7 @@ impl Inside {
     /// The release is about to be called; until `deadline` the permits are good by now.
     pub fn leaving(self, deadline: Option<Instant>) {
         let until = self.shared.point().min(self.shared.deadline(deadline));
-        if let Some(one) = self.shared.uses().get_mut(&self.number) {
+        if let Some(one) = self.shared.uses.lock().get_mut(&self.number) {
             one.until = until;
         }
     }

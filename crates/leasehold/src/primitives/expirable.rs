@@ -15,10 +15,11 @@ use crate::config::{Settings, WaitStrategy, check_lease, check_number, check_wai
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::primitives::lock::Ttl;
 use crate::primitives::semaphore::MOST_PERMITS;
 use crate::primitives::semaphore::steps as plain;
 use crate::primitives::setters::{lease_setters, must_exist_setter, wait_setters};
-use crate::primitives::{absence, namesake, once};
+use crate::primitives::{absence, namesake, request};
 use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
 use steps::Names;
@@ -45,7 +46,7 @@ const MOST_AT_ONCE: u64 = 1000;
 /// whose clock is behind has its own taken back before it believes that they end.
 ///
 /// Permits that Redisson acquires without a lease never end by themselves; here
-/// [`lease_left`](Self::lease_left) says so, and [`release`](Self::release) gives them back.
+/// [`remaining_ttl`](Self::remaining_ttl) says so, and [`release`](Self::release) gives them back.
 ///
 /// # Examples
 ///
@@ -107,7 +108,7 @@ impl ExpirableSemaphore {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
+    /// the [`outage_timeout`](Self::outage_timeout), `OutcomeUnknown` when it has not and a request
     /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
     /// refuses, `Misuse` for a bad name, setting or number, `NotFound` when there is no
     /// semaphore and there [must](Self::must_exist) be one.
@@ -328,15 +329,11 @@ impl ExpirableSemaphore {
     ///
     /// A question; nothing is left behind.
     #[doc(alias = "getLeaseTime")]
-    pub async fn lease_left(&self, id: PermitId) -> Result<LeaseLeft> {
+    pub async fn remaining_ttl(&self, id: PermitId) -> Result<Ttl> {
         let names = self.names()?;
-        let left = once::ask(&self.context, &names.key, names.left(id)).await?;
-        let left = once::whole(&self.context, &names.key, &left)?;
-        Ok(match u64::try_from(left) {
-            Ok(ms) => LeaseLeft::Left(Duration::from_millis(ms)),
-            Err(_) if left == -1 => LeaseLeft::NoEnd,
-            Err(_) => LeaseLeft::Over,
-        })
+        let left = request::query(&self.context, &names.key, names.left(id)).await?;
+        let left = request::integer(&self.context, &names.key, &left)?;
+        Ok(Ttl::of_key(left))
     }
 }
 
@@ -433,8 +430,8 @@ impl ExpirableSemaphore {
         let Names { key, channel } = self.names()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         let make = |marked: &_| plain::set(key, marked, permits, None, channel);
-        let reply = once::send(&self.context, key, make).await?;
-        Ok(once::whole(&self.context, key, &reply)? == 1)
+        let reply = request::idempotent(&self.context, key, make).await?;
+        Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
     /// Sets how many permits there are in all, whether there is a semaphore or not. Fewer
@@ -453,7 +450,9 @@ impl ExpirableSemaphore {
         let names = self.names()?;
         check_number("permits", permits.into(), MOST_PERMITS, &names.key)?;
         let make = |marked: &_| names.set(marked, permits);
-        once::send(&self.context, &names.key, make).await.map(drop)
+        request::idempotent(&self.context, &names.key, make)
+            .await
+            .map(drop)
     }
 
     /// Changes the number of permits by `permits`. Makes the semaphore if there is none.
@@ -469,7 +468,9 @@ impl ExpirableSemaphore {
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
         let Names { key, channel } = self.names()?;
         let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
-        once::send(&self.context, key, make).await.map(drop)
+        request::idempotent(&self.context, key, make)
+            .await
+            .map(drop)
     }
 
     /// Removes the semaphore, and with it the permits in use: their guards learn it at
@@ -484,20 +485,21 @@ impl ExpirableSemaphore {
     /// As [`release`](Self::release).
     pub async fn delete(&self) -> Result<bool> {
         let names = self.names()?;
-        let reply = once::send(&self.context, &names.key, |marked| names.delete(marked)).await?;
-        Ok(once::whole(&self.context, &names.key, &reply)? == 1)
+        let reply =
+            request::idempotent(&self.context, &names.key, |marked| names.delete(marked)).await?;
+        Ok(request::integer(&self.context, &names.key, &reply)? == 1)
     }
 
     async fn counts(&self) -> Result<Counts> {
         let names = self.names()?;
-        let reply = once::ask(&self.context, &names.key, names.counts()).await?;
-        Counts::read(&reply).ok_or_else(|| once::senseless(&self.context, &names.key))
+        let reply = request::query(&self.context, &names.key, names.counts()).await?;
+        Counts::read(&reply).ok_or_else(|| request::malformed(&self.context, &names.key))
     }
 
     async fn change(&self, operation: Operation) -> Result<i64> {
         let key = &self.names()?.key;
-        let reply = once::change(&self.context, key, operation).await?;
-        once::whole(&self.context, key, &reply)
+        let reply = request::change(&self.context, key, operation).await?;
+        request::integer(&self.context, key, &reply)
     }
 
     fn names(&self) -> Result<&Names> {
@@ -518,18 +520,6 @@ impl fmt::Debug for ExpirableSemaphore {
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
-}
-
-/// What is left of a permit's lease: what [`ExpirableSemaphore::lease_left`] gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LeaseLeft {
-    /// It is over, or there is no such permit.
-    Over,
-    /// It never ends: Redisson acquired it without a lease.
-    NoEnd,
-    /// It lasts so long, unless it is renewed or released.
-    Left(Duration),
 }
 
 /// What there is of a semaphore.

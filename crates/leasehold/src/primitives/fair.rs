@@ -13,7 +13,7 @@ use crate::config::{Peers, check_waiter_timeout};
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::HoldSteps;
-use crate::primitives::once;
+use crate::primitives::request;
 use crate::wait::Deadline;
 use crate::wait::turns::Line;
 use steps::{FairHold, Place};
@@ -132,7 +132,7 @@ impl Named for Fair {
 impl FairLock {
     /// Sets how long a waiter that does not ask keeps its place: how long a killed
     /// process stands in the way. A waiter asks three times as often, whatever the
-    /// [`poll_cap`](Self::poll_cap) is. 5 s by default, 100 ms to an hour. Each waiter
+    /// [`poll_interval`](Self::poll_interval) is. 5 s by default, 100 ms to an hour. Each waiter
     /// has the timeout of the handle it came by.
     #[doc(alias = "fairLockWaitTimeout")]
     #[must_use]
@@ -154,11 +154,11 @@ impl FairLock {
     /// A question; nothing is left behind.
     pub async fn waiters(&self) -> Result<Vec<String>> {
         let key = self.key()?;
-        let ids = match once::ask(self.context(), key, steps::line(key)).await? {
+        let ids = match request::query(self.context(), key, steps::line(key)).await? {
             Value::List(items) => items.into_iter().map(id).collect(),
             _ => None,
         };
-        ids.ok_or_else(|| once::senseless(self.context(), key))
+        ids.ok_or_else(|| request::malformed(self.context(), key))
     }
 }
 

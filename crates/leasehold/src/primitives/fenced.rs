@@ -12,7 +12,7 @@ use crate::backend::step::Operation;
 use crate::error::Result;
 use crate::key::Key;
 use crate::lease::HoldSteps;
-use crate::primitives::once;
+use crate::primitives::request;
 use crate::wait::Deadline;
 use steps::FencedHold;
 
@@ -36,7 +36,7 @@ use steps::FencedHold;
 /// re-entry with an [`Owner`](crate::Owner) has the token of its hold.
 ///
 /// The counter stays in Redis for ever, as Redisson's does, unless the client was told
-/// that [only Rust](crate::Peers::RustOnly) uses its names: then it goes a day after
+/// that [only Rust](crate::settings::Peers::RustOnly) uses its names: then it goes a day after
 /// its last use.
 ///
 /// ```
@@ -117,8 +117,8 @@ impl FencedLock {
     #[doc(alias = "getToken")]
     pub async fn last_token(&self) -> Result<Option<u64>> {
         let key = self.key()?;
-        let reply = once::ask(self.context(), key, steps::last_token_of(key)).await?;
-        let last = once::whole(self.context(), key, &reply)?;
+        let reply = request::query(self.context(), key, steps::last_token_of(key)).await?;
+        let last = request::integer(self.context(), key, &reply)?;
         Ok(u64::try_from(last).ok().filter(|token| *token > 0))
     }
 }

@@ -3,7 +3,7 @@
 pub(crate) mod steps;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,7 +15,8 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::setters::wait_setters;
-use crate::primitives::{namesake, once};
+use crate::primitives::{namesake, request};
+use crate::sync::Mutex;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -101,7 +102,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
-    /// answered for the [`outage_limit`](Self::outage_limit), `WrongKind` when the key
+    /// answered for the [`outage_timeout`](Self::outage_timeout), `WrongKind` when the key
     /// holds something else, `Denied` when the server refuses, `Misuse` for a bad name or
     /// setting.
     ///
@@ -165,7 +166,7 @@ impl CountDownLatch {
         let wait = Wait {
             context: &self.context,
             key,
-            wanted: key,
+            line_key: key,
             channels: &[(self.context.backend.channels(), &self.channel)],
             settings: &self.settings,
             deadline,
@@ -194,8 +195,8 @@ impl CountDownLatch {
         let key = self.key()?;
         self.check_steps("a count of", count, key)?;
         let make = |marked: &_| steps::set(key, marked, count, &self.channel);
-        let reply = once::send(&self.context, key, make).await?;
-        Ok(once::whole(&self.context, key, &reply)? == 1)
+        let reply = request::idempotent(&self.context, key, make).await?;
+        Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
     /// Counts down by one, and says how much is left: at zero the latch opens. One that is
@@ -226,9 +227,9 @@ impl CountDownLatch {
         let key = self.key()?;
         self.check_steps("counting down by", steps, key)?;
         let make = |marked: &_| steps::count_down(key, marked, steps, &self.channel);
-        let reply = once::send(&self.context, key, make).await?;
-        let left = once::whole(&self.context, key, &reply)?;
-        u64::try_from(left).map_err(|_| once::senseless(&self.context, key))
+        let reply = request::idempotent(&self.context, key, make).await?;
+        let left = request::integer(&self.context, key, &reply)?;
+        u64::try_from(left).map_err(|_| request::malformed(&self.context, key))
     }
 
     /// What is left to count down; 0 when the latch is open.
@@ -244,8 +245,8 @@ impl CountDownLatch {
     #[doc(alias = "getCount")]
     pub async fn count(&self) -> Result<u64> {
         let key = self.key()?;
-        let reply = once::ask(&self.context, key, steps::count(key)).await?;
-        let seen = read(&reply).ok_or_else(|| once::senseless(&self.context, key))?;
+        let reply = request::query(&self.context, key, steps::count(key)).await?;
+        let seen = read(&reply).ok_or_else(|| request::malformed(&self.context, key))?;
         Ok(seen.count)
     }
 
@@ -263,8 +264,8 @@ impl CountDownLatch {
     pub async fn delete(&self) -> Result<bool> {
         let key = self.key()?;
         let make = |marked: &_| steps::delete(key, marked, &self.channel);
-        let reply = once::send(&self.context, key, make).await?;
-        Ok(once::whole(&self.context, key, &reply)? == 1)
+        let reply = request::idempotent(&self.context, key, make).await?;
+        Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
     fn check_steps(&self, what: &str, steps: u64, key: &Key) -> Result<()> {
@@ -314,41 +315,36 @@ struct Seen {
     told: bool,
 }
 
-impl Asker<'_> {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        // No code that can panic runs under this lock.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Asker<'_> {}
 
 impl Ask for Asker<'_> {
     type Grant = ();
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
-        let seen = *self.seen();
+        let seen = *self.seen.lock();
         if seen.told {
             return Ok(Answer::Granted(()));
         }
         let context = &self.latch.context;
         let operation = steps::count(self.key);
         let reply = context
-            .rounds
+            .flights
             .ask(&context.backend, self.key, seen.mark, operation)
             .await?;
-        let now = read(&reply).ok_or_else(|| context.backend.senseless())?;
+        let now = read(&reply).ok_or_else(|| context.backend.malformed())?;
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));
         }
         // No clock is compared with another one: the next server's may be behind.
-        self.seen().since.get_or_insert(now.opened_at);
+        self.seen.lock().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
             within: None,
-            sign: (i64::try_from(now.count).unwrap_or(i64::MAX), Vec::new()),
+            evidence: (i64::try_from(now.count).unwrap_or(i64::MAX), Vec::new()),
         })
     }
 
     fn heard(&self, listener: &Listener) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.mark = Some(listener.mark().count());
         seen.told |= listener.zeros() > 0;
     }

@@ -8,9 +8,9 @@ mod info;
 pub(crate) mod kind;
 mod member;
 mod multi;
+mod quorum;
 mod red;
 pub(crate) mod steps;
-mod whole;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::primitives::once;
+use crate::primitives::request;
 use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
 pub use group::{FieldNames, Group, GroupLock};
@@ -124,7 +124,7 @@ impl<K: kind::Named> Lock<K> {
 
     /// Asks so often at least while it waits.
     pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
-        self.settings.poll_cap = self.settings.poll_cap.min(pause);
+        self.settings.poll_interval = self.settings.poll_interval.min(pause);
     }
 
     pub(super) fn channel(&self) -> Arc<str> {
@@ -135,9 +135,9 @@ impl<K: kind::Named> Lock<K> {
         &mut self.kind
     }
 
-    /// What those who want the same have in common: see [`kind::Named::wanted`].
-    fn wanted(&self) -> Result<Key> {
-        Ok(self.kind.wanted(self.key()?))
+    /// What those who want the same have in common: see [`kind::Named::line_key`].
+    fn line_key(&self) -> Result<Key> {
+        Ok(self.kind.line_key(self.key()?))
     }
 }
 
@@ -185,7 +185,7 @@ impl<K: Kind> Lock<K> {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
+    /// the [`outage_timeout`](Self::outage_timeout), `OutcomeUnknown` when it has not and a request
     /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
     /// refuses, `Misuse` for a bad name or setting.
     ///
@@ -322,7 +322,7 @@ impl<K: OneKey> Lock<K> {
     #[doc(alias = "isHeldByThread")]
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
         let owners = &self.context.owners;
-        let Some(held) = owners.held(&self.wanted()?, &owner.in_role(K::ROLE)) else {
+        let Some(held) = owners.held(&self.line_key()?, &owner.in_role(K::ROLE)) else {
             return Ok(false);
         };
         let info = self.inspect().await?;
@@ -358,11 +358,11 @@ impl<K: OneKey> Lock<K> {
     #[doc(alias = "getHoldCount")]
     pub async fn inspect(&self) -> Result<LockInfo> {
         let key = self.key()?;
-        match once::ask(&self.context, key, self.kind.inspect(key)).await? {
+        match request::query(&self.context, key, self.kind.inspect(key)).await? {
             Value::List(items) => LockInfo::read(&items),
             _ => None,
         }
-        .ok_or_else(|| once::senseless(&self.context, key))
+        .ok_or_else(|| request::malformed(&self.context, key))
     }
 
     /// Ends whoever's hold there is. `true` if there was one.
@@ -384,7 +384,7 @@ impl<K: OneKey> Lock<K> {
     pub async fn force_unlock(&self) -> Result<bool> {
         let key = self.key()?;
         let operation = self.kind.force_unlock(key, &self.channel);
-        let ended = once::change(&self.context, key, operation).await?;
+        let ended = request::change(&self.context, key, operation).await?;
         Ok(ended == Value::Int(1))
     }
 }

@@ -6,9 +6,8 @@ pub(crate) mod steps;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::expirable::LeaseLeft;
 use super::lock::Ttl;
-use super::once;
+use super::request;
 use crate::backend::step::Value;
 use crate::context::Context;
 use crate::error::Result;
@@ -104,14 +103,14 @@ pub struct PermitInfo {
     /// Its id, as [`PermitId`](crate::PermitId) writes and reads it.
     pub id: String,
     /// What is left of its lease.
-    pub left: LeaseLeft,
+    pub ttl: Ttl,
 }
 
 /// Asks for it.
 pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
     let key = Key::parse(name)?;
-    let reply = once::ask(context, &key, steps::look(&key)).await?;
-    let raw = Raw::read(&reply).ok_or_else(|| once::senseless(context, &key))?;
+    let reply = request::query(context, &key, steps::look(&key)).await?;
+    let raw = Raw::read(&reply).ok_or_else(|| request::malformed(context, &key))?;
     Ok(raw.recognise())
 }
 
@@ -263,12 +262,12 @@ impl Raw {
             .partition(|(_, ends_ms)| *ends_ms <= self.now_ms);
         let over = i64::try_from(over.len()).unwrap_or(i64::MAX);
         let left = |ends_ms: i64| match u64::try_from(ends_ms - self.now_ms) {
-            Ok(ms) if ends_ms < steps::NEVER => LeaseLeft::Left(Duration::from_millis(ms)),
-            _ => LeaseLeft::NoEnd,
+            Ok(ms) if ends_ms < steps::NEVER => Ttl::Left(Duration::from_millis(ms)),
+            _ => Ttl::NoExpiry,
         };
         let permits = permits.iter().map(|(id, ends_ms)| PermitInfo {
             id: permit_id(id),
-            left: left(*ends_ms),
+            ttl: left(*ends_ms),
         });
         Found::Leases {
             // Whoever asks next takes them back.

@@ -156,19 +156,22 @@ impl RwLock {
         )
     }
 
-    /// Sets how often a waiter asks although nothing has woken it: see [`Lock::poll_cap`].
+    /// Sets how often a waiter asks although nothing has woken it: see [`Lock::poll_interval`].
     /// A writer asks every 2 s at least while it [keeps readers out](Self::prefer_writers).
     #[must_use]
-    pub fn poll_cap(self, cap: Duration) -> Self {
-        self.each(|lock| lock.poll_cap(cap), |lock| lock.poll_cap(cap))
+    pub fn poll_interval(self, cap: Duration) -> Self {
+        self.each(
+            |lock| lock.poll_interval(cap),
+            |lock| lock.poll_interval(cap),
+        )
     }
 
-    /// Sets how long an outage is waited out: see [`Lock::outage_limit`].
+    /// Sets how long an outage is waited out: see [`Lock::outage_timeout`].
     #[must_use]
-    pub fn outage_limit(self, limit: Duration) -> Self {
+    pub fn outage_timeout(self, limit: Duration) -> Self {
         self.each(
-            |lock| lock.outage_limit(limit),
-            |lock| lock.outage_limit(limit),
+            |lock| lock.outage_timeout(limit),
+            |lock| lock.outage_timeout(limit),
         )
     }
 

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 use crate::primitives::setters::{must_exist_setter, wait_setters};
-use crate::primitives::{absence, namesake, once};
+use crate::primitives::{absence, namesake, request};
 use crate::wait::Deadline;
 pub use permit::SemaphorePermit;
 use returns::Names;
@@ -63,7 +63,7 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// let semaphore = client.semaphore("supplier:calls");
 /// semaphore.try_set_permits(10).await?; // only the first one does
 ///
-/// let permit = semaphore.acquire(3).await?; // three, or none: waits for all of them
+/// let permit = semaphore.acquire_many(3).await?; // three, or none: waits for all of them
 /// assert_eq!(semaphore.available_permits().await?, 7);
 /// permit.release().await?; // dropping it gives them back, too
 /// # Ok(())
@@ -103,16 +103,15 @@ impl Semaphore {
 
 /// Acquiring.
 impl Semaphore {
-    /// Waits for `permits` permits, all at once and without a limit. None are no permits,
-    /// and are had at once.
+    /// Waits for a permit, without a limit.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_limit`](Self::outage_limit), `OutcomeUnknown` when it has not and a request
+    /// the [`outage_timeout`](Self::outage_timeout), `OutcomeUnknown` when it has not and a request
     /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
-    /// refuses, `Misuse` for a bad name or setting and for more than 2^31 - 1 permits,
-    /// `NotFound` when there is no semaphore and there [must](Self::must_exist) be one.
+    /// refuses, `Misuse` for a bad name or setting, `NotFound` when there is no semaphore and
+    /// there [must](Self::must_exist) be one.
     ///
     /// # Cancel safety
     ///
@@ -120,17 +119,12 @@ impl Semaphore {
     /// that were granted, or are while the answer is on its way, are given back in the
     /// background.
     #[doc(alias = "acquireAsync")]
-    pub async fn acquire(&self, permits: u32) -> Result<SemaphorePermit> {
-        loop {
-            // Without a deadline there is no other end than permits or an error.
-            if let Some(permit) = self.acquire_by(permits, Deadline::Never).await? {
-                return Ok(permit);
-            }
-        }
+    pub async fn acquire(&self) -> Result<SemaphorePermit> {
+        self.acquire_many(1).await
     }
 
-    /// Acquires `permits` permits if so many are free. `Ok(None)` means that they are not,
-    /// or that others of this process wait for permits.
+    /// Acquires a permit if one is free. `Ok(None)` means that none is, or that others of
+    /// this process wait for permits.
     ///
     /// # Errors
     ///
@@ -141,12 +135,11 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     #[doc(alias = "tryAcquire")]
-    pub async fn try_acquire(&self, permits: u32) -> Result<Option<SemaphorePermit>> {
-        self.acquire_by(permits, Deadline::Now).await
+    pub async fn try_acquire(&self) -> Result<Option<SemaphorePermit>> {
+        self.try_acquire_many(1).await
     }
 
-    /// Waits at most `wait` for `permits` permits. `Ok(None)` means that so many were not
-    /// free.
+    /// Waits at most `wait` for a permit. `Ok(None)` means that none was free.
     ///
     /// # Errors
     ///
@@ -157,18 +150,12 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     #[doc(alias = "tryAcquire")]
-    pub async fn try_acquire_for(
-        &self,
-        permits: u32,
-        wait: Duration,
-    ) -> Result<Option<SemaphorePermit>> {
-        check_wait(wait, self.key()?)?;
-        let deadline = self.context.clock.now() + wait;
-        self.acquire_by(permits, Deadline::At(deadline)).await
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<SemaphorePermit>> {
+        self.try_acquire_many_for(1, wait).await
     }
 
-    /// Waits until `deadline` at the latest for `permits` permits; a deadline in the past
-    /// asks once. Takes tokio's or the standard library's instant.
+    /// Waits until `deadline` at the latest for a permit; a deadline in the past asks once.
+    /// Takes tokio's or the standard library's instant.
     ///
     /// # Errors
     ///
@@ -178,6 +165,74 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_until(
+        &self,
+        deadline: impl Into<Instant>,
+    ) -> Result<Option<SemaphorePermit>> {
+        self.try_acquire_many_until(1, deadline).await
+    }
+
+    /// Waits for `permits` permits, all at once and without a limit. Acquiring zero permits
+    /// succeeds at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and `Misuse` for more than 2^31 - 1 permits.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit> {
+        loop {
+            // Without a deadline there is no other end than permits or an error.
+            if let Some(permit) = self.acquire_by(permits, Deadline::Never).await? {
+                return Ok(permit);
+            }
+        }
+    }
+
+    /// Acquires `permits` permits if so many are free.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire), and `Misuse` for more than 2^31 - 1 permits.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<SemaphorePermit>> {
+        self.acquire_by(permits, Deadline::Now).await
+    }
+
+    /// Waits at most `wait` for `permits` permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire_for`](Self::try_acquire_for), and `Misuse` for more than 2^31 - 1
+    /// permits.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many_for(
+        &self,
+        permits: u32,
+        wait: Duration,
+    ) -> Result<Option<SemaphorePermit>> {
+        check_wait(wait, self.key()?)?;
+        let deadline = self.context.clock.now() + wait;
+        self.acquire_by(permits, Deadline::At(deadline)).await
+    }
+
+    /// Waits until `deadline` at the latest for `permits` permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many_until(
         &self,
         permits: u32,
         deadline: impl Into<Instant>,
@@ -280,8 +335,8 @@ impl Semaphore {
     pub async fn drain(&self) -> Result<i64> {
         let key = self.next()?;
         let context = &self.context;
-        let reply = once::send(context, key, |marked| steps::drain(key, marked)).await?;
-        once::whole(context, key, &reply)
+        let reply = request::idempotent(context, key, |marked| steps::drain(key, marked)).await?;
+        request::integer(context, key, &reply)
     }
 
     /// How many permits are free; negative when some were taken away while they were in
@@ -303,13 +358,13 @@ impl Semaphore {
     /// How many permits are free, and whether there is a semaphore.
     async fn counts(&self) -> Result<(i64, bool)> {
         let key = self.next()?;
-        let reply = once::ask(&self.context, key, steps::available(key)).await?;
+        let reply = request::query(&self.context, key, steps::available(key)).await?;
         if let Value::List(items) = reply
             && let [Value::Int(free), Value::Int(there)] = items[..]
         {
             return Ok((free, there == 1));
         }
-        Err(once::senseless(&self.context, key))
+        Err(request::malformed(&self.context, key))
     }
 
     /// Makes the semaphore, with `permits` permits. `false` when there is one already; it
@@ -356,8 +411,8 @@ impl Semaphore {
     pub async fn delete(&self) -> Result<bool> {
         let key = self.next()?;
         let context = &self.context;
-        let reply = once::send(context, key, |marked| steps::delete(key, marked)).await?;
-        Ok(once::whole(context, key, &reply)? == 1)
+        let reply = request::idempotent(context, key, |marked| steps::delete(key, marked)).await?;
+        Ok(request::integer(context, key, &reply)? == 1)
     }
 
     async fn add(&self, permits: i64, only_if_there: bool) -> Result<bool> {
@@ -366,13 +421,13 @@ impl Semaphore {
             return Ok(true);
         }
         let make = |marked: &_| steps::add(key, marked, permits, only_if_there, &self.channel);
-        let reply = once::send(&self.context, key, make).await?;
+        let reply = request::idempotent(&self.context, key, make).await?;
         match reply {
             Value::List(items) => match items[..] {
                 [Value::Int(done), Value::Int(_)] => Ok(done == 1),
-                _ => Err(once::senseless(&self.context, key)),
+                _ => Err(request::malformed(&self.context, key)),
             },
-            _ => Err(once::senseless(&self.context, key)),
+            _ => Err(request::malformed(&self.context, key)),
         }
     }
 
@@ -380,8 +435,8 @@ impl Semaphore {
         let key = self.next()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         let make = |marked: &_| steps::set(key, marked, permits, life, &self.channel);
-        let reply = once::send(&self.context, key, make).await?;
-        Ok(once::whole(&self.context, key, &reply)? == 1)
+        let reply = request::idempotent(&self.context, key, make).await?;
+        Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
     /// The name, for a request that runs behind what was given back before.

@@ -54,7 +54,7 @@ macro_rules! lease_setters {
 
 /// How a waiter waits.
 macro_rules! wait_setters {
-    ($(#[$poll_cap:meta])*) => {
+    ($(#[$poll_interval:meta])*) => {
         /// Sets how a waiter learns that it may ask again. [`WaitStrategy::PubSub`] by
         /// default.
         #[must_use]
@@ -65,10 +65,10 @@ macro_rules! wait_setters {
 
         /// Sets how often a waiter asks although nothing has woken it: what a lost
         /// message costs at most. 1 s by default, at least 1 ms.
-        $(#[$poll_cap])*
+        $(#[$poll_interval])*
         #[must_use]
-        pub fn poll_cap(mut self, cap: Duration) -> Self {
-            self.settings.poll_cap = cap;
+        pub fn poll_interval(mut self, interval: Duration) -> Self {
+            self.settings.poll_interval = interval;
             self
         }
 
@@ -77,10 +77,10 @@ macro_rules! wait_setters {
         /// `OutcomeUnknown` if a request may have run. 30 s by default. It counts from the
         /// first request that was not answered, or from when this wait began if that is
         /// later; also while others of this process stand before it. That a request is not
-        /// answered is known after the client's reply limit, so no wait ends before that.
+        /// answered is known after the client's reply timeout, so no wait ends before that.
         #[must_use]
-        pub fn outage_limit(mut self, limit: Duration) -> Self {
-            self.settings.outage_limit = limit;
+        pub fn outage_timeout(mut self, timeout: Duration) -> Self {
+            self.settings.outage_timeout = timeout;
             self
         }
     };

@@ -1,5 +1,5 @@
 //! What the steps' twins on the embedded keyspace have in common, and how both are given
-//! their arguments. The Lua of the second half is `once.lua`.
+//! their arguments. The Lua of the second half is `idempotency.lua`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
     number(&text).map(Some)
 }
 
-/// `tell.lua`.
+/// `publish_free.lua`.
 pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64) -> i64 {
     if free <= 0 {
         return NOBODY_KNOWS;

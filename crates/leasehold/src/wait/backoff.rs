@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use crate::config::BackOff;
+use crate::config::Backoff;
 
 /// The pauses of one waiter.
 pub(crate) struct Pauses {
-    back_off: BackOff,
+    back_off: Backoff,
     next: Duration,
 }
 
 impl Pauses {
-    pub(crate) fn new(back_off: BackOff) -> Self {
+    pub(crate) fn new(back_off: Backoff) -> Self {
         Self {
             next: back_off.first,
             back_off,
@@ -21,7 +21,7 @@ impl Pauses {
     /// For asks that failed: 20 ms, doubled to half a second, so that a server
     /// that comes back is found soon and one that is gone is not hammered.
     pub(crate) fn after_failures() -> Self {
-        Self::new(BackOff {
+        Self::new(Backoff {
             first: Duration::from_millis(20),
             factor: 2,
             cap: Duration::from_millis(500),
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn exponential_pauses_double_up_to_the_cap() {
-        let mut pauses = Pauses::new(BackOff::exponential());
+        let mut pauses = Pauses::new(Backoff::exponential());
         let first: Vec<_> = (0..12).map(|_| pauses.next()).collect();
         assert_eq!(first[0], Duration::from_millis(1));
         assert!(first.windows(2).all(|pair| pair[0] <= pair[1]), "{first:?}");
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn constant_pauses_stay_the_same() {
-        let mut pauses = Pauses::new(BackOff::constant(Duration::from_millis(30)));
+        let mut pauses = Pauses::new(Backoff::constant(Duration::from_millis(30)));
         assert!((0..10).all(|_| pauses.next() == Duration::from_millis(30)));
     }
 }

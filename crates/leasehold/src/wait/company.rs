@@ -3,8 +3,8 @@
 //! without one, while this process has its tenure.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -12,6 +12,7 @@ use crate::cleanup::sweep::Sweep;
 use crate::clock::Moment;
 use crate::key::Key;
 use crate::room::Room;
+use crate::sync::Mutex;
 use crate::wait::tenure::{Asked, Tenure};
 
 /// Who stands in line for what, by name.
@@ -69,18 +70,13 @@ enum State {
 }
 
 impl Companies {
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        // No code that can panic runs under this lock.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn join(self: &Arc<Self>, key: &Key, permits: u32) -> Standing {
         let slot = Arc::new(Slot {
             permits,
             state: Mutex::new(State::Waiting),
             granted: Notify::new(),
         });
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         // With the table locked: who has the next number stands behind.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         lines.of(key).standing.insert(number, Arc::clone(&slot));
@@ -95,14 +91,14 @@ impl Companies {
 
     /// Whether anybody of ours stands in line.
     pub(crate) fn anyone_stands(&self, key: &Key) -> bool {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         let company = lines.known(key);
         company.is_some_and(|company| !company.standing.is_empty())
     }
 
     /// Those who stand in line beside `head`, in their order, and no more than `most`.
     pub(crate) fn behind(&self, head: &Standing, most: usize) -> Vec<Arc<Slot>> {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         let company = lines.known(&head.key);
         let standing = company.map(|company| company.standing.values());
         let others = standing.into_iter().flatten();
@@ -115,7 +111,7 @@ impl Companies {
 
     /// A release was published; `alone` if nobody else was told.
     pub(crate) fn told(&self, key: &Key, alone: bool) {
-        if let Some(company) = self.lines().known(key) {
+        if let Some(company) = self.lines.lock().known(key) {
             company.tenure.told(alone);
         }
     }
@@ -123,7 +119,7 @@ impl Companies {
     /// Whether our own waiters need not leave the first ask to others: nobody else
     /// listens.
     pub(crate) fn alone(&self, key: &Key) -> bool {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         lines
             .known(key)
             .is_some_and(|company| company.tenure.is_alone())
@@ -131,18 +127,18 @@ impl Companies {
 
     /// Before when our own waiters leave it to others to ask.
     pub(crate) fn not_before(&self, key: &Key, now: Moment) -> Option<Moment> {
-        self.lines().known(key)?.tenure.not_before(now)
+        self.lines.lock().known(key)?.tenure.not_before(now)
     }
 
     /// How much was given back while others had their tenure, if that is over: for
     /// [`answered`](Self::answered), and taken before the ask leaves.
     pub(crate) fn given_back(&self, key: &Key, now: Moment) -> Option<i64> {
-        self.lines().known(key)?.tenure.given_back(now)
+        self.lines.lock().known(key)?.tenure.given_back(now)
     }
 
     /// The server has answered an ask of this line, when so many were free.
     pub(crate) fn answered(&self, key: &Key, asked: Asked) {
-        if let Some(company) = self.lines().known(key) {
+        if let Some(company) = self.lines.lock().known(key) {
             company.tenure.answered(&asked);
         }
     }
@@ -162,7 +158,7 @@ impl Companies {
     }
 
     fn next_served(&self, key: &Key, permits: u32, now: Moment) -> Option<Arc<Slot>> {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         let company = lines.known(key)?;
         if !company.tenure.keeps(permits, now) {
             return None;
@@ -183,12 +179,8 @@ impl Companies {
 }
 
 impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn waits(&self) -> bool {
-        *self.state() == State::Waiting
+        *self.state.lock() == State::Waiting
     }
 
     /// `false` when it has gone meanwhile, or has something already.
@@ -202,7 +194,7 @@ impl Slot {
 
     /// The same, and whoever waits is not woken yet.
     fn take_grant(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let waits = *state == State::Waiting;
         if waits {
             *state = State::Granted;
@@ -213,7 +205,7 @@ impl Slot {
     /// It has what it asked for, or has given up: nothing is granted for it any more. `true`
     /// when something was that nobody has claimed.
     pub(crate) fn go(&self) -> bool {
-        std::mem::replace(&mut *self.state(), State::Gone) == State::Granted
+        std::mem::replace(&mut *self.state.lock(), State::Gone) == State::Granted
     }
 }
 
@@ -228,7 +220,7 @@ pub(crate) struct Standing {
 impl Standing {
     /// Takes what was granted for it, or passed on to it; `false` when there is nothing.
     pub(crate) fn claim(&self) -> bool {
-        let mut state = self.slot.state();
+        let mut state = self.slot.state.lock();
         let granted = *state == State::Granted;
         if granted {
             *state = State::Gone;
@@ -246,7 +238,7 @@ impl Standing {
     /// Leaves. `true` when something was granted that nobody has claimed.
     pub(crate) fn leave(&self) -> bool {
         let unclaimed = self.slot.go();
-        let mut lines = self.companies.lines();
+        let mut lines = self.companies.lines.lock();
         if let Some(company) = lines.known(&self.key) {
             company.standing.remove(&self.number);
         }
@@ -372,6 +364,6 @@ mod tests {
             let key = Key::parse(&n.to_string()).expect("a name");
             companies.join(&key, 1).leave();
         }
-        assert!(companies.lines().companies.len() < 2000);
+        assert!(companies.lines.lock().companies.len() < 2000);
     }
 }

@@ -51,11 +51,11 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
     let context = context();
     let clock = context.clock;
     let mut settings = context.settings();
-    settings.poll_cap = Duration::from_secs(3600);
+    settings.poll_interval = Duration::from_secs(3600);
     let wait = Wait {
         context: &context,
         key: &Key::parse("x").expect("a name"),
-        wanted: &Key::parse("x").expect("a name"),
+        line_key: &Key::parse("x").expect("a name"),
         channels: &[(context.backend.channels(), "channel")],
         settings: &settings,
         deadline: Deadline::At(clock.now() + Duration::from_secs(5)),
@@ -102,7 +102,7 @@ async fn a_wait_without_a_limit_ends_before_a_lock_without_expiry() {
     let wait = Wait {
         context: &context,
         key: &Key::parse("x").expect("a name"),
-        wanted: &Key::parse("x").expect("a name"),
+        line_key: &Key::parse("x").expect("a name"),
         channels: &[(context.backend.channels(), "channel")],
         settings: &settings,
         deadline: Deadline::Never,

@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -19,11 +19,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::order::{Number, Order, Side};
-use super::trouble::Trouble;
+use super::outage::Outage;
 use crate::backend::step::Failure;
 use crate::clock::Moment;
 use crate::key::Key;
 use crate::room::Room;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How often lines are looked at in which somebody was called. Who is found called by two
 /// looks is passed over; a runtime that stands still for a while delays both.
@@ -88,7 +89,7 @@ impl Line {
 struct Queue {
     state: Mutex<State>,
     /// What whoever has the turn knows of the name; it is gone with the line.
-    trouble: Mutex<Trouble>,
+    outage: Mutex<Outage>,
     /// Told when a reader got in.
     opened: Notify,
     /// Told when a server does not answer any more.
@@ -124,18 +125,9 @@ impl Turns {
         })
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Key, Standing>> {
-        // No code that can panic runs under these locks.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn looks(&self) -> MutexGuard<'_, Looks> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn line_up(self: &Arc<Self>, key: &Key, line: Line) -> Place {
         let queue = {
-            let mut lines = self.lines();
+            let mut lines = self.lines.lock();
             let standing = lines.entry(key.clone()).or_insert_with(|| Standing {
                 queue: Arc::default(),
                 places: 0,
@@ -158,7 +150,7 @@ impl Turns {
     }
 
     fn take_seat(self: &Arc<Self>, queue: &Arc<Queue>, side: Side) -> Arc<Seat> {
-        let mut state = queue.state();
+        let mut state = queue.state.lock();
         let number = state.next;
         state.next += 1;
         let seat = Arc::new(Seat {
@@ -185,13 +177,14 @@ impl Turns {
     /// server answers.
     pub(crate) fn anyone_waits(self: &Arc<Self>, key: &Key, line: Line) -> bool {
         let queue = self
-            .lines()
+            .lines
+            .lock()
             .get(key)
             .map(|standing| Arc::clone(&standing.queue));
         let Some(queue) = queue else {
             return false;
         };
-        let mut state = queue.state();
+        let mut state = queue.state.lock();
         let anyone = match line.side() {
             Some(Side::Asks | Side::Writes) => !state.order.is_empty(),
             Some(Side::Reads) => state.order.any_writer(),
@@ -203,25 +196,25 @@ impl Turns {
         if look {
             self.look_at(&queue);
         }
-        let trouble = queue.trouble();
-        anyone && trouble.has_answered() && trouble.down().is_none()
+        let outage = queue.outage.lock();
+        anyone && outage.has_answered() && outage.down().is_none()
     }
 
     /// The server has said to somebody outside of the line that it is held.
     pub(crate) fn held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
-        let lines = self.lines();
+        let lines = self.lines.lock();
         if let Some(standing) = lines.get(key) {
-            standing.queue.trouble().held(sent, now, ttl);
+            standing.queue.outage.lock().held(sent, now, ttl);
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lines().len()
+        self.lines.lock().len()
     }
 
     /// Looks at this line until all who were called have come or are passed over.
     fn look_at(self: &Arc<Self>, queue: &Arc<Queue>) {
-        let mut looks = self.looks();
+        let mut looks = self.looks.lock();
         looks.queues.push(Arc::clone(queue));
         let starts = !std::mem::replace(&mut looks.running, true);
         drop(looks);
@@ -233,9 +226,9 @@ impl Turns {
 
     /// One look at each line in question. `false` when there is none any more.
     fn look(&self) -> bool {
-        let mut queues = std::mem::take(&mut self.looks().queues);
+        let mut queues = std::mem::take(&mut self.looks.lock().queues);
         queues.retain(Queue::look);
-        let mut looks = self.looks();
+        let mut looks = self.looks.lock();
         looks.queues.append(&mut queues);
         looks.running = !looks.queues.is_empty();
         looks.running
@@ -262,25 +255,16 @@ impl Drop for Looking {
     fn drop(&mut self) {
         // Dropped with its runtime: nobody is passed over any more.
         if let Some(turns) = self.0.take() {
-            let left = std::mem::take(&mut *turns.looks());
+            let left = std::mem::take(&mut *turns.looks.lock());
             drop(left);
         }
     }
 }
 
 impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code that can panic runs under these locks, and nobody is woken.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether it has to be looked at again.
     fn look(self: &Arc<Self>) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let look = state.order.look();
         let woken = match look.turn_was_lost {
             true => state.seats.values().cloned().collect(),
@@ -315,17 +299,12 @@ fn wake(seats: Vec<Arc<Seat>>) {
 }
 
 impl Seat {
-    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        // A waker's own code runs without this lock.
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// It is polled.
     fn come(&self, waker: &Waker) {
         // First, or the next call would go to who polled it before.
-        let before = self.waker().replace(waker.clone());
+        let before = self.waker.lock().replace(waker.clone());
         drop(before);
-        let mut state = self.queue.state();
+        let mut state = self.queue.state.lock();
         let woken = state.order.come(self.number, self.side);
         let woken = state.seats_of(&woken);
         drop(state);
@@ -333,9 +312,9 @@ impl Seat {
     }
 
     fn leave(&self) {
-        let waker = self.waker().take();
+        let waker = self.waker.lock().take();
         drop(waker);
-        let mut state = self.queue.state();
+        let mut state = self.queue.state.lock();
         // Kept alive by who calls this.
         state.seats.remove(&self.number);
         let woken = state.order.leave(self.number);
@@ -351,14 +330,14 @@ impl Wake for Seat {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let mut state = self.queue.state();
+        let mut state = self.queue.state.lock();
         state.order.call(self.number);
         let look = state.wants_look();
         drop(state);
         if look {
             self.turns.look_at(&self.queue);
         }
-        let waker = self.waker().take();
+        let waker = self.waker.lock().take();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -399,7 +378,7 @@ impl Place {
 
     fn looks_so(&self, is_so: impl Fn(&Order, Number) -> bool) -> bool {
         let seat = self.seat.as_ref();
-        seat.is_none_or(|seat| is_so(&self.queue.state().order, seat.number))
+        seat.is_none_or(|seat| is_so(&self.queue.state.lock().order, seat.number))
     }
 
     async fn until(&self, is_so: impl Fn() -> bool) {
@@ -423,7 +402,7 @@ impl Place {
     /// From here on a reader may ask beside writers, too.
     pub(crate) fn goes_before_writers(&self) {
         let Some(seat) = &self.seat else { return };
-        let mut state = self.queue.state();
+        let mut state = self.queue.state.lock();
         let woken = state.order.goes_before_writers(seat.number);
         let woken = state.seats_of(&woken);
         drop(state);
@@ -433,8 +412,8 @@ impl Place {
 
 /// What is known in its line.
 impl Place {
-    pub(crate) fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.queue.trouble()
+    pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.queue.outage.lock()
     }
 
     /// A request of this waiter leaves.
@@ -448,7 +427,7 @@ impl Place {
 
     /// A request that left at `sent` was not answered. Each in line has its own limit.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
-        let is_news = self.trouble().unanswered(sent, now, gap, failure);
+        let is_news = self.queue.outage.lock().unanswered(sent, now, gap, failure);
         if is_news {
             self.queue.went_down.notify_waiters();
         }
@@ -461,7 +440,7 @@ impl Place {
 
     /// The server has granted something to a request that left at `sent`.
     pub(crate) fn granted(&self, sent: Moment) {
-        self.trouble().over(sent);
+        self.queue.outage.lock().over(sent);
         self.queue.opened.notify_waiters();
     }
 
@@ -474,7 +453,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let left = {
-            let mut lines = self.turns.lines();
+            let mut lines = self.turns.lines.lock();
             let standing = lines.get_mut(&self.key);
             let places = standing.map(|standing| {
                 standing.places -= 1;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, Kind, Lock, LockGuard, MultiLock, RedLock, WaitStrategy};
+use leasehold::kind::Kind;
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{Client, Lock, LockGuard, MultiLock, RedLock};
 
 use super::place;
 use crate::support::eventually;
@@ -10,7 +12,7 @@ use crate::support::eventually;
 const PAUSE: Duration = Duration::from_millis(20);
 
 fn strategy() -> WaitStrategy {
-    WaitStrategy::BackOff(BackOff::constant(PAUSE))
+    WaitStrategy::Backoff(Backoff::constant(PAUSE))
 }
 
 /// Waits while it is held, and after the release gets it.
@@ -115,7 +117,7 @@ async fn a_majority() {
     let lock = |clients: &[Client]| {
         let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
         lock.distrust_restarted(false)
-            .master_limit(Duration::from_secs(10))
+            .member_timeout(Duration::from_secs(10))
     };
     let waiting: Vec<_> = theirs.iter().collect();
     lock_is_served(&waiting, lock(&ours), lock(&theirs)).await;
@@ -130,9 +132,9 @@ async fn a_semaphore() {
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = ours.semaphore("x");
     assert!(semaphore.try_set_permits(1).await.unwrap());
-    let permit = semaphore.acquire(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
     let wanted = theirs.semaphore("x").wait_strategy(strategy());
-    let wait = async move { wanted.acquire(1).await.unwrap().release().await.unwrap() };
+    let wait = async move { wanted.acquire().await.unwrap().release().await.unwrap() };
     is_served(&[&theirs], wait, async { permit.release().await.unwrap() }).await;
     place.is_clean_but_for(&["x"], &[&ours, &theirs]).await;
 }

@@ -98,7 +98,7 @@ async fn acquires_of_a_held_lock() {
         dropped
     })
     .await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     points += at_each_point(&place, &client, async |n| {
         let release = held_for_a_moment(&other, &client).await;
         let lock = lock_of(&client, "x").owned_by(&owner);
@@ -169,7 +169,7 @@ async fn a_release_happens_all_the_same() {
         drop_after(n, guard.release()).await
     })
     .await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     at_each_point(&place, &client, async |n| {
         let lock = lock_of(&client, "x").owned_by(&owner);
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
@@ -233,7 +233,7 @@ async fn questions_and_force() {
     let place = place();
     let client = place.client().await;
     let lock = lock_of(&client, "x");
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let owned = lock_of(&client, "y").owned_by(&owner);
     at_each_point(&place, &client, async |n| {
         drop_after(n, lock.inspect()).await

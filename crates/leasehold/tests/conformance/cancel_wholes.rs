@@ -22,7 +22,7 @@ async fn acquires_and_releases_of_free_members() {
     let place = place();
     let client = place.client().await;
     let lock = multi(&client);
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let owned = multi(&client)
         .owned_by(&owner)
         .max_hold(Duration::from_secs(60));
@@ -116,7 +116,7 @@ async fn acquires_of_a_majority() {
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
     let lock = lock
         .distrust_restarted(false)
-        .master_limit(Duration::from_secs(10));
+        .member_timeout(Duration::from_secs(10));
     let all_clean = async || {
         for (place, client) in places.iter().zip(&clients) {
             place.is_clean_but_for_counters(&[client]).await;

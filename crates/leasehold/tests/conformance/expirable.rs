@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, ExpirableSemaphore, LeaseLeft, LossReason};
+use leasehold::inspect::Ttl;
+use leasehold::{Client, ErrorKind, ExpirableSemaphore, LossReason};
 
 use super::semaphore::drop_after;
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
 async fn semaphore(client: &Client, permits: u32) -> ExpirableSemaphore {
-    let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+    let semaphore = client.expirable_semaphore("x").poll_interval(HOUR);
     semaphore.try_set_permits(permits).await.unwrap();
     semaphore
 }
@@ -89,7 +90,7 @@ async fn the_first_one_sets_the_total_and_the_others_are_told_it() {
 async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
     let place = place();
     let client = place.client().await;
-    let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+    let semaphore = client.expirable_semaphore("x").poll_interval(HOUR);
     let strict = semaphore.clone().must_exist(true);
     let assert_missing = async || {
         let all = async {
@@ -187,7 +188,7 @@ async fn a_waiter_gets_a_permit_whose_lease_ends_without_a_message() {
         .await
         .unwrap()
         .forget();
-    let other = theirs.expirable_semaphore("x").poll_cap(HOUR);
+    let other = theirs.expirable_semaphore("x").poll_interval(HOUR);
     let permit = other.try_acquire_for(LEASE * 8).await.unwrap();
     assert!(permit.is_some());
     assert_eq!(counts(&other).await, (2, 1, 1));
@@ -200,7 +201,7 @@ async fn a_permit_that_is_released_wakes_the_waiter_of_another_client() {
     let semaphore = semaphore(&ours, 1).await;
     for by_id in [false, true] {
         let permit = semaphore.acquire().await.unwrap();
-        let other = theirs.expirable_semaphore("x").poll_cap(HOUR);
+        let other = theirs.expirable_semaphore("x").poll_interval(HOUR);
         let waiter = tokio::spawn(async move { other.acquire().await.unwrap() });
         waits(&theirs).await;
         if by_id {
@@ -286,13 +287,13 @@ async fn by_its_id_a_permit_is_looked_at_changed_and_released_once() {
         .unwrap();
     let ids = permits.ids().to_vec();
     permits.forget();
-    let LeaseLeft::Left(left) = semaphore.lease_left(ids[0]).await.unwrap() else {
+    let Ttl::Left(left) = semaphore.remaining_ttl(ids[0]).await.unwrap() else {
         panic!("it has a lease");
     };
     assert!(left <= HOUR && left > HOUR / 2);
     assert!(semaphore.update_lease(ids[0], LEASE).await.unwrap());
     eventually("its lease is over", async || {
-        semaphore.lease_left(ids[0]).await.unwrap() == LeaseLeft::Over
+        semaphore.remaining_ttl(ids[0]).await.unwrap() == Ttl::Free
     })
     .await;
     assert!(!semaphore.update_lease(ids[0], HOUR).await.unwrap());
@@ -386,7 +387,7 @@ async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
             .await
             .map(drop)
             .unwrap_err(),
-        semaphore.lease_left(id).await.map(drop).unwrap_err(),
+        semaphore.remaining_ttl(id).await.map(drop).unwrap_err(),
         semaphore.permits().await.map(drop).unwrap_err(),
         semaphore.set_permits(1).await.unwrap_err(),
         semaphore.try_set_permits(1).await.map(drop).unwrap_err(),

@@ -13,7 +13,10 @@ use crate::support::{HOUR, eventually};
 
 /// A lock whose waiters are woken by messages, or by nothing before the test is over.
 fn lock_of(client: &Client) -> FairLock {
-    client.fair_lock("x").poll_cap(HOUR).waiter_timeout(HOUR)
+    client
+        .fair_lock("x")
+        .poll_interval(HOUR)
+        .waiter_timeout(HOUR)
 }
 
 /// Waits until `lock` has so many waiters.
@@ -203,7 +206,7 @@ async fn a_waiter_keeps_its_place_beyond_many_timeouts() {
 async fn an_owner_enters_again_although_others_wait() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let owner = ours.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock_of(&ours).owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     let next = waiter(&lock_of(&theirs)).await;
@@ -220,8 +223,8 @@ async fn a_lease_that_ends_hands_over_to_the_head() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     // The end of a lease is told to nobody: who has found the lock free, and another's
-    // turn, looks again after its poll cap.
-    let lock_at = |client| lock_of(client).fixed_lease(LEASE).poll_cap(LEASE);
+    // turn, looks again after its poll interval.
+    let lock_at = |client| lock_of(client).fixed_lease(LEASE).poll_interval(LEASE);
     let lock = lock_at(&ours);
     // Long enough for three to come, also on a busy machine.
     let first = lock.clone().fixed_lease(LEASE * 4);
@@ -280,7 +283,10 @@ async fn no_two_holds_overlap_and_nobody_is_served_twice_before_another() {
         for t in 0..4 {
             let (recorder, client) = (recorder.clone(), client.clone());
             tasks.spawn(async move {
-                let lock = client.fair_lock("hot").poll_cap(HOUR).waiter_timeout(HOUR);
+                let lock = client
+                    .fair_lock("hot")
+                    .poll_interval(HOUR)
+                    .waiter_timeout(HOUR);
                 for _ in 0..20 {
                     let asked = recorder.ask("hot", &format!("client {c} task {t}"));
                     let guard = lock.acquire().await.unwrap();

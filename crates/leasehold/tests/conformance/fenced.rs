@@ -1,6 +1,7 @@
 //! The fenced lock: tokens.
 
-use leasehold::{ErrorKind, Peers};
+use leasehold::ErrorKind;
+use leasehold::settings::Peers;
 
 use super::{LEASE, place};
 
@@ -47,7 +48,7 @@ async fn tokens_rise_after_the_counter_was_lost() {
 async fn a_re_entry_has_the_token_of_its_hold() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.fenced_lock("x").owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     let inner = lock.acquire().await.unwrap();
@@ -64,7 +65,7 @@ async fn a_re_entry_has_the_token_of_its_hold() {
 async fn a_plain_hold_that_is_entered_for_a_token_gets_one() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let plain = client.lock("x").owned_by(&owner).acquire().await.unwrap();
     assert_eq!(plain.token(), None);
     let lock = client.fenced_lock("x").owned_by(&owner);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use leasehold::history::Recorder;
-use leasehold::{ErrorKind, FieldNames, LossReason, Ttl};
+use leasehold::inspect::Ttl;
+use leasehold::kind::FieldNames;
+use leasehold::{ErrorKind, LossReason};
 
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
@@ -39,7 +41,7 @@ async fn waiters_for_different_values_are_all_woken() {
         let (a, b) = (ours.group_lock("g", ["a"]), ours.group_lock("g", ["b"]));
         let (a, b) = (a.acquire().await.unwrap(), b.acquire().await.unwrap());
         let waits = ["a", "b"].map(|value| {
-            let lock = theirs.group_lock("g", [value]).poll_cap(HOUR);
+            let lock = theirs.group_lock("g", [value]).poll_interval(HOUR);
             tokio::spawn(async move { lock.acquire().await.unwrap() })
         });
         eventually("both stand in lines of their own", async || {
@@ -100,7 +102,7 @@ async fn a_dead_holders_values_are_free_after_its_lease_and_leave_nothing() {
     let other = ours.group_lock("g", ["z"]).acquire().await.unwrap();
     let dead = ours.group_lock("g", ["a", "b"]).fixed_lease(LEASE / 4);
     dead.acquire().await.unwrap().forget();
-    let lock = theirs.group_lock("g", ["b"]).poll_cap(HOUR);
+    let lock = theirs.group_lock("g", ["b"]).poll_interval(HOUR);
     let guard = lock.acquire().await.unwrap();
     guard.release().await.unwrap();
     let lock = theirs.group_lock("g", ["a"]);
@@ -247,7 +249,7 @@ async fn a_release_frees_what_is_left_and_says_what_is_not() {
 async fn an_owner_enters_again() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.group_lock("g", ["a", "b"]).owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     // The order in which they are given does not matter.
@@ -300,7 +302,7 @@ async fn a_group_and_a_plain_lock_of_one_name_are_told_apart() {
 async fn no_name_is_taken_for_values_of_a_group() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let owner = ours.owner();
+    let owner = leasehold::Owner::new();
     let group = ours.group_lock("g", ["a"]).owned_by(&owner);
     let held = theirs.group_lock("g", ["a"]).acquire().await.unwrap();
     // The field of the value `a`, behind whatever could part it from the group's name.

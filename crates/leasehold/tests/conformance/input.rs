@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, ErrorKind, Kind, Lock, MultiLock, WaitStrategy};
+use leasehold::kind::Kind;
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{ErrorKind, Lock, MultiLock};
 
 use super::place;
 
@@ -78,7 +80,7 @@ async fn spans_out_of_range_are_refused_before_anything_is_sent() {
         (lock().renew_every(Duration::ZERO), "renewal period"),
         (lock().renew_every(ms(20_000)), "half"),
         (lock().max_hold(Duration::ZERO), "maximum hold"),
-        (lock().poll_cap(Duration::ZERO), "poll cap"),
+        (lock().poll_interval(Duration::ZERO), "poll interval"),
     ] {
         let error = bad.acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misuse);
@@ -167,13 +169,13 @@ async fn back_offs_of_any_size_are_brought_into_range() {
     let client = place.client().await;
     let guard = client.lock("x").acquire().await.unwrap();
     for back_off in [
-        BackOff::exponential().first(Duration::MAX),
-        BackOff::exponential().cap(Duration::ZERO),
-        BackOff::constant(Duration::MAX),
+        Backoff::exponential().first(Duration::MAX),
+        Backoff::exponential().cap(Duration::ZERO),
+        Backoff::constant(Duration::MAX),
     ] {
         let lock = client
             .lock("x")
-            .wait_strategy(WaitStrategy::BackOff(back_off));
+            .wait_strategy(WaitStrategy::Backoff(back_off));
         let wait = Duration::from_millis(50);
         assert!(lock.try_acquire_for(wait).await.unwrap().is_none());
     }

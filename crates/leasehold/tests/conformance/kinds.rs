@@ -13,7 +13,7 @@ async fn told(client: &Client, kind: &str) -> Option<Error> {
         "a fair lock" => client.fair_lock("x").try_acquire().await.err(),
         "a read-write lock" => client.rw_lock("x").try_read().await.err(),
         "a group of locks" => client.group_lock("x", ["a"]).try_acquire().await.err(),
-        "a semaphore" => client.semaphore("x").try_acquire(1).await.err(),
+        "a semaphore" => client.semaphore("x").try_acquire().await.err(),
         "a semaphore with leases" => client.expirable_semaphore("x").try_acquire().await.err(),
         _ => client.count_down_latch("x").count().await.err(),
     }

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, CountDownLatch, ErrorKind, WaitStrategy};
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{Client, CountDownLatch, ErrorKind};
 
 use super::semaphore::drop_after;
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
 async fn latch(client: &Client, count: u64) -> CountDownLatch {
-    let latch = client.count_down_latch("x").poll_cap(HOUR);
+    let latch = client.count_down_latch("x").poll_interval(HOUR);
     assert!(latch.try_set_count(count).await.unwrap());
     latch
 }
@@ -64,7 +65,7 @@ async fn zero_wakes_everybody_of_every_client_and_not_before() {
     let latch = latch(&clients[0], 2).await;
     let waiters: Vec<_> = (0..20)
         .map(|n| {
-            let latch = clients[n % 2].count_down_latch("x").poll_cap(HOUR);
+            let latch = clients[n % 2].count_down_latch("x").poll_interval(HOUR);
             tokio::spawn(async move { latch.wait().await.unwrap() })
         })
         .collect();
@@ -90,11 +91,11 @@ async fn who_waits_goes_on_although_the_latch_is_set_again_at_once() {
     for strategy in [
         WaitStrategy::PubSub,
         // Without messages: the note that it was opened does it.
-        WaitStrategy::BackOff(BackOff::constant(Duration::from_millis(40))),
+        WaitStrategy::Backoff(Backoff::constant(Duration::from_millis(40))),
     ] {
         let other = theirs
             .count_down_latch("x")
-            .poll_cap(HOUR)
+            .poll_interval(HOUR)
             .wait_strategy(strategy.clone());
         let waiter = tokio::spawn(async move { other.wait().await.unwrap() });
         eventually("it waits", async || theirs.activity().lines == 1).await;
@@ -124,7 +125,7 @@ async fn deleting_it_lets_those_who_wait_go_on() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let latch = latch(&ours, 5).await;
-    let other = theirs.count_down_latch("x").poll_cap(HOUR);
+    let other = theirs.count_down_latch("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { other.wait().await.unwrap() });
     waits(&theirs).await;
     assert!(latch.delete().await.unwrap());
@@ -207,7 +208,7 @@ async fn what_can_be_no_latch_is_refused_before_anything_is_sent() {
             .map(drop),
         client
             .count_down_latch("x")
-            .poll_cap(Duration::ZERO)
+            .poll_interval(Duration::ZERO)
             .wait()
             .await,
     ] {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use leasehold::history::Recorder;
-use leasehold::{BackOff, ErrorKind, LossReason, Ttl, WaitStrategy};
+use leasehold::inspect::Ttl;
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{ErrorKind, LossReason};
 
 use super::{LEASE, lock_of, place};
 use crate::support::{HOUR, eventually};
@@ -166,7 +168,7 @@ async fn an_owner_enters_again_and_the_last_release_frees() {
     let place = place();
     let client = place.client().await;
     let other = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock_of(&client, "x").owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     let inner = lock.try_acquire().await.unwrap().unwrap();
@@ -177,7 +179,7 @@ async fn an_owner_enters_again_and_the_last_release_frees() {
     assert_eq!(inner.hold_count(), 1);
     assert!(lock_of(&other, "x").try_acquire().await.unwrap().is_none());
     assert!(lock.is_held_by(&owner).await.unwrap());
-    assert!(!lock.is_held_by(&client.owner()).await.unwrap());
+    assert!(!lock.is_held_by(&leasehold::Owner::new()).await.unwrap());
     inner.release().await.unwrap();
     assert!(!lock.is_held_by(&owner).await.unwrap());
     assert!(lock_of(&other, "x").try_acquire().await.unwrap().is_some());
@@ -191,7 +193,7 @@ async fn what_is_anonymous_or_another_owners_is_not_re_entrant() {
     let guard = lock_of(&client, "x").acquire().await.unwrap();
     assert!(lock_of(&client, "x").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
-    let (one, other) = (client.owner(), client.owner());
+    let (one, other) = (leasehold::Owner::new(), leasehold::Owner::new());
     let guard = lock_of(&client, "x")
         .owned_by(&one)
         .acquire()
@@ -208,7 +210,7 @@ async fn branches_of_one_owner_share_the_hold_that_one_of_them_gets() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let stranger = lock_of(&other, "x").acquire().await.unwrap();
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock_of(&client, "x").owned_by(&owner);
     let branch = || {
         let lock = lock.clone();
@@ -236,7 +238,7 @@ async fn branches_of_one_owner_share_the_hold_that_one_of_them_gets() {
 async fn a_re_entry_on_longer_terms_renews_and_on_shorter_ones_changes_nothing() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock_of(&client, "x").owned_by(&owner);
     let outer = lock.clone().fixed_lease(LEASE).acquire().await.unwrap();
     let before = outer.valid_until();
@@ -262,7 +264,7 @@ async fn a_re_entry_on_longer_terms_renews_and_on_shorter_ones_changes_nothing()
 async fn an_owner_that_lost_its_hold_can_acquire_anew() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock_of(&client, "x").owned_by(&owner);
     let old = lock.clone().fixed_lease(LEASE / 4).acquire().await.unwrap();
     old.lost().await;
@@ -364,9 +366,9 @@ async fn no_two_holds_overlap_under_contention() {
         for t in 0..4 {
             let (recorder, client) = (recorder.clone(), client.clone());
             tasks.spawn(async move {
-                let mut lock = lock_of(&client, "hot").poll_cap(HOUR);
+                let mut lock = lock_of(&client, "hot").poll_interval(HOUR);
                 if t == 3 {
-                    lock = lock.wait_strategy(WaitStrategy::BackOff(BackOff::exponential()));
+                    lock = lock.wait_strategy(WaitStrategy::Backoff(Backoff::exponential()));
                 }
                 for _ in 0..25 {
                     let asked = recorder.ask("hot", &format!("client {c} task {t}"));
@@ -397,7 +399,7 @@ async fn no_two_holds_overlap_under_contention() {
 async fn an_owner_can_enter_a_hold_of_which_one_guard_was_forgotten() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock_of(&client, "x").owned_by(&owner);
     let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
     second.forget();
@@ -416,7 +418,7 @@ async fn an_owner_can_enter_a_hold_of_which_one_guard_was_forgotten() {
 async fn a_re_entry_with_a_maximum_hold_time_is_held_to_it() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock_of(&client, "x").owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     let limit = LEASE * 2;

@@ -58,7 +58,7 @@ async fn a_waiter_keeps_what_comes_before_and_gives_back_what_comes_behind() {
     let (ours, theirs) = (place.client().await, place.client().await);
     let busy = theirs.lock("b").acquire().await.unwrap();
     let three = MultiLock::new(["c", "b", "a"].map(|name| ours.lock(name))).unwrap();
-    let waiter = tokio::spawn(async move { three.poll_cap(HOUR).acquire().await.unwrap() });
+    let waiter = tokio::spawn(async move { three.poll_interval(HOUR).acquire().await.unwrap() });
     eventually("it waits for b", async || ours.activity().channels == 1).await;
     eventually("it holds a and not c", async || {
         is_locked(&theirs, "a").await && !is_locked(&theirs, "c").await
@@ -161,7 +161,7 @@ async fn members_are_of_several_clients_servers_and_kinds() {
     let other_place = place.beside();
     let (one, other) = (place.client().await, other_place.client().await);
     let lock = MultiLock::new([
-        leasehold::Member::from(one.lock("x")),
+        leasehold::kind::Member::from(one.lock("x")),
         other.lock("x").into(),
         other.group_lock("g", ["v", "w"]).into(),
     ])
@@ -175,13 +175,13 @@ async fn members_are_of_several_clients_servers_and_kinds() {
 
     let rw = [one.rw_lock("r"), one.rw_lock("w")];
     let lock = MultiLock::new([
-        leasehold::Member::from(rw[1].write_lock()),
+        leasehold::kind::Member::from(rw[1].write_lock()),
         rw[0].read_lock().into(),
         one.fair_lock("fair").into(),
         one.fenced_lock("fenced").into(),
     ])
     .unwrap();
-    let owner = one.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock.owned_by(&owner);
     let guard = lock.acquire().await.unwrap();
     let again = lock.try_acquire().await.unwrap().unwrap();
@@ -247,7 +247,7 @@ async fn a_release_gives_back_every_member_and_tells_which_one_failed() {
 async fn an_owner_enters_again_without_a_round_trip() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = both(&client).owned_by(&owner);
     assert!(!lock.is_held_by(&owner));
     let outer = lock.acquire().await.unwrap();
@@ -271,7 +271,7 @@ async fn a_member_given_twice_counts_once_and_two_kinds_of_one_name_are_refused(
     let guard = lock.try_acquire().await.unwrap().unwrap();
     guard.release().await.unwrap();
     let clash = MultiLock::new([
-        leasehold::Member::from(client.lock("a")),
+        leasehold::kind::Member::from(client.lock("a")),
         client.group_lock("a", ["v"]).into(),
     ]);
     assert_eq!(clash.unwrap_err().kind(), ErrorKind::Misuse);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Found, LeaseLeft, NameInfo, Ttl};
+use leasehold::Client;
+use leasehold::inspect::{Found, NameInfo, Ttl};
 
 use super::place;
 use crate::support::eventually;
@@ -182,7 +183,7 @@ async fn permits_with_leases_are_counted_and_have_their_ends() {
     };
     assert_eq!((free, held, permits.len()), (Some(2), 1, 1));
     assert_eq!(permits[0].id, permit.ids()[0].to_string());
-    let LeaseLeft::Left(left) = permits[0].left else {
+    let Ttl::Left(left) = permits[0].ttl else {
         panic!("{permits:?}");
     };
     renewed(Ttl::Left(left));

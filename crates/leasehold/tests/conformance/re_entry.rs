@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::{Kind, Lock, LossReason, Ttl};
+use leasehold::inspect::Ttl;
+use leasehold::kind::Kind;
+use leasehold::{Lock, LossReason};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{LEASE, lock_of, place};
@@ -26,7 +28,7 @@ async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
 async fn a_re_entry_is_good_for_what_it_asked_for() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let owner = ours.owner();
+    let owner = leasehold::Owner::new();
     let plain = lock_of(&ours, "x").owned_by(&owner).fixed_lease(LEASE);
     let rw = ours.rw_lock("rw").owned_by(&owner).fixed_lease(LEASE);
     let other = ours.rw_lock("other").owned_by(&owner).fixed_lease(LEASE);
@@ -75,7 +77,7 @@ async fn takes_back_what_it_added<K: Kind, R: Kind>(lock: Lock<K>, rival: Lock<R
 async fn when_a_re_entry_ends_so_does_what_it_added() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let owner = ours.owner();
+    let owner = leasehold::Owner::new();
     let plain = lock_of(&ours, "x").owned_by(&owner);
     let rw = ours.rw_lock("rw").owned_by(&owner);
     let written = ours.rw_lock("written").owned_by(&owner);
@@ -91,7 +93,7 @@ async fn when_a_re_entry_ends_so_does_what_it_added() {
 async fn a_re_entry_is_renewed_while_it_lasts_where_the_first_one_is_not() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let lock = lock_of(&ours, "x").owned_by(&ours.owner());
+    let lock = lock_of(&ours, "x").owned_by(&leasehold::Owner::new());
     let outer = lock.clone().fixed_lease(LEASE).acquire().await.unwrap();
     let inner = lock.clone().lease(LEASE).acquire().await.unwrap();
     sleep_until(Instant::now() + LEASE * 2).await;
@@ -112,7 +114,7 @@ async fn a_re_entry_is_renewed_while_it_lasts_where_the_first_one_is_not() {
 async fn a_renewed_hold_is_renewed_on_when_a_longer_re_entry_has_gone() {
     let place = place();
     let client = place.client().await;
-    let lock = lock_of(&client, "x").owned_by(&client.owner());
+    let lock = lock_of(&client, "x").owned_by(&leasehold::Owner::new());
     let outer = lock.clone().lease(LEASE).acquire().await.unwrap();
     for long in [
         lock.clone().fixed_lease(LEASE * 50),
@@ -135,7 +137,7 @@ async fn a_renewed_hold_is_renewed_on_when_a_longer_re_entry_has_gone() {
 async fn a_forgotten_re_entry_leaves_the_lock_to_its_own_lease() {
     let place = place();
     let client = place.client().await;
-    let lock = lock_of(&client, "x").owned_by(&client.owner());
+    let lock = lock_of(&client, "x").owned_by(&leasehold::Owner::new());
     let outer = lock.clone().fixed_lease(LEASE / 4);
     let outer = outer.acquire().await.unwrap();
     let long = lock.clone().fixed_lease(LEASE * 50);

@@ -54,7 +54,7 @@ impl Process {
     fn lock(&self) -> RedLock {
         self.lock_that_distrusts()
             .distrust_restarted(false)
-            .master_limit(Duration::from_secs(10))
+            .member_timeout(Duration::from_secs(10))
     }
 
     fn lock_that_distrusts(&self) -> RedLock {
@@ -108,7 +108,7 @@ async fn a_waiter_is_woken_by_the_release_and_by_that_of_one_member() {
         let mut clients = theirs.clients.iter();
         clients.all(|client| client.activity().channels == 1)
     };
-    let waiter = wait(theirs.lock().poll_cap(HOUR));
+    let waiter = wait(theirs.lock().poll_interval(HOUR));
     eventually("it listens", listens).await;
     assert!(!waiter.is_finished());
     guard.release().await.unwrap();
@@ -119,7 +119,7 @@ async fn a_waiter_is_woken_by_the_release_and_by_that_of_one_member() {
     for client in &ours.clients[..2] {
         taken.push(client.lock("x").acquire().await.unwrap());
     }
-    let waiter = wait(theirs.lock().poll_cap(HOUR));
+    let waiter = wait(theirs.lock().poll_interval(HOUR));
     eventually("it listens", listens).await;
     taken.pop().unwrap().release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
@@ -145,7 +145,7 @@ async fn is_free_when_leases_end(leases: &[u32]) {
         let lock = client.lock("x").fixed_lease(LEASE * *leases);
         lock.acquire().await.unwrap().forget();
     }
-    let lock = theirs.lock().poll_cap(HOUR);
+    let lock = theirs.lock().poll_interval(HOUR);
     let guard = lock.try_acquire_for(LEASE * 20).await.unwrap();
     assert_eq!(guard.expect("it was free").members().len(), 2);
     if let Some(last) = masters.places.get(2) {
@@ -249,7 +249,7 @@ async fn an_owner_enters_again() {
     let (ours, theirs) = (masters.process().await, masters.process().await);
     // Without one of the masters, too.
     let other = theirs.clients[1].lock("x").acquire().await.unwrap();
-    let owner = ours.clients[0].owner();
+    let owner = leasehold::Owner::new();
     let lock = ours.lock().owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
     assert!(lock.is_held_by(&owner));
@@ -294,7 +294,7 @@ async fn a_waiter_whose_clients_are_closed_is_told_at_once() {
     let masters = Masters::start(3);
     let (ours, theirs) = (masters.process().await, masters.process().await);
     let held = theirs.lock().acquire().await.unwrap();
-    let lock = ours.lock().poll_cap(HOUR);
+    let lock = ours.lock().poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await });
     let listens = |client: &Client| client.activity().channels == 1;
     eventually("it waits", async || ours.clients.iter().all(listens)).await;

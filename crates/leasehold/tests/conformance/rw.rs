@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::{BackOff, ErrorKind, LossReason, RwLock, Ttl, WaitStrategy};
+use leasehold::inspect::Ttl;
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{ErrorKind, LossReason, RwLock};
 use tokio::task::JoinSet;
 
 use super::{LEASE, place};
@@ -28,7 +30,7 @@ async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
 
 /// Woken by messages alone.
 fn patient(lock: &RwLock) -> RwLock {
-    lock.clone().prefer_writers(false).poll_cap(HOUR)
+    lock.clone().prefer_writers(false).poll_interval(HOUR)
 }
 
 #[tokio::test]
@@ -328,7 +330,7 @@ async fn an_owner_that_writes_reads_inside_and_either_may_end_first() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let other = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.rw_lock("x").owned_by(&owner);
     for read_first in [true, false] {
         let writing = lock.write().await.unwrap();
@@ -371,7 +373,7 @@ async fn an_owner_that_writes_reads_inside_and_either_may_end_first() {
 async fn a_read_inside_a_write_does_not_shorten_it() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.rw_lock("x").owned_by(&owner);
     let long = lock.clone().fixed_lease(Duration::from_secs(120));
     let writing = long.write().await.unwrap();
@@ -392,7 +394,7 @@ async fn a_read_inside_a_write_does_not_shorten_it() {
 async fn what_waits_behind_an_owner_does_not_keep_its_own_reads_out() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.rw_lock("x").owned_by(&owner);
     let writing = lock.write().await.unwrap();
     let stranger = client.rw_lock("x");
@@ -413,7 +415,7 @@ async fn what_waits_behind_an_owner_does_not_keep_its_own_reads_out() {
 async fn an_owner_that_reads_is_told_that_it_would_wait_for_itself() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.rw_lock("x").owned_by(&owner);
     let reading = lock.read().await.unwrap();
     let error = lock.write().await.unwrap_err();
@@ -470,7 +472,7 @@ async fn a_writer_that_gives_up_lets_readers_in_at_once() {
     let reading = ours.rw_lock("x").read().await.unwrap();
     let lock = theirs.rw_lock("x");
     let writer = tokio::spawn(async move { lock.write().await.unwrap() });
-    let lock = ours.rw_lock("x").poll_cap(HOUR);
+    let lock = ours.rw_lock("x").poll_interval(HOUR);
     eventually("readers stay out", async || {
         lock.try_read().await.unwrap().is_none()
     })
@@ -589,7 +591,7 @@ async fn a_writer_is_told_who_has_taken_the_lock() {
 async fn each_side_says_who_holds_it() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.rw_lock("x").owned_by(&owner);
     let (read, write) = (lock.read_lock(), lock.write_lock());
     assert_eq!(read.remaining_ttl().await.unwrap(), Ttl::Free);
@@ -726,7 +728,7 @@ async fn many_at_once(place: &Place, change: impl Fn(RwLock) -> RwLock) {
         for t in 0..4 {
             let mut lock = change(client.rw_lock("x"));
             if c == 3 {
-                lock = lock.wait_strategy(WaitStrategy::BackOff(BackOff::exponential()));
+                lock = lock.wait_strategy(WaitStrategy::Backoff(Backoff::exponential()));
             }
             tasks.spawn(work(lock, Arc::clone(&gauge), c * 4 + t));
         }
@@ -749,5 +751,8 @@ async fn many_readers_or_one_writer_at_any_moment() {
 
 #[tokio::test]
 async fn many_readers_or_one_writer_without_preference_and_woken_by_messages_alone() {
-    many_at_once(&place(), |lock| lock.prefer_writers(false).poll_cap(HOUR)).await;
+    many_at_once(&place(), |lock| {
+        lock.prefer_writers(false).poll_interval(HOUR)
+    })
+    .await;
 }

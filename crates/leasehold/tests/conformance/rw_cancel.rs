@@ -114,7 +114,7 @@ async fn the_ways_from_one_side_to_the_other() {
         refused
     })
     .await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = lock.owned_by(&owner);
     at_each_point(&place, &client, async |n| {
         let guard = lock.write().await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::Ttl;
+use leasehold::inspect::Ttl;
 use tokio::task::JoinSet;
 
 use super::{LEASE, place};
@@ -28,7 +28,10 @@ async fn dead_readers_keep_a_writer_out_for_their_own_leases_and_no_longer() {
         }
         long.release().await.unwrap();
         // It is woken by nobody, and asks again when it was told to.
-        let patient = theirs.rw_lock("x").prefer_writers(false).poll_cap(HOUR);
+        let patient = theirs
+            .rw_lock("x")
+            .prefer_writers(false)
+            .poll_interval(HOUR);
         let writing = patient.try_write_for(LEASE * 20).await.unwrap();
         let writing = writing.expect("free when the last of them is over");
         writing.release().await.unwrap();
@@ -173,7 +176,7 @@ async fn a_reader_that_gives_up_lets_writers_in_at_once() {
 async fn a_renewed_write_hold_leaves_a_longer_read_inside_it_its_lease() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
-    let lock = client.rw_lock("x").owned_by(&client.owner());
+    let lock = client.rw_lock("x").owned_by(&leasehold::Owner::new());
     let writing = lock.write().await.unwrap();
     let reading = lock.clone().fixed_lease(HOUR).read().await.unwrap();
     let first = writing.valid_until();

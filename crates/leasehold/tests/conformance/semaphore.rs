@@ -13,7 +13,7 @@ use crate::support::{HOUR, Place, eventually};
 
 /// A semaphore with so many permits, and no poll that could do what a wake-up should.
 async fn semaphore(client: &Client, permits: u32) -> Semaphore {
-    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let semaphore = client.semaphore("x").poll_interval(HOUR);
     semaphore.try_set_permits(permits).await.unwrap();
     semaphore
 }
@@ -36,12 +36,12 @@ async fn permits_are_had_all_at_once_or_not_at_all() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = semaphore(&ours, 5).await;
-    let three = semaphore.acquire(3).await.unwrap();
+    let three = semaphore.acquire_many(3).await.unwrap();
     assert_eq!((three.permits(), free(&semaphore).await), (3, 2));
-    assert!(semaphore.try_acquire(3).await.unwrap().is_none());
+    assert!(semaphore.try_acquire_many(3).await.unwrap().is_none());
     assert_eq!(free(&semaphore).await, 2, "nothing was taken");
-    let other = theirs.semaphore("x").poll_cap(HOUR);
-    let waiter = tokio::spawn(async move { other.acquire(4).await.unwrap() });
+    let other = theirs.semaphore("x").poll_interval(HOUR);
+    let waiter = tokio::spawn(async move { other.acquire_many(4).await.unwrap() });
     waits(&theirs).await;
     let mut three = three;
     let one = three.split(1).unwrap();
@@ -61,12 +61,12 @@ async fn a_semaphore_is_made_once_and_counts_as_redisson_does() {
     let client = place.client().await;
     let semaphore = client.semaphore("x");
     assert_eq!(free(&semaphore).await, 0);
-    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
     assert!(!semaphore.release_if_exists(2).await.unwrap());
     assert_eq!(semaphore.drain().await.unwrap(), 0);
     assert!(semaphore.try_set_permits(10).await.unwrap());
     assert!(!semaphore.try_set_permits(15).await.unwrap());
-    semaphore.acquire(10).await.unwrap().forget();
+    semaphore.acquire_many(10).await.unwrap().forget();
     semaphore.add_permits(4).await.unwrap();
     assert_eq!(free(&semaphore).await, 4);
     semaphore.release(10).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_semaphore_is_made_once_and_counts_as_redisson_does() {
     assert_eq!(semaphore.drain().await.unwrap(), 15);
     semaphore.add_permits(-3).await.unwrap();
     assert_eq!(free(&semaphore).await, -3);
-    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
     assert_eq!(semaphore.drain().await.unwrap(), -3);
     assert_eq!(free(&semaphore).await, 0);
     assert!(semaphore.delete().await.unwrap());
@@ -89,7 +89,7 @@ async fn no_permits_are_had_at_once_and_change_nothing() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.semaphore("x");
-    let none = semaphore.acquire(0).await.unwrap();
+    let none = semaphore.acquire_many(0).await.unwrap();
     assert_eq!(none.permits(), 0);
     none.release().await.unwrap();
     semaphore.release(0).await.unwrap();
@@ -113,7 +113,7 @@ async fn permits_are_given_back_when_they_are_dropped_and_not_when_forgotten() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 6).await;
-    let mut permit = semaphore.acquire(5).await.unwrap();
+    let mut permit = semaphore.acquire_many(5).await.unwrap();
     let two = permit.split(2).unwrap();
     assert!(permit.split(4).is_none());
     let nothing = permit.split(0).unwrap();
@@ -122,8 +122,8 @@ async fn permits_are_given_back_when_they_are_dropped_and_not_when_forgotten() {
     drop(two);
     eventually("two are back", async || free(&semaphore).await == 3).await;
     permit.forget();
-    let mut one = semaphore.acquire(1).await.unwrap();
-    one.merge(semaphore.acquire(2).await.unwrap());
+    let mut one = semaphore.acquire().await.unwrap();
+    one.merge(semaphore.acquire_many(2).await.unwrap());
     assert_eq!((one.permits(), free(&semaphore).await), (3, 0));
     drop(one);
     eventually("three are back", async || free(&semaphore).await == 3).await;
@@ -137,10 +137,10 @@ async fn permits_that_are_too_many_for_one_value_are_given_back_and_not_lost() {
     let client = place.client().await;
     let semaphore = client.semaphore("x");
     assert!(semaphore.try_set_permits(MOST).await.unwrap());
-    let mut permit = semaphore.acquire(MOST).await.unwrap();
+    let mut permit = semaphore.acquire_many(MOST).await.unwrap();
     for more in [MOST, 2] {
         semaphore.release(more).await.unwrap();
-        let other = semaphore.acquire(more).await.unwrap();
+        let other = semaphore.acquire_many(more).await.unwrap();
         let merge = std::panic::AssertUnwindSafe(|| permit.merge(other));
         assert_eq!(std::panic::catch_unwind(merge).is_err(), more == 2);
     }
@@ -160,12 +160,12 @@ async fn whatever_makes_permits_free_wakes_the_waiter_of_another_client() {
         let permit = match how {
             "drop" => {
                 semaphore.release(1).await.unwrap();
-                Some(semaphore.acquire(1).await.unwrap())
+                Some(semaphore.acquire().await.unwrap())
             }
             _ => None,
         };
-        let other = theirs.semaphore("x").poll_cap(HOUR);
-        let waiter = tokio::spawn(async move { other.acquire(1).await.unwrap() });
+        let other = theirs.semaphore("x").poll_interval(HOUR);
+        let waiter = tokio::spawn(async move { other.acquire().await.unwrap() });
         waits(&theirs).await;
         match how {
             "set" => assert!(semaphore.try_set_permits(1).await.unwrap()),
@@ -183,14 +183,14 @@ async fn whatever_makes_permits_free_wakes_the_waiter_of_another_client() {
 async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
     let place = place();
     let client = place.client().await;
-    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let semaphore = client.semaphore("x").poll_interval(HOUR);
     let strict = semaphore.clone().must_exist(true);
     let assert_missing = async || {
         let all = async {
             [
-                strict.try_acquire(1).await.map(drop),
-                strict.try_acquire_for(1, HOUR).await.map(drop),
-                strict.acquire(1).await.map(drop),
+                strict.try_acquire().await.map(drop),
+                strict.try_acquire_for(HOUR).await.map(drop),
+                strict.acquire().await.map(drop),
             ]
         };
         let all = tokio::time::timeout(Duration::from_secs(20), all).await;
@@ -202,18 +202,18 @@ async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
         }
     };
     assert_missing().await;
-    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
     // Others of this process wait for somebody to make it.
     let patient = semaphore.clone();
-    let patient = tokio::spawn(async move { patient.acquire(1).await });
+    let patient = tokio::spawn(async move { patient.acquire().await });
     eventually("one waits", async || client.activity().channels == 1).await;
     assert_missing().await;
     assert!(semaphore.try_set_permits(1).await.unwrap());
     let permit = patient.await.unwrap().unwrap();
     // None free is not none at all.
-    assert!(strict.try_acquire(1).await.unwrap().is_none());
+    assert!(strict.try_acquire().await.unwrap().is_none());
     let waits = strict.clone();
-    let waits = tokio::spawn(async move { waits.acquire(1).await });
+    let waits = tokio::spawn(async move { waits.acquire().await });
     eventually("one waits", async || client.activity().channels == 1).await;
     permit.release().await.unwrap();
     waits.await.unwrap().unwrap().release().await.unwrap();
@@ -225,12 +225,12 @@ async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 4).await;
-    let mut held = semaphore.acquire(4).await.unwrap();
+    let mut held = semaphore.acquire_many(4).await.unwrap();
     let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
     for permits in [3, 1, 2, 1] {
         let (semaphore, sender) = (semaphore.clone(), sender.clone());
         tokio::spawn(async move {
-            let permit = semaphore.acquire(permits).await.unwrap();
+            let permit = semaphore.acquire_many(permits).await.unwrap();
             sender.send(permits).unwrap();
             permit.forget();
         });
@@ -240,7 +240,7 @@ async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
         }
     }
     waits(&client).await;
-    assert!(semaphore.try_acquire(1).await.unwrap().is_none(), "in line");
+    assert!(semaphore.try_acquire().await.unwrap().is_none(), "in line");
     for _ in 0..2 {
         held.split(1).unwrap().release().await.unwrap();
     }
@@ -264,11 +264,11 @@ async fn a_waiter_that_gives_up_costs_nobody_a_permit() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = semaphore(&ours, 2).await;
-    let held = semaphore.acquire(2).await.unwrap();
-    let other = theirs.semaphore("x").poll_cap(HOUR);
+    let held = semaphore.acquire_many(2).await.unwrap();
+    let other = theirs.semaphore("x").poll_interval(HOUR);
     let waiter = |permits| {
         let other = other.clone();
-        tokio::spawn(async move { other.acquire(permits).await.unwrap() })
+        tokio::spawn(async move { other.acquire_many(permits).await.unwrap() })
     };
     let head = waiter(2);
     waits(&theirs).await;
@@ -282,7 +282,7 @@ async fn a_waiter_that_gives_up_costs_nobody_a_permit() {
     eventually("both are back", async || free(&semaphore).await == 2).await;
     assert!(
         semaphore
-            .try_acquire_for(3, LEASE / 4)
+            .try_acquire_many_for(3, LEASE / 4)
             .await
             .unwrap()
             .is_none()
@@ -303,7 +303,7 @@ async fn no_more_are_inside_than_there_are_permits_and_none_is_lost() {
         running.spawn(async move {
             for round in 0..20 {
                 let permits = (task + round) % 4 + 1;
-                let permit = semaphore.acquire(permits).await.unwrap();
+                let permit = semaphore.acquire_many(permits).await.unwrap();
                 let now = inside.fetch_add(permits, Ordering::SeqCst) + permits;
                 most.fetch_max(now, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -372,16 +372,16 @@ async fn dropped_at_any_point_an_acquire_leaves_all_permits() {
     let semaphore = semaphore(&client, 3).await;
     let wait = Duration::from_secs(60);
     at_each_point(&place, &client, 3, async |n| {
-        drop_after(n, semaphore.acquire(2)).await
+        drop_after(n, semaphore.acquire_many(2)).await
     })
     .await;
     at_each_point(&place, &client, 3, async |n| {
-        drop_after(n, semaphore.try_acquire(2)).await
+        drop_after(n, semaphore.try_acquire_many(2)).await
     })
     .await;
     let points = at_each_point(&place, &client, 3, async |n| {
-        let held = other.semaphore("x").acquire(2).await.unwrap();
-        let acquire = drop_after(n, semaphore.try_acquire_for(2, wait));
+        let held = other.semaphore("x").acquire_many(2).await.unwrap();
+        let acquire = drop_after(n, semaphore.try_acquire_many_for(2, wait));
         let release = async {
             for _ in 0..10 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -403,11 +403,11 @@ async fn dropped_at_any_point_a_head_that_asks_for_others_leaves_them_theirs() {
     let (client, other) = (place.client().await, place.client().await);
     let semaphore = semaphore(&client, 3).await;
     at_each_point(&place, &client, 3, async |n| {
-        let held = other.semaphore("x").acquire(3).await.unwrap();
-        let head = drop_after(n, semaphore.acquire(1));
+        let held = other.semaphore("x").acquire_many(3).await.unwrap();
+        let head = drop_after(n, semaphore.acquire());
         let behind = async {
             tokio::task::yield_now().await;
-            semaphore.acquire(2).await.unwrap()
+            semaphore.acquire_many(2).await.unwrap()
         };
         let release = async {
             for _ in 0..10 {
@@ -428,7 +428,7 @@ async fn a_release_that_is_dropped_at_any_point_happens_once() {
     let client = place.client().await;
     let semaphore = semaphore(&client, 3).await;
     at_each_point(&place, &client, 3, async |n| {
-        let permit = semaphore.acquire(2).await.unwrap();
+        let permit = semaphore.acquire_many(2).await.unwrap();
         drop_after(n, permit.release()).await
     })
     .await;
@@ -441,8 +441,8 @@ async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
     let guard = client.lock("x").acquire().await.unwrap();
     let semaphore = client.semaphore("x");
     let errors = [
-        semaphore.acquire(1).await.map(drop).unwrap_err(),
-        semaphore.try_acquire(1).await.map(drop).unwrap_err(),
+        semaphore.acquire().await.map(drop).unwrap_err(),
+        semaphore.try_acquire().await.map(drop).unwrap_err(),
         semaphore.release(1).await.unwrap_err(),
         semaphore.release_if_exists(1).await.map(drop).unwrap_err(),
         semaphore.add_permits(-1).await.unwrap_err(),
@@ -465,8 +465,8 @@ async fn what_can_be_no_semaphore_is_refused_before_anything_is_sent() {
     let client = place.client().await;
     let too_many = 1 << 31;
     for result in [
-        client.semaphore("").acquire(1).await.map(drop),
-        client.semaphore("x").acquire(too_many).await.map(drop),
+        client.semaphore("").acquire().await.map(drop),
+        client.semaphore("x").acquire_many(too_many).await.map(drop),
         client.semaphore("x").release(too_many).await,
         client
             .semaphore("x")
@@ -475,13 +475,13 @@ async fn what_can_be_no_semaphore_is_refused_before_anything_is_sent() {
             .map(drop),
         client
             .semaphore("x")
-            .poll_cap(Duration::ZERO)
-            .acquire(1)
+            .poll_interval(Duration::ZERO)
+            .acquire()
             .await
             .map(drop),
         client
             .semaphore("x")
-            .try_acquire_for(1, Duration::ZERO)
+            .try_acquire_for(Duration::ZERO)
             .await
             .map(drop),
         client
@@ -493,7 +493,7 @@ async fn what_can_be_no_semaphore_is_refused_before_anything_is_sent() {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Misuse);
     }
     client.close().await;
-    let error = client.semaphore("x").acquire(1).await.unwrap_err();
+    let error = client.semaphore("x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misuse);
     place.is_clean(&[&client]).await;
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, LockGuard, LossReason, Member, MultiLock, Peers, RedLock};
+use leasehold::kind::Member;
+use leasehold::settings::Peers;
+use leasehold::{Client, ErrorKind, LockGuard, LossReason, MultiLock, RedLock};
 
 use super::{LEASE, place};
 use crate::support::Place;
@@ -82,7 +84,7 @@ async fn a_hold_has_one_token_whoever_asks_and_none_before() {
 async fn a_re_entry_has_the_token_of_its_hold_also_when_both_ask_at_once() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.lock("x").owned_by(&owner);
     let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
     let (one, other) = tokio::join!(outer.fencing_token(), inner.fencing_token());
@@ -221,7 +223,7 @@ async fn what_several_hold_at_a_time_has_no_token() {
         let all = MultiLock::new(&members).unwrap();
         refused(all.acquire().await.unwrap()).await;
         let majority = RedLock::new(&members).unwrap().distrust_restarted(false);
-        let majority = majority.master_limit(Duration::from_secs(10));
+        let majority = majority.member_timeout(Duration::from_secs(10));
         refused(majority.acquire().await.unwrap()).await;
     }
     place.is_clean(&[&client]).await;
@@ -259,7 +261,7 @@ fn majority(clients: &[Client]) -> RedLock {
     RedLock::new(clients.iter().map(|client| client.lock("x")))
         .unwrap()
         .distrust_restarted(false)
-        .master_limit(Duration::from_secs(10))
+        .member_timeout(Duration::from_secs(10))
 }
 
 /// A hold of all three: on a busy machine one may answer too late.
@@ -322,7 +324,7 @@ async fn a_token_of_a_majority_is_known_to_every_server_that_was_held() {
 async fn tokens_of_one_owner_over_different_wholes_rise_for_each_member() {
     let place = place();
     let client = place.client().await;
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let of = |names: [&str; 2]| {
         let lock = MultiLock::new(names.map(|name| client.lock(name))).unwrap();
         lock.owned_by(&owner)
@@ -360,7 +362,7 @@ async fn tokens_of_one_owner_over_different_wholes_rise_for_each_member() {
 #[tokio::test]
 async fn a_majority_is_enough_for_a_token_and_a_minority_is_not() {
     let (_places, clients) = masters().await;
-    let owner = clients[0].owner();
+    let owner = leasehold::Owner::new();
     let lock = majority(&clients).owned_by(&owner);
     let guard = lock.acquire().await.unwrap();
     assert!(clients[2].lock("x").force_unlock().await.unwrap());

@@ -26,11 +26,11 @@ fn guard<G: Send + 'static>(acquired: leasehold::Result<G>) -> Guard {
 }
 
 fn rw(client: &Client) -> RwLock {
-    client.rw_lock("x").poll_cap(POLL)
+    client.rw_lock("x").poll_interval(POLL)
 }
 
 fn lock(client: Client) -> BoxFuture<'static, Guard> {
-    async move { guard(lock_of(&client, "x").poll_cap(POLL).acquire().await) }.boxed()
+    async move { guard(lock_of(&client, "x").poll_interval(POLL).acquire().await) }.boxed()
 }
 
 fn read(client: Client) -> BoxFuture<'static, Guard> {
@@ -47,16 +47,16 @@ fn write_without_preference(client: Client) -> BoxFuture<'static, Guard> {
 
 fn permit(client: Client) -> BoxFuture<'static, Guard> {
     async move {
-        let semaphore = client.semaphore("s").poll_cap(POLL);
+        let semaphore = client.semaphore("s").poll_interval(POLL);
         semaphore.try_set_permits(1).await.unwrap();
-        guard(semaphore.acquire(1).await)
+        guard(semaphore.acquire().await)
     }
     .boxed()
 }
 
 fn permit_with_lease(client: Client) -> BoxFuture<'static, Guard> {
     async move {
-        let semaphore = client.expirable_semaphore("e").poll_cap(POLL);
+        let semaphore = client.expirable_semaphore("e").poll_interval(POLL);
         semaphore.try_set_permits(1).await.unwrap();
         guard(semaphore.acquire().await)
     }
@@ -68,7 +68,7 @@ fn group(client: Client) -> BoxFuture<'static, Guard> {
         guard(
             client
                 .group_lock("g", ["a", "b"])
-                .poll_cap(POLL)
+                .poll_interval(POLL)
                 .acquire()
                 .await,
         )
@@ -79,7 +79,7 @@ fn group(client: Client) -> BoxFuture<'static, Guard> {
 fn several(client: Client) -> BoxFuture<'static, Guard> {
     async move {
         let both = MultiLock::new([client.lock("y"), client.lock("z")]).unwrap();
-        guard(both.poll_cap(POLL).acquire().await)
+        guard(both.poll_interval(POLL).acquire().await)
     }
     .boxed()
 }
@@ -88,7 +88,7 @@ fn majority(client: Client) -> BoxFuture<'static, Guard> {
     async move {
         let lock = RedLock::new([client.lock("x")]).unwrap();
         let lock = lock.distrust_restarted(false);
-        guard(lock.poll_cap(POLL).acquire().await)
+        guard(lock.poll_interval(POLL).acquire().await)
     }
     .boxed()
 }
@@ -229,10 +229,10 @@ async fn one_of_those_who_wait_for_a_latch_keeps_no_answer_from_the_others() {
     for polls in 1..=4 {
         let opens = theirs.count_down_latch("l");
         assert!(opens.try_set_count(1).await.unwrap());
-        let latch = ours.count_down_latch("l").poll_cap(POLL);
+        let latch = ours.count_down_latch("l").poll_interval(POLL);
         let mut unpolled = std::pin::pin!(latch.wait());
         assert!(drop_after(polls, unpolled.as_mut()).await.is_none());
-        let next = ours.count_down_latch("l").poll_cap(HOUR);
+        let next = ours.count_down_latch("l").poll_interval(HOUR);
         let next = tokio::spawn(async move { next.wait().await });
         tokio::task::yield_now().await;
         opens.count_down().await.unwrap();

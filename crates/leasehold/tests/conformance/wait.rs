@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, ErrorKind, WaitStrategy};
+use leasehold::ErrorKind;
+use leasehold::settings::{Backoff, WaitStrategy};
 use tokio::time::Instant;
 
 use super::{LEASE, lock_of, place};
@@ -14,7 +15,7 @@ async fn a_release_wakes_the_waiter_of_another_client() {
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
     // No poll could do it: the cap is an hour.
-    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
+    let lock = lock_of(&theirs, "x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || theirs.activity().channels == 1).await;
     guard.release().await.unwrap();
@@ -33,7 +34,7 @@ async fn a_forced_unlock_wakes_the_waiter() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
-    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
+    let lock = lock_of(&theirs, "x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || theirs.activity().channels == 1).await;
     lock_of(&ours, "x").force_unlock().await.unwrap();
@@ -52,7 +53,7 @@ async fn a_waiter_gets_the_lock_when_the_lease_ends_without_a_message() {
         .await
         .unwrap()
         .forget();
-    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
+    let lock = lock_of(&theirs, "x").poll_interval(HOUR);
     let guard = lock.try_acquire_for(LEASE * 4).await.unwrap();
     assert!(guard.is_some());
 }
@@ -64,9 +65,11 @@ async fn a_timed_wait_ends_with_none_and_leaves_nothing() {
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
     for strategy in [
         WaitStrategy::PubSub,
-        WaitStrategy::BackOff(BackOff::constant(Duration::from_millis(20))),
+        WaitStrategy::Backoff(Backoff::constant(Duration::from_millis(20))),
     ] {
-        let lock = lock_of(&theirs, "x").poll_cap(HOUR).wait_strategy(strategy);
+        let lock = lock_of(&theirs, "x")
+            .poll_interval(HOUR)
+            .wait_strategy(strategy);
         let started = Instant::now();
         assert!(lock.try_acquire_for(LEASE / 4).await.unwrap().is_none());
         assert!(started.elapsed() >= LEASE / 4);
@@ -91,7 +94,7 @@ async fn waiters_of_one_client_are_served_in_the_order_they_came() {
     let guard = lock_of(&client, "x").acquire().await.unwrap();
     let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..8 {
-        let (lock, sender) = (lock_of(&client, "x").poll_cap(HOUR), sender.clone());
+        let (lock, sender) = (lock_of(&client, "x").poll_interval(HOUR), sender.clone());
         tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
             sender.send(number).unwrap();
@@ -119,7 +122,7 @@ async fn a_try_does_not_overtake_a_waiter_of_its_client() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x").acquire().await.unwrap();
-    let lock = lock_of(&client, "x").poll_cap(HOUR);
+    let lock = lock_of(&client, "x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || client.activity().channels == 1).await;
     guard.release().await.unwrap();
@@ -133,7 +136,7 @@ async fn a_waiter_that_gives_up_passes_its_turn_on() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
-    let lock = lock_of(&theirs, "x").poll_cap(HOUR);
+    let lock = lock_of(&theirs, "x").poll_interval(HOUR);
     let head = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.map(drop) }

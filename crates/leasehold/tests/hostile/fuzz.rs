@@ -123,8 +123,8 @@ async fn work(run: Arc<Run>) -> Option<usize> {
 /// One client's life.
 async fn live(liar: &Liar, session: &Arc<Session>) {
     let builder = Client::builder()
-        .connect_limit(Duration::from_millis(50))
-        .reply_limit(Duration::from_millis(10));
+        .connect_timeout(Duration::from_millis(50))
+        .reply_timeout(Duration::from_millis(10));
     let url = liar.server.url();
     let mut rng = Rng::with_seed(session.seed);
     let url = match rng.bool() {

@@ -29,7 +29,7 @@ async fn contended() -> Contended {
     let holder = Client::connect(&server.url()).await.unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
-    let lock = client.lock("x").poll_cap(HOUR);
+    let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || server.channels() == [CHANNEL]).await;
     let publisher = redis::Client::open(server.url()).unwrap();
@@ -88,12 +88,12 @@ async fn a_flood_of_permits_that_are_none_does_not_become_a_flood_of_asks() {
     let client = Client::connect(&server.url()).await.unwrap();
     let publisher = redis::Client::open(server.url()).unwrap();
     let mut publisher = publisher.get_multiplexed_async_connection().await.unwrap();
-    let semaphore = client.semaphore("x").poll_cap(HOUR);
-    let expirable = client.expirable_semaphore("y").poll_cap(HOUR);
+    let semaphore = client.semaphore("x").poll_interval(HOUR);
+    let expirable = client.expirable_semaphore("y").poll_interval(HOUR);
     semaphore.try_set_permits(0).await.unwrap();
     expirable.try_set_permits(0).await.unwrap();
     let waits = semaphore.clone();
-    let plain = tokio::spawn(async move { waits.acquire(1).await.unwrap() });
+    let plain = tokio::spawn(async move { waits.acquire().await.unwrap() });
     let waits = expirable.clone();
     let leased = tokio::spawn(async move { waits.acquire().await.unwrap() });
     eventually("both listen", async || server.channels().len() == 2).await;
@@ -140,7 +140,7 @@ async fn a_flood_does_not_fill_the_memory() {
         Some(Action::Send(Vec::new()))
     });
     let client = Client::connect(&server.url()).await.unwrap();
-    let lock = client.lock("x").poll_cap(Duration::from_millis(50));
+    let lock = client.lock("x").poll_interval(Duration::from_millis(50));
     lock.acquire().await.unwrap().release().await.unwrap();
     let grown = grown.get().unwrap();
     println!("memory grew by {grown} bytes");
@@ -212,7 +212,7 @@ async fn what_nobody_asked_for_ends_the_connection_and_the_next_one_serves() {
         let subscriptions = Arc::default();
         let server = intruding(unasked, &subscriptions);
         let client = Client::connect(&server.url()).await.unwrap();
-        let lock = client.lock("x").poll_cap(HOUR);
+        let lock = client.lock("x").poll_interval(HOUR);
         let guard = tokio::time::timeout(Duration::from_secs(30), lock.acquire()).await;
         let guard = guard.unwrap_or_else(|_| panic!("asleep for ever after {shown}"));
         guard.unwrap().release().await.unwrap();
@@ -237,7 +237,7 @@ async fn a_message_for_another_channel_wakes_nobody() {
         Some(Action::Send([ordinary(request), others].concat()))
     });
     let client = Client::connect(&server.url()).await.unwrap();
-    let lock = client.lock("x").poll_cap(HOUR);
+    let lock = client.lock("x").poll_interval(HOUR);
     let waited = lock.try_acquire_for(Duration::from_millis(500)).await;
     assert!(waited.unwrap().is_none());
     // Once before it listened, once after.

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
-use leasehold::{Client, Owner, Ttl};
+use leasehold::inspect::Ttl;
+use leasehold::{Client, Owner};
 use leasehold_testkit::FakeServer;
 use leasehold_testkit::fake::{Action, Request, bulk, list};
 
@@ -100,7 +101,7 @@ fn every_call() -> Vec<Call> {
             Some(token.into())
         };
         client => {
-            let got = client.semaphore("x").try_acquire_for(3, WAIT).await.ok()??;
+            let got = client.semaphore("x").try_acquire_many_for(3, WAIT).await.ok()??;
             Some(got.permits().into())
         };
         client => { drop(client.semaphore("x").release(2).await); None };
@@ -116,7 +117,7 @@ fn every_call() -> Vec<Call> {
         client => { drop(client.expirable_semaphore("x").set_permits(3).await); None };
         client => {
             let id = "000102030405060708090a0b0c0d0e0f".parse().unwrap();
-            drop(client.expirable_semaphore("x").lease_left(id).await);
+            drop(client.expirable_semaphore("x").remaining_ttl(id).await);
             drop(client.expirable_semaphore("x").release(id).await);
             None
         };
@@ -144,7 +145,7 @@ async fn no_number_in_a_reply_overflows() {
                 Some(Action::Send(list(&replies)))
             });
             let doings = every_call().into_iter().map(async |call| {
-                let builder = Client::builder().reply_limit(WAIT);
+                let builder = Client::builder().reply_timeout(WAIT);
                 let client = builder.connect(&server.url()).await.unwrap();
                 call(client).await
             });

@@ -76,7 +76,7 @@ async fn what_is_no_reply_grants_nothing_and_ends_the_connection_at_once() {
     for (what, spoil) in NO_REPLIES {
         let server = spoiling_the_first(*spoil);
         // Whoever waits for a reply that can't come any more waits for ever.
-        let builder = Client::builder().reply_limit(HOUR);
+        let builder = Client::builder().reply_timeout(HOUR);
         let client = builder.connect(&server.url()).await.unwrap();
         let lock = client.lock("x");
         let error = lock.try_acquire().await.expect_err(what);
@@ -213,7 +213,7 @@ async fn a_server_that_hangs_up_on_every_call_is_not_stormed() {
         calls::read(request).map(|_| Action::SendAndClose(b"oops".to_vec()))
     });
     let client = Client::connect(&server.url()).await.unwrap();
-    let lock = client.lock("x").outage_limit(Duration::from_secs(2));
+    let lock = client.lock("x").outage_timeout(Duration::from_secs(2));
     let started = tokio::time::Instant::now();
     let error = lock.acquire().await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");

@@ -274,7 +274,10 @@ pub(crate) async fn readers_of_all_share_and_the_last_one_lets_a_writer_in(
         .map(|version| JavaClient::new(*version, &server.url(), None))
         .collect();
     let client = Client::connect(&server.url()).await.unwrap();
-    let lock = client.rw_lock("x").poll_cap(HOUR).prefer_writers(false);
+    let lock = client
+        .rw_lock("x")
+        .poll_interval(HOUR)
+        .prefer_writers(false);
     let readers: Vec<_> = clients
         .iter()
         .map(|java| java.thread("r").kind(LockKind::Read))
@@ -309,7 +312,7 @@ pub(crate) async fn readers_of_all_share_and_the_last_one_lets_a_writer_in(
             ours.take().unwrap().release().await.unwrap();
         }
         // One writer after the other, in whatever order. Redisson loses a "wake all" that comes
-        // between a waiter's ask and its sleep; then it sleeps for the lease that it was told.
+        // between a waiter's ask and its sleep; that waiter then sleeps for the lease it was told of.
         let at_the_latest = SOON + Duration::from_secs(30);
         let ours = tokio::spawn(async move { we_write.await.unwrap().release().await.unwrap() });
         let all = waiting.into_iter().map(|(waiting, writer)| {

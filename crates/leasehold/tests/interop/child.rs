@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use leasehold::history::{Interval, monotonic_ns};
-use leasehold::{Client, GroupLock, Kind, Lock, LockGuard, MultiLock, RedLock, Result, RwLock};
+use leasehold::kind::Kind;
+use leasehold::{Client, GroupLock, Lock, LockGuard, MultiLock, RedLock, Result, RwLock};
 use leasehold_testkit::redisson::LockKind;
 
 use crate::permits::Sort;

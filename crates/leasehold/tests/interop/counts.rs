@@ -10,7 +10,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Client, CountDownLatch, ExpirableSemaphore, LeaseLeft, PermitId, Semaphore};
+use leasehold::inspect::Ttl;
+use leasehold::{Client, CountDownLatch, ExpirableSemaphore, PermitId, Semaphore};
 use leasehold_testkit::RedisServer;
 
 use crate::support::{HOUR, eventually};
@@ -175,25 +176,25 @@ impl Stage {
     }
 
     async fn semaphore(&mut self, name: &str, method: &str, arguments: &[&str], expected: &str) {
-        let semaphore: Semaphore = self.client.semaphore(name).poll_cap(HOUR);
+        let semaphore: Semaphore = self.client.semaphore(name).poll_interval(HOUR);
         let n = arguments.first().and_then(|n| n.parse::<i32>().ok());
         let permits = n.unwrap_or(1).unsigned_abs();
         match (method, arguments) {
             ("acquire", _) if expected == "(waiting)" => {
                 self.waiter = Some(tokio::spawn(async move {
-                    semaphore.acquire(permits).await.unwrap().forget();
+                    semaphore.acquire_many(permits).await.unwrap().forget();
                 }));
                 self.waits().await;
             }
             // One permit: `(600, MILLISECONDS)` or `(1, dur:600)`.
             ("tryAcquire", [_, _]) => {
                 let wait = Duration::from_millis(600);
-                let got = semaphore.try_acquire_for(1, wait).await.unwrap();
+                let got = semaphore.try_acquire_for(wait).await.unwrap();
                 assert!(got.is_none());
             }
-            ("acquire", _) => semaphore.acquire(permits).await.unwrap().forget(),
+            ("acquire", _) => semaphore.acquire_many(permits).await.unwrap().forget(),
             ("tryAcquire", _) => {
-                let got = semaphore.try_acquire(permits).await.unwrap();
+                let got = semaphore.try_acquire_many(permits).await.unwrap();
                 assert_eq!(got.is_some().to_string(), expected);
             }
             ("trySetPermits", [_]) => {
@@ -230,7 +231,7 @@ impl Stage {
     }
 
     async fn latch(&mut self, name: &str, method: &str, arguments: &[&str], expected: &str) {
-        let latch: CountDownLatch = self.client.count_down_latch(name).poll_cap(HOUR);
+        let latch: CountDownLatch = self.client.count_down_latch(name).poll_interval(HOUR);
         match (method, arguments) {
             ("await", _) if expected == "(waiting)" => {
                 self.waiter = Some(tokio::spawn(async move { latch.wait().await.unwrap() }));
@@ -255,7 +256,8 @@ impl Stage {
     }
 
     async fn expirable(&mut self, name: &str, method: &str, arguments: &[&str], expected: &str) {
-        let semaphore: ExpirableSemaphore = self.client.expirable_semaphore(name).poll_cap(HOUR);
+        let semaphore: ExpirableSemaphore =
+            self.client.expirable_semaphore(name).poll_interval(HOUR);
         let n = arguments.first().and_then(|n| n.parse::<i32>().ok());
         let ms = |text: &str| Duration::from_millis(text.parse().unwrap());
         let ids: Vec<PermitId> = arguments
@@ -285,7 +287,7 @@ impl Stage {
                 assert_eq!(updated.to_string(), expected);
             }
             ("release" | "tryRelease", [_]) if ids.len() == 1 => {
-                let over = async || semaphore.lease_left(ids[0]).await.unwrap() == LeaseLeft::Over;
+                let over = async || semaphore.remaining_ttl(ids[0]).await.unwrap() == Ttl::Free;
                 let ends = self.permits.get("<P4 hex>") == Some(&ids[0]);
                 if ends {
                     eventually("its lease is over", over).await;
@@ -317,13 +319,13 @@ impl Stage {
             }
             ("getLeaseTime", _) => match ids.first() {
                 Some(id) => assert!(matches!(
-                    semaphore.lease_left(*id).await.unwrap(),
-                    LeaseLeft::Left(_)
+                    semaphore.remaining_ttl(*id).await.unwrap(),
+                    Ttl::Left(_)
                 )),
                 None => {
                     let nobody = "0".repeat(32).parse().unwrap();
-                    let left = semaphore.lease_left(nobody).await.unwrap();
-                    assert_eq!(left, LeaseLeft::Over);
+                    let left = semaphore.remaining_ttl(nobody).await.unwrap();
+                    assert_eq!(left, Ttl::Free);
                 }
             },
             ("delete", _) => {

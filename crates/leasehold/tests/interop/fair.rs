@@ -40,7 +40,7 @@ impl Place {
     /// Our lock, whose waiters ask again after an hour at the soonest: only a message
     /// or the end of a lease makes them.
     fn ours(&self) -> FairLock {
-        let lock = self.rust.fair_lock("x").poll_cap(HOUR);
+        let lock = self.rust.fair_lock("x").poll_interval(HOUR);
         lock.waiter_timeout(HOUR)
     }
 

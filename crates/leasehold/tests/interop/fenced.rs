@@ -82,7 +82,7 @@ async fn java_counts_on_from_what_holds_of_other_kinds_draw() {
 async fn each_side_excludes_the_other_and_wakes_it() {
     let (server, _redisson, java, rust) = &place().await;
     java.lock("x").unwrap();
-    let lock = rust.fenced_lock("x").poll_cap(HOUR);
+    let lock = rust.fenced_lock("x").poll_interval(HOUR);
     assert!(lock.try_acquire().await.unwrap().is_none());
     // Only the message can wake it in time.
     let waiter = tokio::spawn(async move { lock.acquire().await });

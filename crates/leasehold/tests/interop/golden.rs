@@ -11,7 +11,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, Lock, LockGuard, Owner, Ttl, WaitStrategy};
+use leasehold::inspect::Ttl;
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{Client, Lock, LockGuard, Owner};
 use leasehold_testkit::{RedisServer, RedissonVersion};
 
 const RECORDINGS: [(RedissonVersion, &str, &str); 4] = [
@@ -174,7 +176,7 @@ impl Stage {
             .trim_start_matches("ok ");
         match (method.as_str(), &numbers[..]) {
             ("lock", []) if step.answer == "(waiting)" => {
-                let lock = lock.poll_cap(Duration::from_secs(3600));
+                let lock = lock.poll_interval(Duration::from_secs(3600));
                 let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
                 self.waiter = Some((who, name.into(), task));
                 return true;
@@ -239,7 +241,7 @@ impl Stage {
         let client = &self.clients[who.split('.').next().unwrap()];
         let lock = client.lock(name).owned_by(owner);
         match kind {
-            "spin" => lock.wait_strategy(WaitStrategy::BackOff(BackOff::exponential())),
+            "spin" => lock.wait_strategy(WaitStrategy::Backoff(Backoff::exponential())),
             _ => lock,
         }
     }

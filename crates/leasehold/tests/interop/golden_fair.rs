@@ -231,7 +231,7 @@ impl Stage {
 
     /// Steps 1 to 14.
     async fn play_hand_over_and_force(&mut self) {
-        let owner = self.clients[0].owner();
+        let owner = leasehold::Owner::new();
         let first = self.lock(1, "F").owned_by(&owner);
         let outer = first.acquire().await.unwrap();
         self.holds("client1:t1", &outer);

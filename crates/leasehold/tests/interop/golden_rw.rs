@@ -362,7 +362,7 @@ impl Stage {
         let owner = self.owners.entry(who.into()).or_insert_with(Owner::new);
         let client = &self.clients[who.split('.').next().unwrap()];
         let lock = client.rw_lock(name).owned_by(owner);
-        let lock = lock.prefer_writers(false).poll_cap(HOUR);
+        let lock = lock.prefer_writers(false).poll_interval(HOUR);
         match arguments.split(", ").next().unwrap().parse() {
             Ok(ms) => lock.fixed_lease(Duration::from_millis(ms)),
             Err(_) => lock,

@@ -64,7 +64,7 @@ async fn groups_of_both_sides_wake_each_other() {
         server, java, rust, ..
     } = &place().await;
     java.lock("G/a,b").unwrap();
-    let lock = rust.group_lock("G", ["b", "c"]).poll_cap(HOUR);
+    let lock = rust.group_lock("G", ["b", "c"]).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !server.channels().is_empty()).await;
     // Confirmed, and asked once more.
@@ -219,7 +219,7 @@ impl Stage {
         let mut clients = HashMap::new();
         for name in ["client1", "client2", "client3"] {
             let client = Client::connect(&server.url()).await.unwrap();
-            let owner = client.owner();
+            let owner = leasehold::Owner::new();
             clients.insert(name.to_owned(), (client, owner));
         }
         Self {
@@ -245,7 +245,7 @@ impl Stage {
         let ok = !answer.starts_with("err");
         match method.split_once('(').unwrap() {
             ("lock", "2000, MILLISECONDS)") => {
-                let lock = lock.fixed_lease(Duration::from_secs(2)).poll_cap(HOUR);
+                let lock = lock.fixed_lease(Duration::from_secs(2)).poll_interval(HOUR);
                 let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
                 self.waiter = Some((hold, task));
                 let client = client.clone();

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, LossReason, Ttl, WaitStrategy};
+use leasehold::inspect::Ttl;
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{Client, LossReason};
 use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson};
 
@@ -77,7 +79,7 @@ async fn what_we_hold_is_refused_to_java() {
     } = &place().await;
     for kind in [LockKind::Plain, LockKind::Spin] {
         let java = java.kind(kind);
-        let owner = rust.owner();
+        let owner = leasehold::Owner::new();
         let lock = rust.lock("x").owned_by(&owner);
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
         assert!(!java.try_lock("x").unwrap().value);
@@ -107,7 +109,7 @@ async fn what_we_hold_is_refused_to_java() {
 async fn our_waiter_is_woken_by_javas_release() {
     let Place { java, rust, .. } = &place().await;
     java.lock("x").unwrap();
-    let lock = rust.lock("x").poll_cap(HOUR);
+    let lock = rust.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || rust.activity().channels == 1).await;
     // Confirmed, and asked once more.
@@ -150,7 +152,7 @@ async fn a_spin_waiter_of_either_side_gets_the_lock() {
     guard.release().await.unwrap();
     waiting.wait(SOON).unwrap();
     // A spin unlock of Redisson publishes nothing.
-    let back_off = WaitStrategy::BackOff(BackOff::exponential());
+    let back_off = WaitStrategy::Backoff(Backoff::exponential());
     let lock = rust.lock("x").wait_strategy(back_off);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it waits", async || rust.activity().lines == 1).await;
@@ -165,7 +167,7 @@ async fn a_forced_unlock_of_java_is_seen_by_us() {
         java, rust, server, ..
     } = &place_with(None, Client::builder().lease(WATCHDOG)).await;
     let guard = rust.lock("x").acquire().await.unwrap();
-    let lock = rust.lock("x").poll_cap(HOUR);
+    let lock = rust.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !server.channels().is_empty()).await;
     assert!(java.force_unlock("x").unwrap().value);
@@ -209,7 +211,7 @@ async fn an_ended_lease_of_one_side_lets_the_other_in() {
     java.lock_lease("x", Duration::from_millis(400)).unwrap();
     let lock = rust
         .lock("x")
-        .poll_cap(HOUR)
+        .poll_interval(HOUR)
         .fixed_lease(Duration::from_millis(400));
     let guard = lock.try_acquire_for(SOON).await.unwrap().unwrap();
     assert!(
@@ -235,7 +237,7 @@ async fn a_killed_process_of_one_side_lets_the_other_in() {
     } = &place_with(Some(WATCHDOG), Client::builder()).await;
     java.lock("x").unwrap();
     redisson.kill();
-    let guard = rust.lock("x").poll_cap(HOUR).acquire().await.unwrap();
+    let guard = rust.lock("x").poll_interval(HOUR).acquire().await.unwrap();
     guard.release().await.unwrap();
 
     let other = Redisson::start(VERSION, &server.url());

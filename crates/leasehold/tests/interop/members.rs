@@ -47,7 +47,7 @@ fn multi(rust: &Client, names: [&str; 2]) -> MultiLock {
 fn red(rust: &[Client]) -> RedLock {
     let lock = RedLock::new(rust.iter().map(|client| client.lock("x"))).unwrap();
     // The servers have just been started.
-    lock.distrust_restarted(false).master_limit(SOON / 4)
+    lock.distrust_restarted(false).member_timeout(SOON / 4)
 }
 
 const RED: &str = "c0/x,c1/x,c2/x";
@@ -93,7 +93,7 @@ async fn multi_locks_of_both_sides_wake_each_other() {
     guard.release().await.unwrap();
     waiting.wait(SOON).expect("woken");
     eventually("nobody listens", async || servers[0].channels().is_empty()).await;
-    let lock = multi(&rust[0], ["a", "b"]).poll_cap(HOUR);
+    let lock = multi(&rust[0], ["a", "b"]).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !servers[0].channels().is_empty()).await;
     java.unlock("a,b").unwrap();
@@ -149,7 +149,7 @@ async fn majorities_of_both_sides_wake_each_other() {
     assert!(!waiting.is_done());
     guard.release().await.unwrap();
     waiting.wait(SOON).expect("woken");
-    let lock = red(rust).poll_cap(HOUR);
+    let lock = red(rust).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens everywhere", async || {
         rust.iter().all(|client| client.activity().channels == 1)

@@ -36,15 +36,15 @@ impl Sort {
         let limit = limit.unwrap_or(SOON * 2);
         match self {
             Self::Counted => {
-                let semaphore = client.semaphore("x").poll_cap(HOUR);
+                let semaphore = client.semaphore("x").poll_interval(HOUR);
                 let taken = match limit {
-                    Duration::ZERO => semaphore.try_acquire(1).await,
-                    limit => semaphore.try_acquire_for(1, limit).await,
+                    Duration::ZERO => semaphore.try_acquire().await,
+                    limit => semaphore.try_acquire_for(limit).await,
                 };
                 taken.unwrap().map(Held::Counted)
             }
             Self::Leased => {
-                let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+                let semaphore = client.expirable_semaphore("x").poll_interval(HOUR);
                 let taken = match limit {
                     Duration::ZERO => semaphore.try_acquire().await,
                     limit => semaphore.try_acquire_for(limit).await,
@@ -302,7 +302,7 @@ pub(crate) async fn all_who_wait_for_a_latch_go_on_whoever_counts_it_down(
         .map(|version| JavaClient::new(*version, &server.url(), None))
         .collect();
     let ours = Client::connect(&server.url()).await.unwrap();
-    let latch = ours.count_down_latch("x").poll_cap(HOUR);
+    let latch = ours.count_down_latch("x").poll_interval(HOUR);
     for last in 0..=cast.len() {
         assert!(latch.try_set_count(2).await.unwrap());
         let mut waiting = Vec::new();

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, LeaseLeft, PermitId};
+use leasehold::inspect::Ttl;
+use leasehold::{Client, PermitId};
 use leasehold_testkit::redisson::{Pending, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
 use serde_json::{Value, json};
@@ -63,8 +64,8 @@ async fn permits_are_counted_alike_and_exclude_both_sides() {
     assert!(!semaphore.try_set_permits(9).await.unwrap());
     call(java, "semaphore_acquire", json!({"permits": 2}));
     assert_eq!(semaphore.available_permits().await.unwrap(), 1);
-    assert!(semaphore.try_acquire(2).await.unwrap().is_none());
-    let one = semaphore.try_acquire(1).await.unwrap().unwrap();
+    assert!(semaphore.try_acquire_many(2).await.unwrap().is_none());
+    let one = semaphore.try_acquire().await.unwrap().unwrap();
     let refused = json!({"permits": 1, "wait_ms": 100});
     assert_eq!(call(java, "semaphore_try", refused.clone()), false);
     one.release().await.unwrap();
@@ -83,7 +84,7 @@ async fn a_release_of_ours_wakes_a_java_waiter() {
     let place = place().await;
     let semaphore = place.rust.semaphore("x");
     semaphore.try_set_permits(2).await.unwrap();
-    let mut held = semaphore.acquire(2).await.unwrap();
+    let mut held = semaphore.acquire_many(2).await.unwrap();
     let waiter = start(&place.waiter, "semaphore_acquire", json!({"permits": 2}));
     place.listens("redisson_sc:{x}").await;
     // Negative and too few: neither must harm its listener.
@@ -100,7 +101,7 @@ async fn an_undone_acquire_of_ours_wakes_a_java_waiter() {
     let place = place().await;
     let semaphore = place.rust.semaphore("x");
     semaphore.try_set_permits(1).await.unwrap();
-    let held = semaphore.acquire(1).await.unwrap();
+    let held = semaphore.acquire().await.unwrap();
     let waiter = start(&place.waiter, "semaphore_acquire", json!({"permits": 1}));
     place.listens("redisson_sc:{x}").await;
     drop(held);
@@ -112,8 +113,8 @@ async fn a_release_of_java_wakes_our_waiter() {
     let place = place().await;
     call(&place.java, "semaphore_set", json!({"permits": 3}));
     call(&place.java, "semaphore_acquire", json!({"permits": 3}));
-    let semaphore = place.rust.semaphore("x").poll_cap(HOUR);
-    let waiter = tokio::spawn(async move { semaphore.acquire(2).await.unwrap() });
+    let semaphore = place.rust.semaphore("x").poll_interval(HOUR);
+    let waiter = tokio::spawn(async move { semaphore.acquire_many(2).await.unwrap() });
     place.listens("redisson_sc:{x}").await;
     call(&place.java, "semaphore_release", json!({"permits": 1}));
     call(&place.java, "semaphore_release", json!({"permits": 1}));
@@ -130,7 +131,7 @@ async fn beside_many_tasks_of_ours_a_java_thread_has_its_turn() {
         let semaphore = semaphore.clone();
         tokio::spawn(async move {
             loop {
-                let permit = semaphore.acquire(1).await.unwrap();
+                let permit = semaphore.acquire().await.unwrap();
                 permit.release().await.unwrap();
             }
         });
@@ -146,7 +147,7 @@ async fn beside_many_tasks_of_ours_a_java_thread_has_its_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_with_leases_exclude_both_sides_and_expire_for_both() {
     let Place { java, rust, .. } = &place().await;
-    let semaphore = rust.expirable_semaphore("x").poll_cap(HOUR);
+    let semaphore = rust.expirable_semaphore("x").poll_interval(HOUR);
     assert_eq!(call(java, "expirable_set", json!({"permits": 2})), true);
     let lease = json!({"lease_ms": 1500});
     let theirs: PermitId = call(java, "expirable_acquire_lease", lease)
@@ -155,8 +156,8 @@ async fn permits_with_leases_exclude_both_sides_and_expire_for_both() {
         .parse()
         .unwrap();
     assert!(matches!(
-        semaphore.lease_left(theirs).await.unwrap(),
-        LeaseLeft::Left(left) if left <= Duration::from_millis(1500)
+        semaphore.remaining_ttl(theirs).await.unwrap(),
+        Ttl::Left(left) if left <= Duration::from_millis(1500)
     ));
     let ours = semaphore.clone().fixed_lease(Duration::from_millis(1500));
     ours.try_acquire().await.unwrap().unwrap().forget();
@@ -178,11 +179,11 @@ async fn permits_without_a_lease_are_understood_and_released_by_id() {
     call(java, "expirable_set", json!({"permits": 2}));
     let id = call(java, "expirable_acquire", json!({}));
     let id: PermitId = id.as_str().unwrap().parse().unwrap();
-    assert_eq!(semaphore.lease_left(id).await.unwrap(), LeaseLeft::NoEnd);
+    assert_eq!(semaphore.remaining_ttl(id).await.unwrap(), Ttl::NoExpiry);
     assert!(semaphore.update_lease(id, HOUR).await.unwrap());
     assert!(matches!(
-        semaphore.lease_left(id).await.unwrap(),
-        LeaseLeft::Left(_)
+        semaphore.remaining_ttl(id).await.unwrap(),
+        Ttl::Left(_)
     ));
     assert!(semaphore.release(id).await.unwrap());
     assert!(!semaphore.release(id).await.unwrap(), "once");
@@ -211,7 +212,7 @@ async fn our_permits_are_released_by_java_where_it_writes_ids_as_we_do() {
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_with_leases_wake_both_ways() {
     let place = place().await;
-    let semaphore = place.rust.expirable_semaphore("x").poll_cap(HOUR);
+    let semaphore = place.rust.expirable_semaphore("x").poll_interval(HOUR);
     semaphore.try_set_permits(1).await.unwrap();
     let permit = semaphore.acquire().await.unwrap();
     let waiter = start(&place.waiter, "expirable_acquire", json!({}));
@@ -233,7 +234,7 @@ async fn permits_with_leases_wake_both_ways() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_latch_is_set_counted_and_waited_for_from_both_sides() {
     let place = place().await;
-    let latch = place.rust.count_down_latch("x").poll_cap(HOUR);
+    let latch = place.rust.count_down_latch("x").poll_interval(HOUR);
     assert!(latch.try_set_count(2).await.unwrap());
     assert_eq!(call(&place.java, "latch_set", json!({"count": 5})), false);
     let theirs = start(&place.waiter, "latch_await", json!({}));
@@ -269,7 +270,7 @@ async fn a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed() {
     call(&place.java, "latch_set", json!({"count": 1}));
     let waiters: Vec<_> = (0..3)
         .map(|_| {
-            let latch = place.rust.count_down_latch("x").poll_cap(HOUR);
+            let latch = place.rust.count_down_latch("x").poll_interval(HOUR);
             tokio::spawn(async move { latch.wait().await.unwrap() })
         })
         .collect();
@@ -295,7 +296,7 @@ async fn a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed() {
 async fn a_latch_that_java_deletes_lets_us_go_on() {
     let place = place().await;
     call(&place.java, "latch_set", json!({"count": 3}));
-    let latch = place.rust.count_down_latch("x").poll_cap(HOUR);
+    let latch = place.rust.count_down_latch("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { latch.wait().await.unwrap() });
     place.listens("redisson_countdownlatch__channel__{x}").await;
     eventually("we wait", async || place.rust.activity().channels == 1).await;

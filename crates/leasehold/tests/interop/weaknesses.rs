@@ -188,7 +188,7 @@ const LOCK: &[Weakness] = &[
         "A spin lock publishes nothing.",
         BOTH,
         "A waiter of ours on the same name is not woken by its unlock.",
-        "`wait_strategy(WaitStrategy::BackOff(..))` beside spin locks; else the poll cap serves it.",
+        "`wait_strategy(WaitStrategy::Backoff(..))` beside spin locks; else the poll interval serves it.",
         "lock::a_spin_waiter_of_either_side_gets_the_lock",
     ),
     weakness(
@@ -344,7 +344,7 @@ const READ_WRITE: &[Weakness] = &[
         "A downgrade wakes nobody.",
         BOTH,
         "Readers that wait, ours too, come in at their next poll.",
-        "A `poll_cap` that suits. Our downgrade wakes them.",
+        "A `poll_interval` that suits. Our downgrade wakes them.",
         "suspects::rw::a_downgrade_in_java_wakes_nobody",
     ),
     weakness(
@@ -485,7 +485,7 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "Who waits never asks by itself: a message that is lost is a hang.",
         BOTH,
-        "None for ours, which poll (`poll_cap`).",
+        "None for ours, which poll (`poll_interval`).",
         "In Java `tryAcquire(wait, unit)` in a loop.",
         "suspects::counts::a_message_that_is_lost_leaves_java_waiting_and_ours_asks",
     ),
@@ -558,7 +558,7 @@ const LATCH: &[Weakness] = &[
     weakness(
         "Who waits never asks by itself: a message that is lost is a hang.",
         BOTH,
-        "None for ours, which poll (`poll_cap`).",
+        "None for ours, which poll (`poll_interval`).",
         "In Java `await(wait, unit)` in a loop.",
         "suspects::counts::a_message_that_is_lost_leaves_java_waiting_and_ours_asks",
     ),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use leasehold::{BackOff, Client, Kind, Lock, LockGuard, MultiLock, RedLock, WaitStrategy};
+use leasehold::kind::Kind;
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{Client, Lock, LockGuard, MultiLock, RedLock};
 use leasehold_testkit::RedissonVersion;
 use leasehold_testkit::redisson::LockKind;
 
@@ -78,26 +80,30 @@ impl What {
     /// Ours, which asks once an hour: only a message or the end of a lease makes it.
     pub(crate) fn ours(self, client: &Client) -> Box<dyn AnyLock> {
         let members = |names: &[&str]| -> Vec<_> {
-            let one = |name: &&str| client.lock(name).poll_cap(HOUR);
+            let one = |name: &&str| client.lock(name).poll_interval(HOUR);
             names.iter().map(one).collect()
         };
         match self {
-            Self::Plain => Box::new(client.lock("x").poll_cap(HOUR)),
+            Self::Plain => Box::new(client.lock("x").poll_interval(HOUR)),
             // A spin unlock of Redisson publishes nothing.
             Self::Spin => {
-                let back_off = WaitStrategy::BackOff(BackOff::exponential());
+                let back_off = WaitStrategy::Backoff(Backoff::exponential());
                 Box::new(client.lock("x").wait_strategy(back_off))
             }
-            Self::Fenced => Box::new(client.fenced_lock("x").poll_cap(HOUR)),
-            Self::Fair => Box::new(client.fair_lock("x").poll_cap(HOUR)),
-            Self::Write => Box::new(client.rw_lock("x").poll_cap(HOUR).write_lock()),
-            Self::Multi => Box::new(MultiLock::new(members(self.keys())).unwrap().poll_cap(HOUR)),
+            Self::Fenced => Box::new(client.fenced_lock("x").poll_interval(HOUR)),
+            Self::Fair => Box::new(client.fair_lock("x").poll_interval(HOUR)),
+            Self::Write => Box::new(client.rw_lock("x").poll_interval(HOUR).write_lock()),
+            Self::Multi => Box::new(
+                MultiLock::new(members(self.keys()))
+                    .unwrap()
+                    .poll_interval(HOUR),
+            ),
             Self::Red => {
                 let lock = RedLock::new(members(self.keys())).unwrap();
                 // The server has just been started.
-                Box::new(lock.distrust_restarted(false).poll_cap(HOUR))
+                Box::new(lock.distrust_restarted(false).poll_interval(HOUR))
             }
-            Self::Group => Box::new(client.group_lock("G", ["a", "b"]).poll_cap(HOUR)),
+            Self::Group => Box::new(client.group_lock("G", ["a", "b"]).poll_interval(HOUR)),
         }
     }
 

@@ -22,7 +22,7 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
-        let builder = Client::builder().reply_limit(300 * MS);
+        let builder = Client::builder().reply_timeout(300 * MS);
         let clients = || {
             let sides = masters.each_ref();
             let sides = sides.map(|master| master.client_over_network(&builder).unwrap());
@@ -45,7 +45,7 @@ impl Scene {
     }
 
     fn theirs(&self) -> RedLock {
-        majority(&self.theirs).outage_limit(3600 * SECOND)
+        majority(&self.theirs).outage_timeout(3600 * SECOND)
     }
 
     /// A hold of the first two servers. The third is free again afterwards.
@@ -108,7 +108,7 @@ async fn a_server_that_never_says_when_it_was_started_is_without_a_vote_after_ea
 #[tokio::test(start_paused = true)]
 async fn a_wait_outlasts_the_restart_of_all_servers() {
     let scene = Scene::new().await;
-    let lock = majority(&scene.ours).outage_limit(5 * SECOND);
+    let lock = majority(&scene.ours).outage_timeout(5 * SECOND);
     scene.masters.iter().for_each(Embedded::restart);
     let start = Instant::now();
     // Nobody holds it, and no server can say so.
@@ -123,7 +123,7 @@ async fn a_wait_outlasts_the_restart_of_all_servers() {
 #[tokio::test(start_paused = true)]
 async fn servers_that_stay_silent_after_a_restart_are_an_outage() {
     let scene = Scene::new().await;
-    let lock = majority(&scene.theirs).outage_limit(5 * SECOND);
+    let lock = majority(&scene.theirs).outage_timeout(5 * SECOND);
     scene.masters.iter().for_each(Embedded::restart);
     assert!(lock.try_acquire_for(SECOND).await.is_err());
     for network in &scene.networks {
@@ -158,7 +158,7 @@ async fn no_lease_of_a_majority_exceeds_the_longest() {
     let long = 31 * SECOND;
     let lock = scene.ours();
     refused(lock.clone().fixed_lease(long).acquire().await.unwrap_err());
-    let owner = scene.ours[0].owner();
+    let owner = leasehold::Owner::new();
     let guard = lock.clone().owned_by(&owner).acquire().await.unwrap();
     refused(guard.extend(long).await.unwrap_err());
     refused(guard.members()[0].extend(long).await.unwrap_err());

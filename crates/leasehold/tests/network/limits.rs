@@ -36,7 +36,7 @@ macro_rules! wait {
     (|$client:ident| $handle:expr, $wait:ident $(($permits:literal))?) => {
         |$client: Client, limits: Limits| {
             async move {
-                let handle = $handle.outage_limit(limits.outage);
+                let handle = $handle.outage_timeout(limits.outage);
                 handle.$wait($($permits,)? limits.wait).await.map(|got| got.is_some())
             }
             .boxed()
@@ -52,7 +52,7 @@ const WAITS: [(&str, Wait); 8] = [
     ),
     ("reader", wait!(|c| c.rw_lock("x"), try_read_for)),
     ("writer", wait!(|c| c.rw_lock("x"), try_write_for)),
-    ("permit", wait!(|c| c.semaphore("x"), try_acquire_for(1))),
+    ("permit", wait!(|c| c.semaphore("x"), try_acquire_for)),
     (
         "permit with a lease",
         wait!(|c| c.expirable_semaphore("x"), try_acquire_for),
@@ -178,7 +178,7 @@ async fn who_tries_behind_a_line_that_nobody_answers_gets_an_error() {
         tokio::task::yield_now().await;
         let error = match name {
             "reader" | "writer" => client.rw_lock("x").try_write().await.map(drop),
-            "permit" => client.semaphore("x").try_acquire(1).await.map(drop),
+            "permit" => client.semaphore("x").try_acquire().await.map(drop),
             _ => client.lock("x").try_acquire().await.map(drop),
         };
         let error = error.expect_err(name);

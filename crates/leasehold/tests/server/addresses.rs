@@ -88,7 +88,7 @@ async fn tls_to_a_plain_port_and_the_reverse_say_what_to_try() {
 async fn a_server_that_accepts_and_never_answers_is_given_up() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://127.0.0.1:{}", silent.local_addr().unwrap().port());
-    let builder = Client::builder().connect_limit(Duration::from_millis(200));
+    let builder = Client::builder().connect_timeout(Duration::from_millis(200));
     let error = builder.connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("200ms"), "{error}");

@@ -80,7 +80,7 @@ async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
 
 async fn ask_once(url: &str, lease: Duration) -> Result<()> {
     let limit = Duration::from_secs(600);
-    let client = Client::builder().reply_limit(limit).connect(url).await?;
+    let client = Client::builder().reply_timeout(limit).connect(url).await?;
     match client.lock(NAME).fixed_lease(lease).try_acquire().await {
         Ok(guard) => println!("outcome {guard:?}"),
         Err(error) => println!("outcome {:?}: {error}", error.kind()),

@@ -19,7 +19,7 @@ async fn a_server_an_hour_ahead_serves_like_any_other() {
     let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
     let hold = scene.hold(&steady(&ours), "ours").await;
-    scene.waiter(theirs.lock(NAME).poll_cap(HOUR), "theirs");
+    scene.waiter(theirs.lock(NAME).poll_interval(HOUR), "theirs");
     hold.is_renewed().await;
     hold.is_renewed().await;
     hold.release().await.unwrap();
@@ -54,7 +54,7 @@ async fn a_hold_outlives_a_server_clock_that_jumps_back() {
     let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
     let hold = scene.hold(&steady(&ours), "ours").await;
-    scene.waiter(theirs.lock(NAME).poll_cap(HOUR), "theirs");
+    scene.waiter(theirs.lock(NAME).poll_interval(HOUR), "theirs");
     clock.step_back(HOUR);
     // What the server has left is an hour more at first, and a lease after a renewal.
     eventually("the lease is right again", async || {
@@ -77,7 +77,7 @@ async fn overlap_within(scene: &mut Scene, rounds: usize, lease: Duration) -> Op
         let hold = scene
             .hold(&ours.lock(NAME).fixed_lease(lease), "ours")
             .await;
-        let lock = theirs.lock(NAME).poll_cap(Duration::from_millis(5));
+        let lock = theirs.lock(NAME).poll_interval(Duration::from_millis(5));
         scene.waiter(lock, "theirs");
         let (_, guard) = hold.until_lost().await;
         scene.all_served().await;

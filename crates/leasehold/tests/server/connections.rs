@@ -69,7 +69,7 @@ async fn without_room_for_wake_ups_waiters_poll_and_are_served() {
     set(&server, "maxclients", "13");
     let keep = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(Duration::from_millis(30));
+    let lock = client.lock("x").poll_interval(Duration::from_millis(30));
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it waits", async || client.activity().channels == 1).await;
     guard.release().await.unwrap();
@@ -80,7 +80,7 @@ async fn without_room_for_wake_ups_waiters_poll_and_are_served() {
     let stats = server.command(&["INFO", "stats"]).unwrap();
     let refused = "rejected_connections:0\r\n";
     assert!(!stats.as_text().unwrap().contains(refused), "it has tried");
-    let lock = holder.lock("x").poll_cap(HOUR);
+    let lock = holder.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !server.channels().is_empty()).await;
     guard.release().await.unwrap();
@@ -94,7 +94,7 @@ async fn a_subscriber_that_the_server_throws_out_comes_back() {
     let holder = Client::connect(&server.url()).await.unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(HOUR);
+    let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     let channel = "redisson_lock__channel:{x}";
     // Many at once, and none that is large: Valkey 9 does not count those.
@@ -120,7 +120,7 @@ async fn idle_connections_that_the_server_closes_cost_nobody_anything() {
     let server = RedisServer::builder().arg("timeout", "1").start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let guard = client.lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(HOUR);
+    let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !server.channels().is_empty()).await;
     for _ in 0..2 {

@@ -64,7 +64,7 @@ fn each_kind(client: &Client) -> Vec<(&'static str, Held)> {
             let members = ["h", "i", "j"].map(|name| c.lock(name));
             MultiLock::new(members)?.acquire().await.map(any)
         });
-        "semaphore" |c| Box::pin(async move { c.semaphore("k").acquire(2).await.map(any) });
+        "semaphore" |c| Box::pin(async move { c.semaphore("k").acquire_many(2).await.map(any) });
         "expirable" |c| Box::pin(async move {
             c.expirable_semaphore("l").acquire_many(2).await.map(any)
         });
@@ -255,7 +255,7 @@ fn a_client_whose_runtime_has_ended_says_so_at_once() {
         for (kind, acquire) in each_kind(&client) {
             is_told(kind, &acquire.await.map(drop).unwrap_err());
         }
-        let lock = client.lock("x").outage_limit(HOUR);
+        let lock = client.lock("x").outage_timeout(HOUR);
         is_told("try", &lock.try_acquire().await.unwrap_err());
         is_told("question", &lock.is_locked().await.unwrap_err());
         is_told("extend", &guard.extend(HOUR).await.unwrap_err());
@@ -284,7 +284,7 @@ fn a_client_whose_runtime_ends_before_it_has_connected_says_so_at_once() {
     // Its tasks have never begun.
     drop(runtime);
     current_thread().block_on(async {
-        let lock = client.lock(NAME).outage_limit(HOUR);
+        let lock = client.lock(NAME).outage_timeout(HOUR);
         let asks = tokio::time::timeout(SOON, lock.is_locked()).await;
         is_told("question", &asks.expect("it does not hang").unwrap_err());
         let asks = tokio::time::timeout(SOON, lock.acquire()).await;
@@ -327,7 +327,7 @@ fn who_waits_is_told_when_the_runtime_of_its_client_ends() {
         });
         guard.forget();
         let (lock, listens) = (client.lock(NAME), client.clone());
-        let lock = lock.poll_cap(HOUR).outage_limit(HOUR);
+        let lock = lock.poll_interval(HOUR).outage_timeout(HOUR);
         let (tell, told) = mpsc::channel();
         let waiter = thread::spawn(move || {
             let error = current_thread().block_on(lock.acquire()).unwrap_err();
@@ -382,7 +382,7 @@ async fn a_closed_client_renews_nothing_of_any_kind_and_says_how_many_it_leaves(
             })+
         };
     }
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     leak! {
         client.lock("a").acquire();
         client.lock("b").owned_by(&owner).acquire();

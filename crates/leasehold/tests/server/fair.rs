@@ -140,7 +140,7 @@ async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
     // It asks when it is called and not before.
     let lock = lock_of(&ours)
         .fixed_lease(lease)
-        .poll_cap(HOUR)
+        .poll_interval(HOUR)
         .waiter_timeout(HOUR);
     let first = waiter(lock, &beside).await;
     let line = lock_of(&beside).waiters().await.unwrap();
@@ -157,7 +157,7 @@ async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
     assert_eq!(guard.holder_id(), line[0]);
     let info = lock_of(&beside).inspect().await.unwrap();
     assert_eq!(info.holders[0].id, line[0]);
-    let leasehold::Ttl::Left(left) = info.ttl else {
+    let leasehold::inspect::Ttl::Left(left) = info.ttl else {
         panic!("{info:?}");
     };
     let believed = guard.valid_until() - tokio::time::Instant::now();
@@ -175,7 +175,7 @@ async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
 async fn a_request_held_back_beyond_the_release_of_its_hold_is_undone() {
     let (server, proxy, _, beside) = through_proxy().await;
     // The server grants for as long as a reply is waited for.
-    let patient = Client::builder().reply_limit(Duration::from_secs(3));
+    let patient = Client::builder().reply_timeout(Duration::from_secs(3));
     let ours = patient.connect(&proxy.url()).await.unwrap();
     let guard = lock_of(&beside).acquire().await.unwrap();
     // It comes as another request, on a connection of its own, when all is over.

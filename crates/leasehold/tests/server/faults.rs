@@ -73,7 +73,7 @@ async fn a_renewal_whose_reply_is_lost_loses_nothing() {
 #[tokio::test]
 async fn a_hold_counts_from_before_its_request_left() {
     let (_server, proxy, _, _) = through_proxy().await;
-    let patient = builder().reply_limit(HOUR);
+    let patient = builder().reply_timeout(HOUR);
     let ours = patient.connect(&proxy.url()).await.unwrap();
     proxy.hold(true);
     let lease = LEASE * 8;
@@ -99,7 +99,7 @@ async fn a_dropped_acquire_that_the_network_held_back_takes_nothing() {
     let lock = ours.lock("x");
     let dropped = tokio::time::timeout(Duration::from_millis(50), lock.acquire()).await;
     assert!(dropped.is_err());
-    // Longer than the reply limit: the server must see that it comes too late.
+    // Longer than the reply timeout: the server must see that it comes too late.
     tokio::time::sleep(Duration::from_millis(700)).await;
     proxy.hold(false);
     eventually("the held requests have run", async || {
@@ -117,7 +117,7 @@ async fn a_server_clock_that_jumped_ahead_costs_one_more_ask() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let ours = Client::builder()
-        .reply_limit(Duration::from_millis(150))
+        .reply_timeout(Duration::from_millis(150))
         .connect(&proxy.url())
         .await
         .unwrap();
@@ -133,7 +133,7 @@ async fn a_server_clock_that_jumped_ahead_costs_one_more_ask() {
 async fn a_waiter_whose_connections_are_cut_is_served() {
     let (_server, proxy, ours, beside) = through_proxy().await;
     let guard = beside.lock("x").acquire().await.unwrap();
-    let lock = ours.lock("x").poll_cap(HOUR);
+    let lock = ours.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || ours.activity().channels == 1).await;
     let before = proxy.connections();
@@ -162,7 +162,7 @@ async fn a_connection_that_is_lost_right_after_its_handshake_is_opened_again() {
 #[tokio::test]
 async fn a_waiter_whose_message_was_lost_is_served_by_its_poll() {
     let (server, _proxy, ours, _) = through_proxy().await;
-    let lock = ours.lock("x").poll_cap(Duration::from_millis(100));
+    let lock = ours.lock("x").poll_interval(Duration::from_millis(100));
     let guard = lock.acquire().await.unwrap();
     let holder = guard.holder_id().to_owned();
     let waiter = tokio::spawn({
@@ -186,7 +186,7 @@ async fn a_server_that_restarts_empty_tells_holders_and_serves_waiters() {
         .await
         .unwrap();
     let guard = ours.lock("x").acquire().await.unwrap();
-    let lock = beside.lock("x").poll_cap(HOUR);
+    let lock = beside.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || beside.activity().channels == 1).await;
     server.restart().unwrap();
@@ -275,7 +275,7 @@ async fn a_server_that_is_gone_is_an_error_and_never_a_none() {
     let wait = Duration::from_millis(300);
     let error = lock.try_acquire_for(wait).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let error = lock.outage_limit(wait).acquire().await.unwrap_err();
+    let error = lock.outage_timeout(wait).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
     let error = other.release().await.unwrap_err();
@@ -322,7 +322,7 @@ async fn two_processes_worth_of_clients_stay_exclusive_while_connections_are_cut
         for task in 0..3 {
             let (client, recorder) = (client.clone(), recorder.clone());
             tasks.spawn(async move {
-                let lock = client.lock("hot").poll_cap(LEASE);
+                let lock = client.lock("hot").poll_interval(LEASE);
                 for _ in 0..15 {
                     let asked = recorder.ask("hot", &format!("client {number} task {task}"));
                     let guard = lock.acquire().await.unwrap();
@@ -356,7 +356,7 @@ async fn a_line_of_waiters_is_told_of_an_outage_together() {
     let started = tokio::time::Instant::now();
     let mut waiters = tokio::task::JoinSet::new();
     for _ in 0..8 {
-        let lock = beside.lock("x").outage_limit(limit);
+        let lock = beside.lock("x").outage_timeout(limit);
         waiters.spawn(async move { lock.acquire().await.map(drop) });
     }
     while let Some(ended) = waiters.join_next().await {
@@ -371,7 +371,7 @@ async fn a_line_of_waiters_is_told_of_an_outage_together() {
 async fn a_wait_on_a_silent_server_ends_with_its_time() {
     let server = RedisServer::start().unwrap();
     let client = Client::builder()
-        .reply_limit(Duration::from_secs(1))
+        .reply_timeout(Duration::from_secs(1))
         .connect(&server.url())
         .await
         .unwrap();
@@ -446,7 +446,7 @@ async fn a_short_renewal_that_was_refused_with_others_does_not_cut_a_longer_one(
 #[tokio::test]
 async fn a_renewal_counts_from_before_its_request_left() {
     let (_server, proxy, _, _) = through_proxy().await;
-    let patient = builder().reply_limit(HOUR);
+    let patient = builder().reply_timeout(HOUR);
     let ours = patient.connect(&proxy.url()).await.unwrap();
     let lease = LEASE * 8;
     let guard = ours.lock("x").fixed_lease(lease).acquire().await.unwrap();
@@ -492,7 +492,7 @@ async fn a_release_before_the_subscription_stands_wakes_the_waiter_at_its_confir
     // The connection for messages can't be made until the release is long over; the
     // one for calls stands.
     proxy.refuse(true);
-    let lock = ours.lock("x").poll_cap(HOUR);
+    let lock = ours.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it wants to listen", async || ours.activity().channels == 1).await;
     let refused = proxy.connections();

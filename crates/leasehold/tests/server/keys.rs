@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Ttl};
+use leasehold::inspect::Ttl;
+use leasehold::{Client, ErrorKind};
 use leasehold_testkit::{RedisServer, Reply};
 
 #[tokio::test]
@@ -48,7 +49,7 @@ async fn a_lock_without_expiry_ends_a_wait_with_an_error() {
     let client = Client::connect(&server.url()).await.unwrap();
     let holder = "7e57c0de-0000-4000-8000-000000000000:1";
     server.command(&["HSET", "x", holder, "1"]).unwrap();
-    let lock = client.lock("x").poll_cap(Duration::from_millis(50));
+    let lock = client.lock("x").poll_interval(Duration::from_millis(50));
     for error in [
         lock.try_acquire().await.map(drop).unwrap_err(),
         lock.try_acquire_for(Duration::from_millis(200))
@@ -84,7 +85,7 @@ async fn a_hold_made_persistent_gets_its_expiry_back_at_the_next_renewal() {
 async fn what_stands_in_redis_is_redissons_own_form() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let lock = client.lock("x").owned_by(&owner);
     let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
     assert_eq!(server.keys(), ["x"]);

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Client, Credentials, ErrorKind, LossReason};
+use leasehold::settings::Credentials;
+use leasehold::{Client, ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
 use tokio::time::Instant;
 
@@ -116,7 +117,7 @@ async fn a_hold_outlives_a_password_that_is_rotated_when_the_client_can_ask_for_
     // The connection for messages asks as well.
     let other = Client::connect(&server.url()).await.unwrap();
     let theirs = other.lock("y").acquire().await.unwrap();
-    let waits = client.lock("y").poll_cap(HOUR);
+    let waits = client.lock("y").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { waits.acquire().await.unwrap() });
     eventually("it listens", async || !server.channels().is_empty()).await;
     theirs.release().await.unwrap();
@@ -144,7 +145,7 @@ async fn a_waiter_whose_permission_is_taken_is_told_at_its_next_ask() {
     let (server, _proxy, client) = logged_in().await;
     let holder = Client::connect(&server.url()).await.unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(Duration::from_millis(20));
+    let lock = client.lock("x").poll_interval(Duration::from_millis(20));
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap_err() });
     eventually("it waits", async || !server.channels().is_empty()).await;
     set_user(&server, &["resetkeys"]);

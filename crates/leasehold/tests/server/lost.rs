@@ -247,7 +247,7 @@ async fn waiters_whose_batch_was_cut_all_get_their_locks() {
         let ours = scene.client(builder()).await;
         let fault = scene.proxy.strike_after(1, ACQUIRE, strike);
         for number in 0..NAMES {
-            let lock = ours.lock(&format!("name {number}")).poll_cap(HOUR);
+            let lock = ours.lock(&format!("name {number}")).poll_interval(HOUR);
             scene.waiter(lock, "ours");
         }
         scene.all_served().await;

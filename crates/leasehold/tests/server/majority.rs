@@ -34,7 +34,7 @@ fn trusting(clients: &[Client]) -> RedLock {
 
 fn distrusting(clients: &[Client]) -> RedLock {
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
-    lock.master_limit(LEASE / 4).longest_lease(LEASE)
+    lock.member_timeout(LEASE / 4).longest_lease(LEASE)
 }
 
 fn keys(server: &RedisServer) -> usize {
@@ -89,7 +89,7 @@ async fn with_three_of_five_down_it_fails_and_names_each() {
     })
     .await;
     // A wait goes on until they are back.
-    let lock = trusting(&ours).outage_limit(HOUR);
+    let lock = trusting(&ours).outage_timeout(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it waits", async || {
         ours.iter().any(|client| client.activity().lines == 1)
@@ -188,10 +188,10 @@ async fn a_server_whose_info_is_missing_when_it_is_connected_again_has_no_vote()
         server.command(&user).unwrap();
         let proxy = Proxy::to(server.port());
         let url = format!("redis://app:pw@127.0.0.1:{}", proxy.port());
-        let builder = Client::builder().reply_limit(LEASE / 3).lease(LEASE);
+        let builder = Client::builder().reply_timeout(LEASE / 3).lease(LEASE);
         let client = builder.connect(&url).await.unwrap();
         let lock = RedLock::new([client.lock("x")]).unwrap();
-        let lock = lock.longest_lease(LEASE).master_limit(LEASE / 4);
+        let lock = lock.longest_lease(LEASE).member_timeout(LEASE / 4);
         // When it has been up for long enough it counts.
         lock.acquire().await.unwrap().release().await.unwrap();
         let late = match untold {

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Found, Lock, LossReason, Result};
+use leasehold::inspect::Found;
+use leasehold::{Client, ErrorKind, Lock, LossReason, Result};
 use leasehold_testkit::{RedisServer, Reply};
 
 use crate::server::permissions::client_with;
@@ -239,7 +240,7 @@ async fn without_subscriptions_or_their_upkeep_waiters_are_still_served() {
         let scene = Scene::new(denied).await;
         for _ in 0..2 {
             let guard = scene.admin.lock("x").acquire().await.unwrap();
-            let lock = scene.lock().poll_cap(Duration::from_millis(50));
+            let lock = scene.lock().poll_interval(Duration::from_millis(50));
             let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
             eventually("it waits", async || scene.client.activity().lines == 1).await;
             guard.release().await.unwrap();
@@ -284,7 +285,7 @@ async fn a_denied_channel_is_warned_of_once() {
     let warnings = Warnings::listen();
     let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
     let guard = client.lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(Duration::from_millis(20));
+    let lock = client.lock("x").poll_interval(Duration::from_millis(20));
     let waiters: Vec<_> = (0..5)
         .map(|_| {
             let lock = lock.clone();

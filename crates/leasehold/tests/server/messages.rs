@@ -16,7 +16,7 @@ async fn a_release_between_the_failed_try_and_the_subscription_is_not_missed() {
         let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
         let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
         let fault = scene.proxy.strike_next(SUBSCRIBE, strike);
-        scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+        scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
         struck(&fault).await;
         hold.release().await.unwrap();
         scene.proxy.let_go(&fault);
@@ -39,7 +39,7 @@ async fn a_subscription_that_is_not_confirmed_is_made_again() {
         let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
         let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
         let fault = scene.proxy.strike_next(SUBSCRIBE, strike);
-        scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+        scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
         struck(&fault).await;
         hold.release().await.unwrap();
         scene.all_served().await;
@@ -53,7 +53,7 @@ async fn a_connection_cut_right_behind_its_confirmation_costs_no_wake_up() {
     let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
     let fault = scene.proxy.strike_next(SUBSCRIBE, Strike::CutBehindReply);
-    scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+    scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
     struck(&fault).await;
     // The message goes to nobody, or to the next connection.
     hold.release().await.unwrap();
@@ -68,7 +68,7 @@ async fn waiters_are_served_by_their_polls_when_every_message_is_swallowed() {
     scene.proxy.swallow_messages(true);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
     for _ in 0..3 {
-        let lock = ours.lock(NAME).poll_cap(Duration::from_millis(100));
+        let lock = ours.lock(NAME).poll_interval(Duration::from_millis(100));
         scene.waiter(lock, "ours");
     }
     eventually("they listen", async || !scene.server.channels().is_empty()).await;
@@ -87,7 +87,7 @@ async fn a_waiter_whose_messages_are_cut_off_alone_is_served() {
     let mut scene = Scene::new();
     let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
-    scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+    scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
     for _ in 0..3 {
         eventually("it listens", async || !scene.server.channels().is_empty()).await;
         assert_eq!(scene.proxy.cut_messages(), 1);
@@ -110,7 +110,7 @@ async fn a_waiter_whose_calls_are_cut_off_alone_is_served() {
     let mut scene = Scene::new();
     let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
-    scene.waiter(ours.lock(NAME).poll_cap(HOUR), "ours");
+    scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
     eventually("it listens", async || !scene.server.channels().is_empty()).await;
     scene.proxy.refuse(true);
     assert_eq!(scene.proxy.cut_calls(), 1);

@@ -63,7 +63,7 @@ async fn a_demoted_server_is_left_for_the_one_that_its_name_stands_for() {
         .unwrap();
     eventually("it is replicated", async || new.keys() == ["x"]).await;
     let other = builder().connect(&name.url()).await.unwrap();
-    let lock = other.lock("x").poll_cap(HOUR);
+    let lock = other.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it waits", async || !old.channels().is_empty()).await;
 
@@ -91,7 +91,7 @@ async fn the_connection_for_messages_follows_the_one_for_calls() {
         let guard = there.lock("x").fixed_lease(HOUR).acquire().await.unwrap();
         held.push((there, guard));
     }
-    let lock = client.lock("x").poll_cap(HOUR);
+    let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it waits", async || !old.channels().is_empty()).await;
 
@@ -135,7 +135,7 @@ async fn a_server_that_loads_for_too_long_is_left_for_another() {
     let name = Proxy::to(old.port());
     let again = std::sync::Arc::clone(&old);
     let restart = tokio::task::spawn_blocking(move || again.restart().unwrap());
-    let builder = builder().connect_limit(Duration::from_millis(600));
+    let builder = builder().connect_timeout(Duration::from_millis(600));
     let client = builder.connect_in_background(&name.url()).unwrap();
     eventually("it says that it loads", async || {
         let told = client.lock("x").try_acquire().await.err();

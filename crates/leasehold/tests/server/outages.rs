@@ -27,7 +27,7 @@ async fn loads(scene: &mut Scene, lease: Duration) -> Vec<Load> {
     for number in 0..2 {
         let client = scene.client(builder().lease(lease)).await;
         for task in 0..3 {
-            let lock = client.lock(NAME).poll_cap(LEASE);
+            let lock = client.lock(NAME).poll_interval(LEASE);
             loads.push(scene.load(&lock, &format!("client {number} task {task}")));
         }
     }
@@ -46,7 +46,7 @@ async fn a_hold_survives_a_server_that_restarts_with_its_data() {
     let theirs = scene.beside(builder()).await;
     let hold = scene.hold(&steady(&ours), "ours").await;
     let id = hold.holder_id().to_owned();
-    scene.waiter(theirs.lock(NAME).poll_cap(HOUR), "theirs");
+    scene.waiter(theirs.lock(NAME).poll_interval(HOUR), "theirs");
     for _ in 0..2 {
         scene.server.restart().unwrap();
         let there = scene.server.command(&["HGET", NAME, &id]).unwrap();

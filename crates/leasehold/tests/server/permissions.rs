@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, ErrorKind, Result, WaitStrategy};
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{Client, ErrorKind, Result};
 use leasehold_testkit::{RedisServer, Reply};
 
 use crate::support::{HOUR, eventually};
@@ -48,7 +49,7 @@ async fn a_denied_channel_costs_the_wake_up_and_nothing_else() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
     let guard = client.lock("x").acquire().await.unwrap();
-    let lock = client.lock("x").poll_cap(Duration::from_secs(3600));
+    let lock = client.lock("x").poll_interval(Duration::from_secs(3600));
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it tries to listen", async || {
         client.activity().channels == 1
@@ -96,7 +97,7 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
             let lock =
                 client
                     .fair_lock("x")
-                    .wait_strategy(WaitStrategy::BackOff(BackOff::constant(
+                    .wait_strategy(WaitStrategy::Backoff(Backoff::constant(
                         Duration::from_millis(5),
                     )));
             assert!(
@@ -129,7 +130,7 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
         "semaphore" => {
             let semaphore = client.semaphore("x");
             semaphore.try_set_permits(3).await?;
-            semaphore.acquire(2).await?.release().await?;
+            semaphore.acquire_many(2).await?.release().await?;
             semaphore.drain().await?;
             semaphore.delete().await?;
         }

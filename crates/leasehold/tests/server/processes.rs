@@ -42,7 +42,7 @@ async fn a_killed_holder_is_succeeded_when_its_lease_is_over() {
     })
     .await;
     let asked = monotonic_ns();
-    let lock = theirs.lock(NAME).poll_cap(HOUR);
+    let lock = theirs.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { (lock.acquire().await.unwrap(), monotonic_ns()) });
     eventually("it waits", async || theirs.activity().channels == 1).await;
     let killed = monotonic_ns();
@@ -80,7 +80,7 @@ async fn a_holder_that_was_stopped_beyond_its_lease_uses_the_lock_no_more() {
     let holder = child::hold(&scene.server.url(), LEASE * 3);
     let held: u64 = said(&holder, "held").await.parse().unwrap();
     let asked = monotonic_ns();
-    let lock = theirs.lock(NAME).poll_cap(HOUR);
+    let lock = theirs.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { (lock.acquire().await.unwrap(), monotonic_ns()) });
     eventually("it waits", async || theirs.activity().channels == 1).await;
     holder.pause();

@@ -27,7 +27,7 @@ async fn without_memory_holds_are_renewed_turned_and_released() {
     let beside = client.rw_lock("read").read().await.unwrap();
     let writing = client.rw_lock("written").write().await.unwrap();
     let turning = client.rw_lock("turned").write().await.unwrap();
-    let owner = client.owner();
+    let owner = leasehold::Owner::new();
     let inside = client.rw_lock("inside").owned_by(&owner);
     let (outer, inner) = (inside.write().await.unwrap(), inside.read().await.unwrap());
     memory(&server, "1");

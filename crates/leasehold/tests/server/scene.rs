@@ -41,7 +41,7 @@ pub(crate) const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n";
 /// A client that notices soon that nobody answers. Its leases are so long that
 /// nothing but an undo frees a lock in time for a test.
 pub(crate) fn builder() -> ClientBuilder {
-    Client::builder().reply_limit(Duration::from_millis(400))
+    Client::builder().reply_timeout(Duration::from_millis(400))
 }
 
 /// A server, a proxy before it, a client through the proxy and one beside it.
@@ -161,14 +161,14 @@ impl Scene {
         const LONG: Duration = Duration::from_secs(3);
         const REPLY: Duration = Duration::from_secs(1);
         const WHY: Duration = Duration::from_millis(250);
-        let builder = builder().reply_limit(REPLY).lease(LONG);
+        let builder = builder().reply_timeout(REPLY).lease(LONG);
         let ours = self.client(builder.clone()).await;
         let theirs = self.beside(builder).await;
         let guard = self.hold(&ours.lock(NAME), "ours").await.without_promise();
         let taken = Instant::now();
         by_force(&self.server);
         for _ in 0..3 {
-            let lock = theirs.lock(NAME).poll_cap(Duration::from_millis(50));
+            let lock = theirs.lock(NAME).poll_interval(Duration::from_millis(50));
             self.waiter(lock, "theirs");
         }
         let reason = guard.lost().await;

@@ -6,7 +6,8 @@ pub(crate) mod wire;
 
 use std::time::Duration;
 
-use leasehold::{Activity, Client, ClientBuilder, Embedded, FairLock, FencedLock, Lock};
+use leasehold::inspect::Activity;
+use leasehold::{Client, ClientBuilder, Embedded, FairLock, FencedLock, Lock};
 use leasehold_testkit::{RedisServer, server::Builder};
 
 /// The lock that a test is mounted for.

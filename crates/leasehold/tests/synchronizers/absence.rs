@@ -13,13 +13,13 @@ const TOLD: &str = "there is no semaphore of this name";
 async fn warnings_of(client: &Client) -> usize {
     let warnings = Warnings::listen();
     let short = Duration::from_millis(10);
-    let semaphore = client.semaphore("the name").poll_cap(short);
-    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    let semaphore = client.semaphore("the name").poll_interval(short);
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
     assert_eq!(warnings.count(TOLD), 0, "it did not wait");
-    let permit = semaphore.try_acquire_for(1, SECOND).await.unwrap();
+    let permit = semaphore.try_acquire_for(SECOND).await.unwrap();
     assert!(permit.is_none());
     let plain = warnings.count(TOLD);
-    let expirable = client.expirable_semaphore("the name").poll_cap(short);
+    let expirable = client.expirable_semaphore("the name").poll_interval(short);
     assert!(expirable.try_acquire().await.unwrap().is_none());
     assert_eq!(warnings.count(TOLD), plain, "it did not wait");
     assert!(expirable.try_acquire_for(SECOND).await.unwrap().is_none());

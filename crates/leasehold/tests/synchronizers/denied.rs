@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, LeaseLeft};
+use leasehold::Client;
+use leasehold::inspect::Ttl;
 use leasehold_testkit::{RedisServer, Reply};
 
 use crate::support::eventually;
@@ -64,7 +65,7 @@ impl Scene {
         let same = (5, 5, 0, 5);
         match action {
             0 => {
-                let got = plain.try_acquire(2).await;
+                let got = plain.try_acquire_many(2).await;
                 let ok = got.is_ok();
                 if let Ok(Some(permit)) = got {
                     permit.forget();
@@ -166,7 +167,7 @@ async fn a_permit_that_may_not_be_counted_as_free_stays_in_use() {
         let over_id = over.id();
         over.forget();
         eventually("a lease is over", async || {
-            admin.lease_left(over_id).await.unwrap() == LeaseLeft::Over
+            admin.remaining_ttl(over_id).await.unwrap() == Ttl::Free
         })
         .await;
 

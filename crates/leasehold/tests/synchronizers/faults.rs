@@ -17,11 +17,14 @@ pub(crate) fn fates() -> Vec<(&'static str, Fate)> {
     vec![
         ("lost", soon.request_lost()),
         ("reply lost", soon.reply_lost()),
-        ("twice", soon.again_after(5 * MS)),
-        ("twice, late", soon.again_after(SECOND)),
-        ("twice, reply lost", soon.reply_lost().again_after(SECOND)),
-        ("late", soon.request_lost().again_after(SECOND)),
-        ("later", soon.request_lost().again_after(9 * SECOND)),
+        ("twice", soon.duplicated_after(5 * MS)),
+        ("twice, late", soon.duplicated_after(SECOND)),
+        (
+            "twice, reply lost",
+            soon.reply_lost().duplicated_after(SECOND),
+        ),
+        ("late", soon.request_lost().duplicated_after(SECOND)),
+        ("later", soon.request_lost().duplicated_after(9 * SECOND)),
         ("slow", Fate::delivered(1500 * MS, MS)),
         ("slow reply", Fate::delivered(MS, 1900 * MS)),
         ("too slow", Fate::delivered(3 * SECOND, MS)),
@@ -94,7 +97,7 @@ async fn whatever_happens_to_an_acquire_no_permit_is_lost_or_doubled() {
             let seen = strike(&place.network, "semaphore.acquire", 0, fate);
             let semaphore = place.client.semaphore("x");
             let limit = 20 * SECOND;
-            let got = semaphore.try_acquire_for(3, limit).await.unwrap();
+            let got = semaphore.try_acquire_many_for(3, limit).await.unwrap();
             assert!(seen.load(Ordering::SeqCst) > 0);
             let permit = got.unwrap_or_else(|| panic!("{what}: five are free"));
             if held {
@@ -121,7 +124,7 @@ async fn an_acquire_that_is_dropped_at_any_time_takes_nothing_whenever_it_comes(
                 .unwrap();
             strike(&place.network, "semaphore.acquire", 0, fate);
             let semaphore = place.client.semaphore("x");
-            let acquire = async { semaphore.acquire(3).await.unwrap() };
+            let acquire = async { semaphore.acquire_many(3).await.unwrap() };
             let permit = tokio::time::timeout(ms * MS, acquire).await;
             drop(permit);
             place.settles().await;
@@ -147,7 +150,7 @@ async fn an_undo_that_goes_wrong_itself_still_gives_all_back() {
             _ => Fate::delivered(MS, MS),
         });
         let semaphore = place.client.semaphore("x");
-        let acquire = tokio::time::timeout(10 * MS, semaphore.acquire(3)).await;
+        let acquire = tokio::time::timeout(10 * MS, semaphore.acquire_many(3)).await;
         assert!(acquire.is_err(), "its answer takes longer");
         place.settles().await;
         assert_eq!(place.free().await, 5, "{what}");
@@ -167,7 +170,7 @@ async fn whatever_happens_to_a_release_it_counts_once() {
                 .unwrap();
             let seen = strike(&place.network, "semaphore.add", 0, fate);
             let semaphore = place.client.semaphore("x");
-            let permit = semaphore.acquire(3).await.unwrap();
+            let permit = semaphore.acquire_many(3).await.unwrap();
             if dropped {
                 drop(permit);
             } else {
@@ -262,7 +265,7 @@ async fn without_any_message_everybody_is_served_by_polls_and_nobody_misses_zero
     let place = place();
     place.network.on_message(|_| None);
     let semaphore = place.client.semaphore("s");
-    let waiter = tokio::spawn(async move { semaphore.acquire(2).await.unwrap().forget() });
+    let waiter = tokio::spawn(async move { semaphore.acquire_many(2).await.unwrap().forget() });
     let latch = place.client.count_down_latch("l");
     let opens = place.witness.count_down_latch("l");
     opens.try_set_count(1).await.unwrap();
@@ -273,7 +276,7 @@ async fn without_any_message_everybody_is_served_by_polls_and_nobody_misses_zero
     opens.try_set_count(1).await.unwrap();
     let both = async { (waiter.await.unwrap(), waits.await.unwrap()) };
     let served = tokio::time::timeout(3 * SECOND, both).await;
-    served.expect("the poll cap is a second");
+    served.expect("the poll interval is a second");
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,7 +293,7 @@ async fn nobody_misses_zero_although_the_clock_of_the_server_is_set_back() {
         opens.count_down().await.unwrap();
         opens.try_set_count(1).await.unwrap();
         let served = tokio::time::timeout(3 * SECOND, waits).await;
-        served.expect("the poll cap is a second").unwrap();
+        served.expect("the poll interval is a second").unwrap();
     }
 }
 
@@ -300,7 +303,10 @@ async fn a_message_about_an_earlier_zero_opens_nothing() {
     // Messages take longer than everything else.
     place.network.on_message(|_| Some(SECOND));
     let opens = place.witness.count_down_latch("x");
-    let latch = place.client.count_down_latch("x").poll_cap(600 * SECOND);
+    let latch = place
+        .client
+        .count_down_latch("x")
+        .poll_interval(600 * SECOND);
     opens.try_set_count(1).await.unwrap();
     // Keeps the subscription, so that the next one finds it standing.
     let early = tokio::spawn({
@@ -329,7 +335,10 @@ async fn a_latch_that_opens_before_the_subscription_is_confirmed_lets_its_waiter
         place.network.on_subscription(|_| 500 * MS);
         let opens = place.witness.count_down_latch("x");
         opens.try_set_count(1).await.unwrap();
-        let latch = place.client.count_down_latch("x").poll_cap(600 * SECOND);
+        let latch = place
+            .client
+            .count_down_latch("x")
+            .poll_interval(600 * SECOND);
         let waits = tokio::spawn(async move { latch.wait().await.unwrap() });
         tokio::time::sleep(200 * MS).await;
         opens.count_down().await.unwrap();
@@ -350,10 +359,10 @@ async fn an_acquire_that_comes_behind_all_its_undos_takes_nothing() {
         .try_set_permits(5)
         .await
         .unwrap();
-    let late = Fate::default().request_lost().again_after(20 * SECOND);
+    let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
     strike(&place.network, "semaphore.acquire", 0, late);
     let semaphore = place.client.semaphore("x");
-    let acquire = tokio::time::timeout(100 * MS, semaphore.acquire(3)).await;
+    let acquire = tokio::time::timeout(100 * MS, semaphore.acquire_many(3)).await;
     assert!(acquire.is_err(), "it is on its way");
     // The server's clock no longer says that it comes too late.
     place.server.step_clock_back(3600 * SECOND);
@@ -367,7 +376,7 @@ async fn a_release_that_ran_does_not_count_again_when_its_marker_is_gone() {
         let place = place();
         let admin = place.witness.semaphore("x");
         admin.try_set_permits(5).await.unwrap();
-        let permit = place.client.semaphore("x").acquire(3).await.unwrap();
+        let permit = place.client.semaphore("x").acquire_many(3).await.unwrap();
         strike(
             &place.network,
             "semaphore.add",
@@ -401,7 +410,7 @@ async fn a_copy_that_the_network_held_back_for_long_does_not_count_again() {
     let place = place();
     let latch = place.client.count_down_latch("x");
     latch.try_set_count(10).await.unwrap();
-    let late = Fate::default().request_lost().again_after(20 * SECOND);
+    let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
     strike(&place.network, "latch.count_down", 0, late);
     // The first is answered when it is sent again, and the others take along the markers of
     // those that were answered before them.
@@ -417,7 +426,7 @@ async fn a_copy_that_the_network_held_back_for_long_does_not_count_again() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_ran_is_not_repeated_beyond_its_marker_however_slow_the_server_may_be() {
     let server = Embedded::new();
-    let builder = Client::builder().reply_limit(30 * SECOND);
+    let builder = Client::builder().reply_timeout(30 * SECOND);
     let (client, network) = server.client_over_network(&builder).unwrap();
     let semaphore = client.semaphore("x");
     let mut asked = 0;
@@ -480,7 +489,7 @@ async fn an_error_says_what_becomes_of_a_request_that_may_have_run() {
         latch.count().await.unwrap_err(),
         latch.wait_for(SECOND).await.unwrap_err(),
         lock.inspect().await.unwrap_err(),
-        leases.lease_left(id).await.map(drop).unwrap_err(),
+        leases.remaining_ttl(id).await.map(drop).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("nothing was changed"), "{error}");

@@ -12,7 +12,7 @@ const TOLD: &str = "share the keys beside them";
 async fn use_of(client: &Client, name: &str, way: usize) {
     match way % 4 {
         0 => drop(client.fair_lock(name).try_acquire().await),
-        1 => drop(client.semaphore(name).try_acquire(1).await),
+        1 => drop(client.semaphore(name).try_acquire().await),
         2 => drop(client.expirable_semaphore(name).try_acquire().await),
         _ => {
             let wait = Duration::from_millis(1);

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use leasehold::{BackOff, Client, ErrorKind, WaitStrategy};
+use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::{Client, ErrorKind};
 use leasehold_testkit::proxy::{Proxy, Strike};
 use leasehold_testkit::{Heard, RedisServer, Reply};
 
@@ -35,16 +36,16 @@ async fn a_connection_cut_at_any_point_neither_loses_nor_doubles_a_permit() {
     for strike in STRIKES {
         for step in ["semaphore.acquire", "semaphore.add", "semaphore.undo"] {
             // Shorter than the default: lost replies are waited for.
-            let builder = Client::builder().reply_limit(Duration::from_millis(400));
+            let builder = Client::builder().reply_timeout(Duration::from_millis(400));
             let client = builder.connect(&proxy.url()).await.unwrap();
             let semaphore = client.semaphore("x");
             let fault = proxy.strike_next(step.as_bytes(), strike);
-            let permit = semaphore.try_acquire_for(3, Duration::from_secs(20));
+            let permit = semaphore.try_acquire_many_for(3, Duration::from_secs(20));
             let permit = permit.await.unwrap().expect("five are free");
             if step == "semaphore.undo" {
                 // One that is given up while it is on its way.
                 let second = proxy.strike_next(b"semaphore.acquire", Strike::HoldReply);
-                let acquire = semaphore.acquire(2);
+                let acquire = semaphore.acquire_many(2);
                 tokio::select! {
                     _ = acquire => panic!("its answer is held"),
                     () = eventually("it has run", async || second.fired()) => {}
@@ -84,7 +85,7 @@ async fn a_count_down_that_is_cut_at_any_point_counts_once() {
         .filter(|strike| *strike != Strike::HoldRequest)
     {
         assert!(latch.try_set_count(3).await.unwrap());
-        let builder = Client::builder().reply_limit(Duration::from_millis(400));
+        let builder = Client::builder().reply_timeout(Duration::from_millis(400));
         let client = builder.connect(&proxy.url()).await.unwrap();
         let counts = client.count_down_latch("x");
         let fault = proxy.strike_next(b"latch.count_down", strike);
@@ -112,7 +113,7 @@ async fn without_messages_nobody_misses_a_zero_that_one_side_counted_to_and_the_
         let pause = Duration::from_secs(2);
         let waits = waiter
             .count_down_latch("l")
-            .wait_strategy(WaitStrategy::BackOff(BackOff::constant(pause)));
+            .wait_strategy(WaitStrategy::Backoff(Backoff::constant(pause)));
         let asked = server.scripts();
         let waits = tokio::spawn(async move { waits.wait().await });
         eventually("it has asked", async || server.scripts() > asked).await;
@@ -145,8 +146,8 @@ async fn out_of_memory_permits_are_released_and_renewed_and_a_latch_is_opened() 
     expirable.try_set_permits(3).await.unwrap();
     latch.try_set_count(2).await.unwrap();
     let (permit, dropped) = (
-        semaphore.acquire(1).await.unwrap(),
-        semaphore.acquire(1).await.unwrap(),
+        semaphore.acquire().await.unwrap(),
+        semaphore.acquire().await.unwrap(),
     );
     let (leased, renewed) = (
         expirable.acquire().await.unwrap(),
@@ -159,7 +160,7 @@ async fn out_of_memory_permits_are_released_and_renewed_and_a_latch_is_opened() 
         assert_eq!(reply, Reply::Text("OK".into()));
     };
     memory("1");
-    assert!(semaphore.try_acquire(1).await.is_err(), "no new ones");
+    assert!(semaphore.try_acquire().await.is_err(), "no new ones");
     let before = renewed.valid_until();
     permit.release().await.unwrap();
     leased.release().await.unwrap();
@@ -186,7 +187,7 @@ async fn markers_stay_few_while_a_semaphore_is_used_without_end() {
     let semaphore = client.semaphore("x");
     semaphore.try_set_permits(1).await.unwrap();
     for _ in 0..2000 {
-        semaphore.acquire(1).await.unwrap().release().await.unwrap();
+        semaphore.acquire().await.unwrap().release().await.unwrap();
     }
     let keys = server.keys().len();
     assert!((2..=600).contains(&keys), "{keys} keys");
@@ -220,12 +221,12 @@ async fn an_undone_acquire_for_several_tells_of_each_permit_that_it_gives_back()
     let client = Client::connect(&proxy.url()).await.unwrap();
     let direct = Client::connect(&server.url()).await.unwrap();
     // They ask when they are woken, and never by themselves.
-    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let semaphore = client.semaphore("x").poll_interval(HOUR);
     let asked = server.scripts();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
             let semaphore = semaphore.clone();
-            tokio::spawn(async move { semaphore.acquire(1).await })
+            tokio::spawn(async move { semaphore.acquire().await })
         })
         .collect();
     // The first one asks, listens, and asks once more: what is asked next is for all three.
@@ -277,13 +278,13 @@ async fn permits_come_back_when_a_server_that_refused_them_takes_them() {
     ];
     for (refuse, kind) in refusals {
         let server = RedisServer::start().unwrap();
-        let builder = Client::builder().reply_limit(Duration::from_millis(100));
+        let builder = Client::builder().reply_timeout(Duration::from_millis(100));
         let client = builder.connect(&server.url()).await.unwrap();
         let semaphore = client.semaphore("x");
         semaphore.try_set_permits(3).await.unwrap();
         let (released, dropped) = (
-            semaphore.acquire(1).await.unwrap(),
-            semaphore.acquire(2).await.unwrap(),
+            semaphore.acquire().await.unwrap(),
+            semaphore.acquire_many(2).await.unwrap(),
         );
         refuse(&server, true);
         let error = released.release().await.unwrap_err();
@@ -319,10 +320,10 @@ async fn each_permit_that_comes_back_has_its_message() {
     semaphore.try_set_permits(5).await.unwrap();
     let mut permits = Vec::new();
     for _ in 0..5 {
-        permits.push(semaphore.acquire(1).await.unwrap());
+        permits.push(semaphore.acquire().await.unwrap());
     }
     let waits = semaphore.clone();
-    let waiter = tokio::spawn(async move { waits.acquire(5).await });
+    let waiter = tokio::spawn(async move { waits.acquire_many(5).await });
     eventually("it waits", async || client.activity().channels == 1).await;
     let adds = || server.calls("incrby");
     let (mut heard, before) = (server.listen(), adds());

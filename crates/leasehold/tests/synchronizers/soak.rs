@@ -204,7 +204,7 @@ fn a_process_of_its_own() {
 }
 
 async fn use_permits(plain: bool, url: &str, run: Duration) {
-    let builder = Client::builder().lease(LEASE).reply_limit(LEASE / 3);
+    let builder = Client::builder().lease(LEASE).reply_timeout(LEASE / 3);
     let client = loop {
         // The proxy may just have cut it.
         match builder.connect(url).await {
@@ -240,7 +240,7 @@ async fn once(client: &Client, number: u64, permits: u32, wait: Duration) {
     let asked = monotonic_ns();
     let acquired = client
         .semaphore("plain")
-        .try_acquire_for(permits, wait)
+        .try_acquire_many_for(permits, wait)
         .await;
     let Ok(Some(permit)) = acquired else {
         return;

@@ -33,11 +33,11 @@ async fn scene_of(number: u32) -> Scene {
     network.on_request(|_| Fate::delivered(MS, MS));
     let semaphore = client.semaphore("x");
     semaphore.try_set_permits(number).await.unwrap();
-    let mut all = semaphore.acquire(number).await.unwrap();
+    let mut all = semaphore.acquire_many(number).await.unwrap();
     let mut permits: Vec<_> = (1..number).filter_map(|_| all.split(1)).collect();
     permits.push(all);
     let waits = semaphore.clone();
-    let waiter = tokio::spawn(async move { waits.acquire(number).await });
+    let waiter = tokio::spawn(async move { waits.acquire_many(number).await });
     tokio::time::sleep(SECOND / 2).await;
     Scene {
         server,
@@ -152,13 +152,13 @@ async fn whoever_tries_behind_a_drop_gets_its_permit() {
     let mut scene = scene().await;
     scene.waiter.abort();
     assert!(scene.waiter.await.is_err());
-    let mut waiter = Box::pin(scene.semaphore.acquire(scene.number));
+    let mut waiter = Box::pin(scene.semaphore.acquire_many(scene.number));
     let waits = tokio::time::timeout(SECOND, &mut waiter).await;
     assert!(waits.is_err());
     drop(scene.permits.pop());
     // Nobody waits any more, and the permit has not been sent yet.
     drop(waiter);
-    assert!(scene.semaphore.try_acquire(1).await.unwrap().is_some());
+    assert!(scene.semaphore.try_acquire().await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,7 +193,7 @@ fn without_its_runtime_a_release_ends_with_an_error() {
         let (client, _network) = server.client_over_network(&Client::builder()).unwrap();
         let semaphore = client.semaphore("x");
         semaphore.try_set_permits(1).await.unwrap();
-        let permit = semaphore.acquire(1).await.unwrap();
+        let permit = semaphore.acquire().await.unwrap();
         (client, permit)
     });
     let ours = tokio::runtime::Builder::new_current_thread()
@@ -202,7 +202,7 @@ fn without_its_runtime_a_release_ends_with_an_error() {
         .unwrap();
     let waits = client.semaphore("x");
     // For more than comes back, so that it does not pass on to it.
-    let mut waiter = Box::pin(waits.acquire(2));
+    let mut waiter = Box::pin(waits.acquire_many(2));
     ours.block_on(async {
         while client.activity().channels == 0 {
             assert!(poll_immediate(&mut waiter).await.is_none());

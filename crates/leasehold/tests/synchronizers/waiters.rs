@@ -60,9 +60,9 @@ async fn a_release_costs_each_process_two_asks_at_most_however_many_wait() {
     let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
     for (client, _) in &clients {
         for _ in 0..100 {
-            let (semaphore, sender) = (client.semaphore("x").poll_cap(HOUR), sender.clone());
+            let (semaphore, sender) = (client.semaphore("x").poll_interval(HOUR), sender.clone());
             tokio::spawn(async move {
-                semaphore.acquire(1).await.unwrap().forget();
+                semaphore.acquire().await.unwrap().forget();
                 sender.send(()).unwrap();
             });
         }
@@ -97,9 +97,9 @@ async fn waiters_of_all_sizes_are_served_in_their_order_without_a_lost_wake_up()
     let sizes: Vec<u32> = (0..60).map(|n| [7, 1, 3, 1, 10, 2][n % 6]).collect();
     let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
     for permits in sizes.clone() {
-        let (semaphore, sender) = (client.semaphore("x").poll_cap(HOUR), sender.clone());
+        let (semaphore, sender) = (client.semaphore("x").poll_interval(HOUR), sender.clone());
         tokio::spawn(async move {
-            let permit = semaphore.acquire(permits).await.unwrap();
+            let permit = semaphore.acquire_many(permits).await.unwrap();
             sender.send(permits).unwrap();
             permit.release().await.unwrap();
         });
@@ -124,7 +124,7 @@ async fn within_a_turn_permits_pass_on_without_a_request() {
     for _ in 0..200 {
         let semaphore = client.semaphore("x");
         tasks.spawn(async move {
-            let permit = semaphore.acquire(1).await.unwrap();
+            let permit = semaphore.acquire().await.unwrap();
             permit.release().await.unwrap();
         });
     }
@@ -137,7 +137,7 @@ async fn within_a_turn_permits_pass_on_without_a_request() {
 /// Uses one permit after the other, for ever, with other work in between.
 async fn hog(semaphore: Semaphore, hold: Duration, other_work: Duration) {
     loop {
-        let permit = semaphore.acquire(1).await.unwrap();
+        let permit = semaphore.acquire().await.unwrap();
         tokio::time::sleep(hold).await;
         permit.release().await.unwrap();
         tokio::time::sleep(other_work).await;
@@ -164,11 +164,11 @@ impl Busy {
             let hold = Duration::from_millis(1 + n % 3);
             hogs.spawn(hog(busy.semaphore("x"), hold, self.other_work));
         }
-        let remote = one.semaphore("x").poll_cap(HOUR);
+        let remote = one.semaphore("x").poll_interval(HOUR);
         let mut longest = Duration::ZERO;
         for _ in 0..50 {
             let asked = Instant::now();
-            let permit = timeout(10 * SECOND, remote.acquire(1)).await;
+            let permit = timeout(10 * SECOND, remote.acquire()).await;
             let permit = permit.unwrap_or_else(|_| panic!("not served at {distance:?}"));
             longest = longest.max(asked.elapsed());
             permit.unwrap().release().await.unwrap();
@@ -251,13 +251,13 @@ fn assert_nobody_starves(what: &str, rounds: [u64; 3]) {
 #[tokio::test(start_paused = true)]
 async fn who_has_lost_many_races_is_still_woken_by_each_release() {
     let acquire = async |client: &Client| {
-        let semaphore = client.semaphore("x").poll_cap(HOUR);
-        semaphore.acquire(1).await.unwrap()
+        let semaphore = client.semaphore("x").poll_interval(HOUR);
+        semaphore.acquire().await.unwrap()
     };
     let rounds = three_alike(acquire, async |permit| permit.release().await.unwrap()).await;
     assert_nobody_starves("plain permits", rounds);
     let acquire = async |client: &Client| {
-        let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+        let semaphore = client.expirable_semaphore("x").poll_interval(HOUR);
         semaphore.acquire().await.unwrap()
     };
     let rounds = three_alike(acquire, async |permit| permit.release().await.unwrap()).await;
@@ -274,8 +274,8 @@ async fn asks_while(others: impl AsyncFnOnce(&Embedded)) -> u64 {
         .await
         .unwrap();
     let (client, network) = client(&server);
-    let semaphore = client.semaphore("x").poll_cap(HOUR);
-    let waiter = tokio::spawn(async move { semaphore.acquire(1).await.map(drop) });
+    let semaphore = client.semaphore("x").poll_interval(HOUR);
+    let waiter = tokio::spawn(async move { semaphore.acquire().await.map(drop) });
     tokio::time::sleep(SECOND).await;
     let before = network.requests();
     others(&server).await;
@@ -290,7 +290,7 @@ async fn each_release_is_followed_though_somebody_else_is_always_quicker() {
         let other = server.client().semaphore("x");
         for _ in 0..500 {
             other.release(1).await.unwrap();
-            let permit = other.try_acquire(1).await.unwrap();
+            let permit = other.try_acquire().await.unwrap();
             permit.expect("it is near").forget();
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -304,15 +304,15 @@ async fn each_release_is_followed_though_somebody_else_is_always_quicker() {
 async fn each_release_of_ones_own_is_followed_though_somebody_else_is_always_quicker() {
     let (server, other) = semaphore_of(0).await;
     let (client, network) = client(&server);
-    let ours = client.semaphore("x").poll_cap(HOUR);
+    let ours = client.semaphore("x").poll_interval(HOUR);
     let waits = ours.clone();
     network.on_message(|_| Some(Duration::from_millis(3)));
-    let waiter = tokio::spawn(async move { waits.acquire(1).await.map(drop) });
+    let waiter = tokio::spawn(async move { waits.acquire().await.map(drop) });
     tokio::time::sleep(SECOND).await;
     let before = network.requests();
     for _ in 0..500 {
         ours.release(1).await.unwrap();
-        let permit = other.try_acquire(1).await.unwrap();
+        let permit = other.try_acquire().await.unwrap();
         permit.expect("it is near").forget();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -336,11 +336,11 @@ impl AskedForTwo {
         let (client, network) = client(&server);
         let takes = Duration::from_millis(10);
         network.on_request(move |_| Fate::delivered(takes, takes));
-        let semaphore = client.semaphore("x").poll_cap(HOUR);
+        let semaphore = client.semaphore("x").poll_interval(HOUR);
         let (first, second) = (semaphore.clone(), semaphore);
-        let mut head = async move { first.acquire(1).await }.boxed();
+        let mut head = async move { first.acquire().await }.boxed();
         assert!(timeout(SECOND, &mut head).await.is_err(), "none is free");
-        let behind = tokio::spawn(async move { second.acquire(1).await });
+        let behind = tokio::spawn(async move { second.acquire().await });
         tokio::time::sleep(SECOND).await;
         let before = network.requests();
         admin.release(2).await.unwrap();
@@ -373,7 +373,7 @@ async fn one_that_is_not_polled_keeps_no_permit_from_those_behind_it() {
     let mut scene = AskedForTwo::new().await;
     let permit = timeout(10 * SECOND, &mut scene.behind).await;
     drop(permit.expect("it has one").unwrap());
-    // Whoever is dropped gives its own back.
+    // A waiter that is dropped gives its own permit back.
     scene.head = std::future::pending().boxed();
     scene.all_are_back().await;
 }
@@ -385,7 +385,12 @@ async fn a_request_for_several_is_undone_with_the_head() {
     assert!((&mut scene.behind).await.unwrap_err().is_cancelled());
     scene.head = std::future::pending().boxed();
     // It runs behind the undo.
-    let beside = scene.client.semaphore("x").try_acquire(2).await.unwrap();
+    let beside = scene
+        .client
+        .semaphore("x")
+        .try_acquire_many(2)
+        .await
+        .unwrap();
     drop(beside.expect("both are back"));
     scene.all_are_back().await;
 }
@@ -409,7 +414,7 @@ async fn each_release_with_a_lease_is_followed_though_somebody_else_is_always_qu
     other.try_set_permits(1).await.unwrap();
     let mut permit = other.acquire().await.unwrap();
     let (client, network) = client(&server);
-    let semaphore = client.expirable_semaphore("x").poll_cap(HOUR);
+    let semaphore = client.expirable_semaphore("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { semaphore.acquire().await.map(drop) });
     tokio::time::sleep(SECOND).await;
     let before = network.requests();
@@ -431,12 +436,12 @@ async fn a_wait_that_is_shorter_than_the_stand_down_asks() {
     let (client, network) = client(&server);
     network.on_request(|_| Fate::default());
     let semaphore = client.semaphore("x");
-    let permit = semaphore.acquire(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
     tokio::time::sleep(Duration::from_millis(12)).await;
     permit.release().await.unwrap();
     let before = Instant::now();
     let wait = Duration::from_millis(1);
-    let got = semaphore.try_acquire_for(1, wait).await.unwrap();
+    let got = semaphore.try_acquire_for(wait).await.unwrap();
     assert!(got.is_some(), "it was free");
     assert!(before.elapsed() < wait);
 }
@@ -446,10 +451,10 @@ async fn what_passes_on_to_the_first_in_line_does_not_wait_for_a_message() {
     let (server, _) = semaphore_of(1).await;
     let (client, network) = client(&server);
     network.on_message(|_| None);
-    let semaphore = client.semaphore("x").poll_cap(HOUR);
+    let semaphore = client.semaphore("x").poll_interval(HOUR);
     let (first, second) = (semaphore.clone(), semaphore.clone());
-    let first = tokio::spawn(async move { first.acquire(1).await });
-    let second = tokio::spawn(async move { second.acquire(1).await });
+    let first = tokio::spawn(async move { first.acquire().await });
+    let second = tokio::spawn(async move { second.acquire().await });
     let permit = first.await.unwrap().unwrap();
     // By now the second one has asked in vain, and sleeps.
     tokio::time::sleep(Duration::from_millis(8)).await;

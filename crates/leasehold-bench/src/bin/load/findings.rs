@@ -4,7 +4,8 @@ use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use leasehold::{Activity, Client};
+use leasehold::Client;
+use leasehold::inspect::Activity;
 use leasehold_testkit::RedisServer;
 
 use crate::Result;

@@ -45,7 +45,7 @@ impl Waiters {
         let server = RedisServer::start()?;
         // Only a wake-up wakes: neither a poll nor the lease's end makes up for a lost one.
         let client = Client::builder().lease(HOUR).connect(&server.url()).await?;
-        let lock = client.lock(NAME).poll_cap(HOUR);
+        let lock = client.lock(NAME).poll_interval(HOUR);
         // So that a round finds the script loaded, and pays for waiters only.
         lock.acquire().await?.release().await?;
         findings.say("waiters of one name", self.tasks);

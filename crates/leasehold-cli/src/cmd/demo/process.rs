@@ -31,7 +31,7 @@ async fn work(args: DemoWorker, server: &Server) -> Result<(), Failure> {
     let lock = match &args.lock {
         Some(name) => {
             let client = server.connect(Some(LEASE)).await?;
-            Some(client.lock(name).outage_limit(OUTAGE_LIMIT))
+            Some(client.lock(name).outage_timeout(OUTAGE_LIMIT))
         }
         None => None,
     };

@@ -5,8 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Error, ErrorKind, ExpirableSemaphore, Found, Kind, Lock, MultiLock};
-use leasehold::{OneKey, RedLock, Result};
+use leasehold::inspect::Found;
+use leasehold::kind::Kind;
+use leasehold::kind::OneKey;
+use leasehold::{Client, Error, ExpirableSemaphore, Lock, MultiLock};
+use leasehold::{RedLock, Result};
 use tokio::time::Instant;
 
 use super::holding::Holding;
@@ -43,8 +46,8 @@ pub(super) trait Wanted: Send + Sync {
 /// clients' servers.
 pub(super) fn wanted(clients: &[Client], args: &Run, name: &str) -> Result<Arc<dyn Wanted>> {
     let settings = Settings {
-        outage_limit: args.outage_limit,
-        poll_cap: args.poll_cap,
+        outage_timeout: args.outage_timeout,
+        poll_interval: args.poll_interval,
     };
     let kind = &args.kind;
     let parts = parts(clients, args, name);
@@ -78,15 +81,15 @@ fn parts<'a>(clients: &'a [Client], args: &'a Run, name: &'a str) -> Vec<Part<'a
 }
 
 struct Settings {
-    outage_limit: Duration,
-    poll_cap: Option<Duration>,
+    outage_timeout: Duration,
+    poll_interval: Option<Duration>,
 }
 
 impl Settings {
     fn on<K: Kind>(&self, lock: Lock<K>) -> Lock<K> {
-        let lock = lock.outage_limit(self.outage_limit);
-        match self.poll_cap {
-            Some(cap) => lock.poll_cap(cap),
+        let lock = lock.outage_timeout(self.outage_timeout);
+        match self.poll_interval {
+            Some(cap) => lock.poll_interval(cap),
             None => lock,
         }
     }
@@ -116,16 +119,16 @@ impl Settings {
 
     fn permits(&self, client: &Client, name: &str, most: u32) -> Arc<dyn Wanted> {
         let permits = client.expirable_semaphore(name);
-        let permits = permits.outage_limit(self.outage_limit);
-        let permits = match self.poll_cap {
-            Some(cap) => permits.poll_cap(cap),
+        let permits = permits.outage_timeout(self.outage_timeout);
+        let permits = match self.poll_interval {
+            Some(cap) => permits.poll_interval(cap),
             None => permits,
         };
         Arc::new(Limited {
             client: client.clone(),
             permits,
             most,
-            outage_limit: self.outage_limit,
+            outage_timeout: self.outage_timeout,
         })
     }
 }
@@ -186,7 +189,7 @@ struct Limited {
     client: Client,
     permits: ExpirableSemaphore,
     most: u32,
-    outage_limit: Duration,
+    outage_timeout: Duration,
 }
 
 impl Limited {
@@ -194,14 +197,14 @@ impl Limited {
     /// library gives up after a few seconds.
     async fn agree(&self, limit: Limit) -> Result<(), Failure> {
         let begun = Instant::now();
-        let mut over = begun + self.outage_limit;
+        let mut over = begun + self.outage_timeout;
         if let Limit::Until(deadline) = limit {
             over = over.min(deadline);
         }
         let mut last = None;
         while last.is_none() || Instant::now() < over {
             match tokio::time::timeout_at(over, self.agree_once()).await {
-                Ok(Err(error)) if !matches!(limit, Limit::Now) && may_heal(&error) => {
+                Ok(Err(error)) if !matches!(limit, Limit::Now) && error.is_transient() => {
                     last = Some(error);
                     tokio::time::sleep(BETWEEN_TRIES).await;
                 }
@@ -259,14 +262,6 @@ impl Limited {
         let waited = duration::shown(waited);
         Failure::new(Exit::Unavailable, format!("{last} (tried for {waited})"))
     }
-}
-
-/// Whether trying again can help.
-fn may_heal(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
-    )
 }
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Found, HoldInfo, LeaseLeft, NameInfo, PermitInfo, Ttl, ValueInfo};
+use leasehold::inspect::{Found, HoldInfo, NameInfo, PermitInfo, Ttl, ValueInfo};
 use serde_json::{Value, json};
 
 pub(super) fn of(name: &str, seen: &NameInfo) -> String {
@@ -88,11 +88,7 @@ fn of_value(value: &ValueInfo) -> Value {
 }
 
 fn of_permit(permit: &PermitInfo) -> Value {
-    let left = match permit.left {
-        LeaseLeft::Left(left) => Some(left),
-        _ => None,
-    };
-    json!({ "id": permit.id, "ttl_ms": left.and_then(ms) })
+    json!({ "id": permit.id, "ttl_ms": of_ttl(permit.ttl) })
 }
 
 fn of_ttl(ttl: Ttl) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use leasehold::{Found, HoldInfo, LeaseLeft, NameInfo, PermitInfo, Ttl, ValueInfo};
+use leasehold::inspect::{Found, HoldInfo, NameInfo, PermitInfo, Ttl, ValueInfo};
 
 use crate::duration;
 use crate::output::Shown;
@@ -81,10 +81,7 @@ fn of_permits(free: Option<i64>, held: u64, permits: &[PermitInfo]) -> String {
         ),
     };
     for permit in permits {
-        let left = match permit.left {
-            LeaseLeft::Left(left) => duration::shown(left),
-            _ => "none: it does not end by itself".to_owned(),
-        };
+        let left = of_ttl(permit.ttl);
         let _ = write!(text, "\n  permit  {}\n  TTL     {left}", Shown(&permit.id));
     }
     text

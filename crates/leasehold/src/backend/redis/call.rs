@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerErrorKind};
 
 use super::connect::reply_text;
-use super::lane::{Batch, By, Lane, Waiting};
+use super::lane::{Batch, Lane, ScriptRef, Waiting};
 use super::script::commands;
 use crate::backend::step::{Cause, Failure, Operation, Outcome, Value};
 use crate::key::{Key, Shown};
@@ -29,13 +29,13 @@ pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, bat
     }
     let replies = transmit(lane, &mut connection, &batch).await;
     match &replies {
-        Err(NoReplies::Failed(error)) if batch.by == By::Hash && is_noscript(error) => {
-            return lane.take_back(batch);
+        Err(NoReplies::Failed(error)) if batch.by == ScriptRef::Sha && is_noscript(error) => {
+            return lane.retry_with_source(batch);
         }
         Err(NoReplies::Failed(error)) if is_refused_whole(error) => {
             // Each goes again on its own, so that one bad name fails no other.
             if batch.operations.len() > 1 {
-                return lane.take_apart(batch);
+                return lane.retry_singly(batch);
             }
             let parts = &batch.operations[0].operation.parts;
             lane.remember_refused(&parts[0]);
@@ -75,7 +75,7 @@ async fn transmit(lane: &Lane, connection: &mut MultiplexedConnection, batch: &B
         result => result,
     };
     match &result {
-        Err(error) if error.is_timeout() => lane.unheard(),
+        Err(error) if error.is_timeout() => lane.reply_timed_out(),
         _ => lane.heard(),
     }
     let replies = result.map_err(NoReplies::Failed)?;
@@ -108,12 +108,12 @@ fn check(
 
 fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
     let mut command = match batch.by {
-        By::Hash => {
+        ScriptRef::Sha => {
             let mut command = Cmd::new();
             command.arg("EVALSHA").arg(&lane.script.sha);
             command
         }
-        By::Text => {
+        ScriptRef::Source => {
             let mut command = Cmd::new();
             command.arg("EVAL").arg(&lane.script.text);
             command
@@ -132,7 +132,7 @@ fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
     }
     let not_after = if operations().any(|operation| operation.step.grants) {
         lane.server_now_ms()
-            .saturating_add(i64::try_from(lane.reply_limit.as_millis()).unwrap_or(i64::MAX))
+            .saturating_add(i64::try_from(lane.reply_timeout.as_millis()).unwrap_or(i64::MAX))
     } else {
         0
     };
@@ -264,7 +264,7 @@ fn failure(lane: &Lane, error: RedisError) -> Failure {
         };
     }
     let what = if error.is_timeout() {
-        format!("no reply within {:?}", lane.reply_limit)
+        format!("no reply within {:?}", lane.reply_timeout)
     } else {
         format!("the connection was lost ({error})")
     };

@@ -24,8 +24,8 @@ pub(crate) struct Connector {
     pub(crate) address: Address,
     /// Asked for user and password at each connection; else the URL has them.
     pub(crate) credentials: Option<Source>,
-    pub(crate) connect_limit: Duration,
-    pub(crate) reply_limit: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reply_timeout: Duration,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
     /// Told when the connection for calls is one to another server: the one for messages has to
@@ -39,7 +39,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 impl Connector {
     /// A connection for calls.
     pub(crate) async fn open(&self) -> Result<(MultiplexedConnection, Driver), Failure> {
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_limit));
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_timeout));
         self.within_limit(async {
             let info = self.handshake(true).await?;
             // Plain TCP, the common case, goes without a box around each read.
@@ -110,7 +110,7 @@ impl Connector {
         &self,
         open: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        tokio::time::timeout(self.connect_limit, open)
+        tokio::time::timeout(self.connect_timeout, open)
             .await
             .unwrap_or_else(|_| {
                 // A plain server takes a TLS greeting for the start of a command, and
@@ -120,7 +120,7 @@ impl Connector {
                     _ => "",
                 };
                 Err(self.no_connection(
-                    format!("no connection within {:?}{hint}", self.connect_limit),
+                    format!("no connection within {:?}{hint}", self.connect_timeout),
                     None,
                 ))
             })

@@ -6,7 +6,6 @@ use std::io::Read;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use futures_util::FutureExt;
 use tokio::task::unconstrained;
 
 use crate::clock::Clock;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Moves the bytes of one connection; the connection is gone when it ends.
 pub(crate) struct Driver {
@@ -83,7 +83,7 @@ struct Driven {
 
 impl Shared {
     fn driven(&self) -> MutexGuard<'_, Option<Driven>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A connection stands; it does nothing until it is polled.

@@ -15,8 +15,8 @@ pub(crate) use self::ending::Ending;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use crate::backend::about::About;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
 use crate::clock::{Clock, Moment};
 use crate::room::Room;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Most operations in one call.
 const MAX_OPERATIONS: usize = 256;
@@ -59,7 +60,7 @@ pub(crate) struct Lane {
     pub(crate) clock: Clock,
     pub(crate) script: Arc<Script>,
     pub(crate) address: Arc<str>,
-    pub(crate) reply_limit: Duration,
+    pub(crate) reply_timeout: Duration,
     /// Server time minus our clock, in ms.
     offset_ms: AtomicI64,
     /// What the server has said of itself.
@@ -109,14 +110,14 @@ pub(crate) struct Waiting {
 pub(crate) struct Batch {
     number: u64,
     pub(crate) operations: Vec<Waiting>,
-    pub(crate) by: By,
+    pub(crate) by: ScriptRef,
 }
 
 /// How the script is named to the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
-    Hash,
-    Text,
+pub(crate) enum ScriptRef {
+    Sha,
+    Source,
 }
 
 impl Waiting {
@@ -136,7 +137,7 @@ impl Lane {
         clock: Clock,
         script: Arc<Script>,
         address: Arc<str>,
-        reply_limit: Duration,
+        reply_timeout: Duration,
         loading_limit: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -159,7 +160,7 @@ impl Lane {
             clock,
             script,
             address,
-            reply_limit,
+            reply_timeout,
             offset_ms: AtomicI64::new(0),
             about: About::default(),
             silent_calls: AtomicU32::new(0),
@@ -167,17 +168,6 @@ impl Lane {
             idle: Notify::new(),
             given_up: Notify::new(),
         })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code that can panic runs under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn departures(&self) -> MutexGuard<'_, ()> {
-        self.departures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn submit(self: &Arc<Self>, operation: Operation) -> Queued {
@@ -198,8 +188,8 @@ impl Lane {
         };
         // Before the operation is in the queue, where somebody else could take it. Who
         // does not get it finds a call that is about to leave.
-        let departure = self.is_here().then(|| self.departures.try_lock());
-        let mut state = self.state();
+        let departure = self.is_here().then(|| self.departures.try_lock()).flatten();
+        let mut state = self.state.lock();
         if let Link::Down(failure) = &state.link {
             let failure = failure.clone();
             drop(state);
@@ -209,7 +199,7 @@ impl Lane {
         state.queue.push_back(waiting);
         match departure {
             // Alone: who does not go on polling its own must not keep others from theirs.
-            Some(Ok(departure)) if state.calls == 0 && state.queue.len() == 1 => {
+            Some(departure) if state.calls == 0 && state.queue.len() == 1 => {
                 let call = self.depart(state, departure);
                 queued.carried = call.and_then(|call| self.carry(call));
             }
@@ -227,7 +217,7 @@ impl Lane {
 
     /// Whoever waits for the reply carries the call, unless others wait for its end already.
     fn carry(&self, call: Call) -> Option<Arc<Carried>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.returned.is_empty() {
             drop(state);
             self.runtime.spawn(call);
@@ -309,7 +299,7 @@ impl Lane {
     pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection, driver: Driver) {
         self.driver.set(driver);
         self.silent_calls.store(0, Ordering::Relaxed);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.link = Link::Up(connection);
         state.refused.clear();
         self.pump(state);
@@ -323,7 +313,7 @@ impl Lane {
 
     /// Operations wait for another connection. What is on its way is still answered on this one.
     pub(crate) fn hold_back(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.link = Link::Opening;
         // Its reply may lie with somebody who does not poll it, and all would wait for that.
         let carried = state.carried.take();
@@ -339,7 +329,7 @@ impl Lane {
             let idle = self.idle.notified();
             tokio::pin!(idle);
             idle.as_mut().enable();
-            if self.state().calls == 0 {
+            if self.state.lock().calls == 0 {
                 return;
             }
             idle.await;
@@ -348,7 +338,7 @@ impl Lane {
 
     /// There is no connection: what waits is told, and so is what comes.
     pub(crate) fn down(&self, failure: &Failure) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.link = Link::Down(failure.clone());
         let queue = std::mem::take(&mut state.queue);
         drop(state);
@@ -356,23 +346,23 @@ impl Lane {
     }
 
     /// The server did not run these, because it does not know the script: they go again.
-    pub(crate) fn take_back(&self, batch: Batch) {
-        let mut state = self.state();
+    pub(crate) fn retry_with_source(&self, batch: Batch) {
+        let mut state = self.state.lock();
         state.bring_script = true;
-        self.goes_again(state, batch);
+        self.requeue(state, batch);
     }
 
     /// The server did not run these, because of one of them: they go again one by one.
-    pub(crate) fn take_apart(&self, mut batch: Batch) {
+    pub(crate) fn retry_singly(&self, mut batch: Batch) {
         for waiting in &mut batch.operations {
             waiting.alone = true;
         }
-        self.goes_again(self.state(), batch);
+        self.requeue(self.state.lock(), batch);
     }
 
     /// It waits until all calls on their way are back. One of them may be carried by somebody
     /// who does not poll it.
-    fn goes_again(&self, mut state: MutexGuard<'_, State>, batch: Batch) {
+    fn requeue(&self, mut state: MutexGuard<'_, State>, batch: Batch) {
         state.returned.insert(batch.number, batch.operations);
         let carried = state.carried.take();
         drop(state);
@@ -384,7 +374,7 @@ impl Lane {
     /// A call for this key alone was refused before it ran.
     pub(crate) fn remember_refused(&self, key: &[u8]) {
         const MOST: usize = 1024;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.refused.len() < MOST {
             state.refused.insert(key.to_vec());
         }
@@ -414,7 +404,7 @@ impl Lane {
 
     /// No reply came in time. One may be a slow server; two in a row are a dead
     /// connection, and only a new one finds that out.
-    pub(crate) fn unheard(&self) {
+    pub(crate) fn reply_timed_out(&self) {
         if self.silent_calls.fetch_add(1, Ordering::Relaxed) + 1 == MAX_SILENCE {
             self.give_up();
         }
@@ -480,7 +470,7 @@ enum Slot {
 impl Carried {
     fn slot(&self) -> MutexGuard<'_, Slot> {
         // No code that can panic runs under this lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Ready when it is over, or somebody else's.
@@ -527,13 +517,13 @@ impl Gathering {
             return;
         };
         let call = {
-            let departure = lane.departures();
-            let mut state = lane.state();
+            let departure = lane.departures.lock();
+            let mut state = lane.state.lock();
             state.gathering = false;
             lane.depart(state, departure)
         };
         // What did not fit follows with the next call.
-        lane.pump(lane.state());
+        lane.pump(lane.state.lock());
         if let Some(call) = call {
             call.await;
         }
@@ -544,7 +534,7 @@ impl Drop for Gathering {
     fn drop(&mut self) {
         // Dropped with its runtime before it began; the lane's own end sees to the queue.
         if let Some(lane) = self.0.take() {
-            lane.state().gathering = false;
+            lane.state.lock().gathering = false;
         }
     }
 }
@@ -559,7 +549,7 @@ struct CallDone(Arc<Lane>);
 
 impl Drop for CallDone {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         state.calls -= 1;
         if state.calls == 0 {
             self.0.idle.notify_waiters();
@@ -619,8 +609,8 @@ impl State {
         self.queue.give_back();
         let first = operations.first()?;
         let by = match first.alone || self.bring_script {
-            true => By::Text,
-            false => By::Hash,
+            true => ScriptRef::Source,
+            false => ScriptRef::Sha,
         };
         self.bring_script = false;
         self.departed += 1;
@@ -741,7 +731,7 @@ mod tests {
     use leasehold_testkit::RedisServer;
 
     use super::*;
-    use crate::backend::redis::{Reach, Redis};
+    use crate::backend::redis::{Endpoint, Redis};
     use crate::primitives::lock::steps;
 
     fn operation(name: &str, hold: &str, releases: bool) -> Operation {
@@ -756,15 +746,15 @@ mod tests {
     }
 
     async fn connect(server: &RedisServer) -> Redis {
-        let reach = Reach {
+        let endpoint = Endpoint {
             url: server.url(),
             credentials: None,
-            connect_limit: Duration::from_secs(10),
-            reply_limit: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(10),
+            reply_timeout: Duration::from_secs(60),
             #[cfg(feature = "tls")]
             authorities: Vec::new(),
         };
-        let connecting = Redis::connect(reach, &steps::ALL, Clock::Boot);
+        let connecting = Redis::connect(endpoint, &steps::ALL, Clock::Boot);
         connecting.await.expect("connects")
     }
 
@@ -919,14 +909,14 @@ mod tests {
         let replies: Vec<_> = (0..3 * MAX_OPERATIONS).map(submit).collect();
         let lane = Arc::clone(&replies[0].lane);
         let departures = async {
-            while lane.state().calls < MAX_CALLS {
+            while lane.state.lock().calls < MAX_CALLS {
                 tokio::task::yield_now().await;
             }
         };
         let departures = tokio::time::timeout(Duration::from_secs(20), departures);
         departures.await.expect("nothing holds them back");
         // One operation alone, and two calls that are full.
-        assert_eq!(lane.state().queue.len(), MAX_OPERATIONS - 1);
+        assert_eq!(lane.state.lock().queue.len(), MAX_OPERATIONS - 1);
         server.resume().expect("it goes on");
         all_answered(replies).await;
     }
@@ -971,7 +961,7 @@ mod tests {
         let denied = redis.submit(operation("theirs", "ours", false));
         let kept = redis.submit(operation("ours:kept", "ours", false));
         let lane = Arc::clone(&carried.lane);
-        while !lane.state().queue.is_empty() {
+        while !lane.state.lock().queue.is_empty() {
             tokio::task::yield_now().await;
         }
         // On its way, and not answered yet.

@@ -39,7 +39,7 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
         match connector.open_pubsub(Arc::clone(&asked)).await {
             Ok(pubsub) => {
                 let since = Instant::now();
-                let limit = connector.reply_limit;
+                let limit = connector.reply_timeout;
                 let mut session = Session::new(pubsub, channels, asked, limit);
                 let end = tokio::select! {
                     end = session.run() => end,
@@ -134,7 +134,7 @@ struct Session<'a> {
     channels: &'a Arc<Channels>,
     /// Confirmations that are still to come.
     asked: Arc<AtomicUsize>,
-    reply_limit: Duration,
+    reply_timeout: Duration,
 }
 
 impl<'a> Session<'a> {
@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
         pubsub: PubSub,
         channels: &'a Arc<Channels>,
         asked: Arc<AtomicUsize>,
-        reply_limit: Duration,
+        reply_timeout: Duration,
     ) -> Self {
         let (sink, stream) = pubsub.split();
         Self {
@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
             messages: Messages { stream, channels },
             channels,
             asked,
-            reply_limit,
+            reply_timeout,
         }
     }
 
@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
     /// The outer error is a lost connection, the inner one a refusal.
     async fn subscribe(&mut self, names: &[&str]) -> Result<Result<(), RedisError>, String> {
         self.asked.fetch_add(names.len(), Ordering::SeqCst);
-        let subscribe = timeout(self.reply_limit, self.sink.subscribe(names));
+        let subscribe = timeout(self.reply_timeout, self.sink.subscribe(names));
         match self.messages.wake_during(subscribe).await? {
             Ok(Ok(())) => {
                 // What came before the confirmation must not count as later.
@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
         for chunk in idle.chunks(CHUNK) {
             let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
             self.asked.fetch_add(names.len(), Ordering::SeqCst);
-            let unsubscribe = timeout(self.reply_limit, self.sink.unsubscribe(&names[..]));
+            let unsubscribe = timeout(self.reply_timeout, self.sink.unsubscribe(&names[..]));
             match self.messages.wake_during(unsubscribe).await? {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(error.to_string()),
@@ -250,7 +250,7 @@ impl<'a> Session<'a> {
 
     /// A connection cut without a word would otherwise look like silence.
     async fn ping(&mut self) -> Result<(), String> {
-        let ping = timeout(self.reply_limit, self.sink.ping::<redis::Value>());
+        let ping = timeout(self.reply_timeout, self.sink.ping::<redis::Value>());
         match self.messages.wake_during(ping).await? {
             // An error too: a user who may not ask is answered.
             Ok(Ok(_)) => Ok(()),

@@ -2,7 +2,6 @@
 //! its data for too long. The name in the URL may stand for another server by now, and a
 //! connection that stands would never find that out.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -10,6 +9,7 @@ use tokio::sync::Notify;
 
 use crate::backend::step::{Cause, Failure};
 use crate::clock::Moment;
+use crate::sync::Mutex;
 
 /// Between two looks at what the name stands for now.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -33,16 +33,9 @@ impl Refusals {
         }
     }
 
-    fn loading_since(&self) -> MutexGuard<'_, Option<Moment>> {
-        // No code that can panic runs under this lock.
-        self.loading_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// It has run a call, whatever came of the operations.
     pub(crate) fn ran_a_call(&self) {
-        *self.loading_since() = None;
+        *self.loading_since.lock() = None;
     }
 
     /// It has refused an operation, or a whole call, at `now`.
@@ -53,7 +46,7 @@ impl Refusals {
         match said.split(' ').next() {
             Some("READONLY" | "MASTERDOWN") => self.leave.notify_one(),
             Some("LOADING") => {
-                let since = *self.loading_since().get_or_insert(now);
+                let since = *self.loading_since.lock().get_or_insert(now);
                 if now.saturating_sub(since) > self.loading_limit {
                     self.leave.notify_one();
                 }
@@ -64,7 +57,7 @@ impl Refusals {
 
     /// Another connection stands: what an earlier one said does not count.
     pub(crate) fn forget(&self) {
-        *self.loading_since() = None;
+        *self.loading_since.lock() = None;
         let _ = self.leave.notified().now_or_never();
     }
 

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::backend::step::Step;
+use crate::sync::Mutex;
 
 const CALL: &str = include_str!("call.lua");
 
@@ -36,7 +37,7 @@ impl Script {
     pub(crate) fn of(steps: &[&Step]) -> Arc<Self> {
         static MADE: Mutex<BTreeMap<Vec<&'static str>, Arc<Script>>> = Mutex::new(BTreeMap::new());
         let names = steps.iter().map(|step| step.name).collect();
-        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = MADE.lock();
         let script = made
             .entry(names)
             .or_insert_with(|| Arc::new(Self::assemble(steps)));

@@ -13,7 +13,7 @@
 
 local function acquire(permits, timeout, ids, lease_ms, channel)
   local free, other = number_at(permits)
-  other = other or foreign(timeout)
+  other = other or not_a_semaphore(timeout)
   if other then
     return other
   end

@@ -26,7 +26,7 @@ pub(super) async fn acquire(
     let wait = Wait {
         context,
         key: &names.key,
-        wanted: &names.key,
+        line_key: &names.key,
         channels: &[(context.backend.channels(), &names.channel)],
         settings: &semaphore.settings,
         deadline,
@@ -100,12 +100,12 @@ impl Ask for Asker<'_> {
                         self.absence.found(context, &self.names.key)?;
                     }
                     let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-                    let sign = (free, held.to_be_bytes().into());
-                    Ok(Answer::Later { within, sign })
+                    let evidence = (free, held.to_be_bytes().into());
+                    Ok(Answer::Later { within, evidence })
                 }
-                _ => Err(context.backend.senseless()),
+                _ => Err(context.backend.malformed()),
             },
-            Ok(_) => Err(context.backend.senseless()),
+            Ok(_) => Err(context.backend.malformed()),
             Err(failure) => {
                 undo.failed(failure.outcome);
                 Err(failure)

@@ -14,14 +14,14 @@ local function delete(permits, timeout, marker, done)
     return tonumber(before)
   end
   local free, other = number_at(permits)
-  other = other or foreign(timeout)
+  other = other or not_a_semaphore(timeout)
   if other then
     return other
   end
   -- A first write that works when the server is out of memory.
   redis.call('DEL', done)
   local there = (free or redis.call('ZCARD', timeout) > 0) and 1 or 0
-  local failed = note(marker, there)
+  local failed = remember(marker, there)
   if failed then
     return failed
   end

@@ -7,7 +7,7 @@ local function now_ms()
 end
 
 -- What stands in the way where the leases should be; false when nothing does.
-local function foreign(timeout)
+local function not_a_semaphore(timeout)
   local size = redis.pcall('ZCARD', timeout)
   if type(size) ~= 'table' then
     return false
@@ -28,7 +28,7 @@ local function give_back(permits, timeout, members, channel)
   -- An asynchronous waiter of Redisson's that has slept to the end of a lease, which was
   -- renewed meanwhile, listens twice: a message that comes to what is left of the first is
   -- lost. Some more find the waiter; else it sleeps to the end of the lease that it knows.
-  tell(channel, redis.call('INCRBY', permits, removed), removed + 8)
+  publish_free(channel, redis.call('INCRBY', permits, removed), removed + 8)
 end
 
 -- Takes back permits whose leases are over. Not all at once: there can be any number.

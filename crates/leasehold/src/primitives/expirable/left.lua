@@ -10,7 +10,7 @@
 
 local function left(permits, timeout, id)
   local _, other = number_at(permits)
-  other = other or foreign(timeout)
+  other = other or not_a_semaphore(timeout)
   if other then
     return other
   end

@@ -12,7 +12,7 @@
 
 local function release(permits, timeout, ids, all, channel)
   local _, other = number_at(permits)
-  other = other or foreign(timeout)
+  other = other or not_a_semaphore(timeout)
   if other then
     return other
   end

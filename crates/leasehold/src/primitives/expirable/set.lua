@@ -14,11 +14,11 @@ local function set(permits, timeout, marker, done, total, channel)
     return 1
   end
   local free, other = number_at(permits)
-  other = other or foreign(timeout)
+  other = other or not_a_semaphore(timeout)
   if other then
     return other
   end
-  local failed = note(marker, 1)
+  local failed = remember(marker, 1)
   if failed then
     return failed
   end
@@ -30,6 +30,6 @@ local function set(permits, timeout, marker, done, total, channel)
     return changed.err
   end
   redis.pcall('DEL', done)
-  if changed then tell(channel, changed, changed) end
+  if changed then publish_free(channel, changed, changed) end
   return 1
 end

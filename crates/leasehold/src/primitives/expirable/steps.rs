@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::PermitId;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
-use crate::cleanup::markers::Marked;
+use crate::cleanup::idempotency::Marked;
 use crate::key::Key;
 use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
@@ -23,8 +23,8 @@ macro_rules! step {
         Step {
             name: $name,
             lua: concat!(
-                include_str!("../once.lua"),
-                include_str!("../tell.lua"),
+                include_str!("../idempotency.lua"),
+                include_str!("../publish_free.lua"),
                 include_str!("leases.lua"),
                 include_str!($file)
             ),

@@ -11,7 +11,7 @@
 
 local function update(permits, timeout, id, lease_ms, channel)
   local _, other = number_at(permits)
-  other = other or foreign(timeout)
+  other = other or not_a_semaphore(timeout)
   if other then
     return other
   end

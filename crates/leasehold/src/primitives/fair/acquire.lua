@@ -71,7 +71,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
     end
     return false
   end
-  other = other or (fields > 0 and foreign(lock, fields))
+  other = other or (fields > 0 and not_a_lock(lock, fields))
   if other then
     return other
   end

@@ -120,7 +120,7 @@ impl HoldSteps for FairHold {
         Operation::new(&RELEASE, parts)
     }
 
-    fn ends_within(&self, lease: Duration) -> Duration {
+    fn gone_within(&self, lease: Duration) -> Duration {
         lease.max(self.place.stay)
     }
 

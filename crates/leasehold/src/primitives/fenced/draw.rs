@@ -35,7 +35,7 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     }
     let drawn = ask(share, steps::draw(hold, share.context().peers)).await?;
     // Another guard of the same owner may have drawn one meanwhile.
-    let token = hold.drew(drawn);
+    let token = hold.set_token(drawn);
     hold.check()?;
     Ok(token)
 }
@@ -60,7 +60,7 @@ async fn ask(share: &Share, operation: Operation) -> Result<u64> {
             let reason = hold.loss().unwrap_or(LossReason::Deleted);
             Err(Error::lost(&hold.key, reason))
         }
-        Ok(_) => Err(context.backend.senseless().into_error(&hold.key)),
+        Ok(_) => Err(context.backend.malformed().into_error(&hold.key)),
         Err(failure) => {
             Err(failure.into_error_with(&hold.key, "at most a number is skipped: ask again"))
         }

@@ -21,7 +21,7 @@ local function count_down(latch, marker, done, opened, by, channel)
   -- A first write that works when the server is out of memory: who waits must be told.
   redis.call('DEL', done)
   local left = math.max((count or 0) - by, 0)
-  local failed = note(marker, left)
+  local failed = remember(marker, left)
   if failed or not count then
     return failed or 0
   end

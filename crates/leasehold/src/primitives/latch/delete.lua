@@ -21,7 +21,7 @@ local function delete(latch, marker, done, opened, channel)
   end
   -- A first write that works when the server is out of memory.
   redis.call('DEL', done)
-  local failed = note(marker, count and 1 or 0)
+  local failed = remember(marker, count and 1 or 0)
   if failed or not count then
     return failed or 0
   end

@@ -19,7 +19,7 @@ local function set(latch, marker, done, opened, count, channel)
   if other then
     return other
   end
-  local failed = note(marker, there and 0 or 1)
+  local failed = remember(marker, there and 0 or 1)
   if failed or there then
     return failed or 0
   end

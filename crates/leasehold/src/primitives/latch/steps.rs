@@ -3,14 +3,14 @@
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Step, Value};
-use crate::cleanup::markers::Marked;
+use crate::cleanup::idempotency::Marked;
 use crate::key::Key;
 use crate::primitives::twin::{arity, list, note, number, number_at, replied};
 
 pub(crate) static SET: Step = Step {
     name: "latch.set",
     lua: concat!(
-        include_str!("../once.lua"),
+        include_str!("../idempotency.lua"),
         include_str!("opened.lua"),
         include_str!("set.lua")
     ),
@@ -39,7 +39,7 @@ pub(crate) static SET: Step = Step {
 pub(crate) static COUNT_DOWN: Step = Step {
     name: "latch.count_down",
     lua: concat!(
-        include_str!("../once.lua"),
+        include_str!("../idempotency.lua"),
         include_str!("opened.lua"),
         include_str!("count_down.lua")
     ),
@@ -78,7 +78,7 @@ pub(crate) static COUNT_DOWN: Step = Step {
 pub(crate) static COUNT: Step = Step {
     name: "latch.count",
     lua: concat!(
-        include_str!("../once.lua"),
+        include_str!("../idempotency.lua"),
         include_str!("opened.lua"),
         include_str!("count.lua")
     ),
@@ -97,7 +97,7 @@ pub(crate) static COUNT: Step = Step {
 pub(crate) static DELETE: Step = Step {
     name: "latch.delete",
     lua: concat!(
-        include_str!("../once.lua"),
+        include_str!("../idempotency.lua"),
         include_str!("opened.lua"),
         include_str!("delete.lua")
     ),

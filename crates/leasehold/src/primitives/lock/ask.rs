@@ -1,6 +1,6 @@
 //! The common way of acquiring a lock that stands under one name.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::kind::Named;
@@ -14,6 +14,7 @@ use crate::key::Key;
 use crate::lease::{Asked, Hold, HoldSteps};
 use crate::owner::{Entry, Owner};
 use crate::primitives::namesake;
+use crate::sync::Mutex;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -28,7 +29,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     let asker = Asker {
         lock,
         key,
-        wanted: lock.kind.wanted(key),
+        line_key: lock.kind.line_key(key),
         terms,
         kept: Mutex::default(),
     };
@@ -44,7 +45,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
 struct Asker<'a, K> {
     lock: &'a Lock<K>,
     key: &'a Key,
-    wanted: Key,
+    line_key: Key,
     terms: Terms,
     /// Between two asks, of a kind that keeps its place in line: what gives it up.
     kept: Mutex<Option<Undo>>,
@@ -56,7 +57,7 @@ impl<K: Named> Asker<'_, K> {
         let context = &self.lock.context;
         let owners = &context.owners;
         loop {
-            match owners.enter(&self.wanted, owner, self.terms)? {
+            match owners.enter(&self.line_key, owner, self.terms)? {
                 Entry::Ask(asking) => {
                     let share = self.until(deadline).await?;
                     if let Some(share) = &share {
@@ -76,7 +77,7 @@ impl<K: Named> Asker<'_, K> {
                 Entry::Acquiring => tokio::select! {
                     biased;
                     () = deadline.passed(context.clock) => return Ok(None),
-                    () = owners.settled(&self.wanted, owner) => {}
+                    () = owners.settled(&self.line_key, owner) => {}
                 },
             }
         }
@@ -96,7 +97,7 @@ impl<K: Named> Asker<'_, K> {
         let wait = Wait {
             context,
             key: self.key,
-            wanted: &self.wanted,
+            line_key: &self.line_key,
             channels: &[(context.backend.channels(), &channel)],
             settings: &self.lock.settings,
             deadline,
@@ -113,7 +114,7 @@ impl<K: Named> Asker<'_, K> {
     /// What the owner's hold is known by.
     fn entered_as(&self) -> Option<(Key, Owner)> {
         let owner = self.lock.owner.clone()?;
-        Some((self.wanted.clone(), owner))
+        Some((self.line_key.clone(), owner))
     }
 
     /// From here on it asks with one id, on whose channel it is called.
@@ -125,11 +126,11 @@ impl<K: Named> Asker<'_, K> {
     }
 
     fn keep(&self, undo: Undo) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(undo);
+        *self.kept.lock() = Some(undo);
     }
 
     fn kept(&self) -> Option<Undo> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         kept.take()
     }
 
@@ -189,7 +190,7 @@ impl<K: Named> Asker<'_, K> {
                 }
                 Ok(Answer::Busy { ttl })
             }
-            None => Err(backend.senseless()),
+            None => Err(backend.malformed()),
         }
     }
 }

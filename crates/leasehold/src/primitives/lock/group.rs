@@ -136,7 +136,7 @@ impl Named for Group {
     }
 
     /// Who waits for other values must not stand behind who waits for these.
-    fn wanted(&self, key: &Key) -> Key {
+    fn line_key(&self, key: &Key) -> Key {
         key.fields(&self.values.fields)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::Either;
 use tokio::time::Instant;
 
-use super::whole::Whole;
+use super::quorum::Quorum;
 use crate::error::{Error, Result};
 use crate::guard::Share;
 use crate::key::Key;
@@ -42,7 +42,7 @@ pub struct LockGuard {
 /// A share in one hold, or the guards of several locks that are one.
 enum Body {
     One(Share),
-    Whole(Whole),
+    Quorum(Quorum),
 }
 
 impl LockGuard {
@@ -52,9 +52,9 @@ impl LockGuard {
         }
     }
 
-    pub(super) fn of_whole(whole: Whole) -> Self {
+    pub(super) fn of_quorum(quorum: Quorum) -> Self {
         Self {
-            body: Body::Whole(whole),
+            body: Body::Quorum(quorum),
         }
     }
 
@@ -62,7 +62,7 @@ impl LockGuard {
     pub(super) fn one(&self) -> Option<&Share> {
         match &self.body {
             Body::One(share) => Some(share),
-            Body::Whole(_) => None,
+            Body::Quorum(_) => None,
         }
     }
 
@@ -80,7 +80,7 @@ impl LockGuard {
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],
-            Body::Whole(whole) => &whole.guards,
+            Body::Quorum(quorum) => &quorum.guards,
         }
     }
 
@@ -93,7 +93,7 @@ impl LockGuard {
     pub(in crate::primitives) fn into_share(self) -> Share {
         match self.body {
             Body::One(share) => share,
-            Body::Whole(_) => unreachable!("a lock of one name has one hold"),
+            Body::Quorum(_) => unreachable!("a lock of one name has one hold"),
         }
     }
 
@@ -114,7 +114,7 @@ impl LockGuard {
     pub async fn release(self) -> Result<()> {
         match self.body {
             Body::One(share) => share.release().await,
-            Body::Whole(whole) => whole.release().await,
+            Body::Quorum(quorum) => quorum.release().await,
         }
     }
 
@@ -134,7 +134,7 @@ impl LockGuard {
                 let hold = Arc::clone(share.hold());
                 Either::Left(async move { hold.lost().await })
             }
-            Body::Whole(whole) => Either::Right(Arc::clone(&whole.parts).lost()),
+            Body::Quorum(quorum) => Either::Right(Arc::clone(&quorum.members).lost()),
         }
     }
 
@@ -143,7 +143,7 @@ impl LockGuard {
     pub fn loss(&self) -> Option<LossReason> {
         match &self.body {
             Body::One(share) => share.hold().loss(),
-            Body::Whole(whole) => whole.parts.loss(),
+            Body::Quorum(quorum) => quorum.members.loss(),
         }
     }
 
@@ -181,7 +181,7 @@ impl LockGuard {
     pub fn valid_until(&self) -> Instant {
         match &self.body {
             Body::One(share) => share.context().clock.to_instant(share.valid_until()),
-            Body::Whole(whole) => whole.parts.valid_until(),
+            Body::Quorum(quorum) => quorum.members.valid_until(),
         }
     }
 
@@ -192,7 +192,7 @@ impl LockGuard {
                 let confirmed_at = share.hold().confirmed_at();
                 share.context().clock.to_instant(confirmed_at)
             }
-            Body::Whole(whole) => whole.parts.confirmed_at(),
+            Body::Quorum(quorum) => quorum.members.confirmed_at(),
         }
     }
 
@@ -203,7 +203,7 @@ impl LockGuard {
     pub fn renewal_failure(&self) -> Option<LossReason> {
         match &self.body {
             Body::One(share) => share.hold().renewal_failure(),
-            Body::Whole(whole) => whole.parts.renewal_failure(),
+            Body::Quorum(quorum) => quorum.members.renewal_failure(),
         }
     }
 
@@ -214,7 +214,7 @@ impl LockGuard {
     pub fn hold_count(&self) -> usize {
         match &self.body {
             Body::One(share) => share.hold().guards(),
-            Body::Whole(whole) => whole.parts.guards(),
+            Body::Quorum(quorum) => quorum.members.guards(),
         }
     }
 
@@ -233,7 +233,7 @@ impl LockGuard {
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         match &self.body {
             Body::One(share) => share.extend(lease).await,
-            Body::Whole(whole) => Box::pin(whole.extend(lease)).await,
+            Body::Quorum(quorum) => Box::pin(quorum.extend(lease)).await,
         }
     }
 
@@ -243,7 +243,7 @@ impl LockGuard {
     pub fn forget(self) {
         match self.body {
             Body::One(share) => share.forget(),
-            Body::Whole(whole) => whole.guards.into_iter().for_each(Self::forget),
+            Body::Quorum(quorum) => quorum.guards.into_iter().for_each(Self::forget),
         }
     }
 
@@ -253,7 +253,7 @@ impl LockGuard {
     pub fn number(&self) -> u64 {
         match &self.body {
             Body::One(share) => share.hold().number,
-            Body::Whole(whole) => whole.parts.number,
+            Body::Quorum(quorum) => quorum.members.number,
         }
     }
 
@@ -263,7 +263,7 @@ impl LockGuard {
     pub fn holder_id(&self) -> &str {
         match &self.body {
             Body::One(share) => share.hold().steps.wire_id(),
-            Body::Whole(whole) => whole.parts.holder_id(),
+            Body::Quorum(quorum) => quorum.members.holder_id(),
         }
     }
 
@@ -312,7 +312,7 @@ impl LockGuard {
     pub async fn fencing_token(&self) -> Result<u64> {
         match &self.body {
             Body::One(share) => draw::token_of(share).await,
-            Body::Whole(whole) => Box::pin(whole.fencing_token()).await,
+            Body::Quorum(quorum) => Box::pin(quorum.fencing_token()).await,
         }
     }
 
@@ -324,7 +324,7 @@ impl LockGuard {
     pub fn token(&self) -> Option<u64> {
         match &self.body {
             Body::One(share) => share.hold().token(),
-            Body::Whole(whole) => whole.parts.token(),
+            Body::Quorum(quorum) => quorum.members.token(),
         }
     }
 
@@ -337,7 +337,7 @@ impl LockGuard {
     fn key(&self) -> &Key {
         match &self.body {
             Body::One(share) => &share.hold().key,
-            Body::Whole(whole) => &whole.parts.key,
+            Body::Quorum(quorum) => &quorum.members.key,
         }
     }
 }
@@ -346,7 +346,7 @@ impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.body {
             Body::One(share) => share.fmt(f),
-            Body::Whole(whole) => whole.fmt(f),
+            Body::Quorum(quorum) => quorum.fmt(f),
         }
     }
 }

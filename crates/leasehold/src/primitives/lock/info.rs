@@ -52,13 +52,14 @@ pub struct Holder {
     pub count: u64,
 }
 
-/// What is left of a lease on the server.
+/// What is left of a lease on the server, of a lock or of a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ttl {
-    /// Nobody holds the lock.
+    /// Nobody holds the lock; of a permit: its lease is over, or there is no such permit.
     Free,
-    /// Held, and without an end: not made by this library or by Redisson.
+    /// Held, and without an end. Redisson makes such permits; locks that have none were made
+    /// by something else.
     NoExpiry,
     /// Held for this long, unless it is renewed or released.
     Left(Duration),

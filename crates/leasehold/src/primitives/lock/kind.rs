@@ -58,7 +58,7 @@ pub trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn channel(&self, key: &Key) -> String;
     /// What those who want the same thing have in common: one of them asks at a time, and
     /// an owner who has it can enter again.
-    fn wanted(&self, key: &Key) -> Key {
+    fn line_key(&self, key: &Key) -> Key {
         key.clone()
     }
     /// Whether nobody can have it while somebody has it.

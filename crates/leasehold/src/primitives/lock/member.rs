@@ -117,9 +117,9 @@ impl<K: OneKey> Erased for Lock<K> {
     }
 
     fn is_held_by(&self, owner: &Owner) -> bool {
-        let held = self.wanted().ok().and_then(|wanted| {
+        let held = self.line_key().ok().and_then(|line_key| {
             let owner = owner.in_role(K::ROLE);
-            self.context.owners.held(&wanted, &owner)
+            self.context.owners.held(&line_key, &owner)
         });
         held.is_some_and(|held| held.hold().loss().is_none())
     }
@@ -140,7 +140,7 @@ impl Member {
         let (key, context) = (self.0.key()?, self.context());
         match context.backend.submit(steps::note_longest(key, own)).await {
             Ok(Value::Int(ms @ 0..)) => Ok(Duration::from_millis(ms.unsigned_abs())),
-            Ok(_) => Err(context.backend.senseless().into_error(key)),
+            Ok(_) => Err(context.backend.malformed().into_error(key)),
             Err(failure) => Err(failure.into_error_with(key, "it does no harm: ask again")),
         }
     }

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::kind::{Acquire, Kind};
 use super::member::{Member, Terms, Until, in_order, one_server};
-use super::whole::Whole;
+use super::quorum::Quorum;
 use super::{Lock, LockGuard};
 use crate::config::Settings;
 use crate::context::Context;
@@ -116,7 +116,7 @@ impl Acquire for Multi {
         };
         let held: Vec<_> = lock.kind.members.iter().zip(guards).collect();
         let quorum = held.len();
-        let guard = LockGuard::of_whole(Whole::new(key, held, quorum));
+        let guard = LockGuard::of_quorum(Quorum::new(key, held, quorum));
         if let Some(limit) = terms.max_hold {
             guard.limit(limit);
         }
@@ -202,7 +202,7 @@ impl Gathering<'_> {
                 Err(error) => errors.push(error),
             }
         }
-        if errors.iter().any(|error| !may_heal(error)) || (!busy && !errors.is_empty()) {
+        if errors.iter().any(|error| !error.is_transient()) || (!busy && !errors.is_empty()) {
             return Err(match errors.len() {
                 1 => errors.remove(0),
                 _ => Error::of_members(self.key, "acquiring", None, errors),
@@ -224,7 +224,7 @@ impl Gathering<'_> {
             for answer in answers {
                 match answer {
                     Ok(Some(guard)) => held.push(HeldMember::new(guard)),
-                    Err(error) if !may_heal(&error) => return Err(error),
+                    Err(error) if !error.is_transient() => return Err(error),
                     // The rest is dropped with the loop.
                     answer => {
                         said_busy = answer.is_ok();
@@ -289,12 +289,4 @@ impl HeldMember {
         let kept = guard.one().map(|share| share.keep());
         Self { guard, _kept: kept }
     }
-}
-
-/// Whether waiting for the member can help.
-fn may_heal(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
-    )
 }

@@ -1,13 +1,13 @@
 //! The lock of a majority: one name on several servers that know nothing of each other.
 
+mod ballot;
 mod longest;
-mod round;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use self::ballot::{Ballot, Pacing};
 use self::longest::Longest;
-use self::round::{Pace, Round};
 use super::kind::{Acquire, Kind};
 use super::member::{Member, Terms, in_order, one_server};
 use super::{Lock, LockGuard};
@@ -21,7 +21,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// A lock on several independent servers: held while a majority of them says so. As
 /// Redisson's `RedissonRedLock`, whose members are shared with it one by one.
 ///
-/// All servers are asked at once, each for [`master_limit`](Self::master_limit) at most; so
+/// All servers are asked at once, each for [`member_timeout`](Self::member_timeout) at most; so
 /// with five of them, two may be down, slow or cut off. The guard is good until a deadline
 /// that a majority of the servers keeps to: the instant before the request left, plus the
 /// lease, less the drift, for the third best of five. Each server's part is renewed by its
@@ -77,7 +77,7 @@ pub type RedLock = Lock<Red>;
 #[derive(Clone, Debug)]
 pub struct Red {
     members: Arc<[Member]>,
-    master_limit: Option<Duration>,
+    member_timeout: Option<Duration>,
     distrust_restarted: bool,
     longest: Arc<Longest>,
 }
@@ -98,7 +98,7 @@ impl Lock<Red> {
         let kind = Red {
             longest: Longest::new(DEFAULT_LONGEST_LEASE, members.len()).into(),
             members: members.into(),
-            master_limit: None,
+            member_timeout: None,
             distrust_restarted: true,
         };
         Ok(Self::whole(context, key, kind))
@@ -107,8 +107,8 @@ impl Lock<Red> {
     /// Sets how long a server is waited for: a twentieth of the lease by default, and 500 ms
     /// at most. At least 1 ms; more than a third of the lease counts as that.
     #[must_use]
-    pub fn master_limit(mut self, limit: Duration) -> Self {
-        self.kind.master_limit = Some(limit);
+    pub fn member_timeout(mut self, limit: Duration) -> Self {
+        self.kind.member_timeout = Some(limit);
         self
     }
 
@@ -129,7 +129,7 @@ impl Lock<Red> {
     /// setting may then overlap with one of somebody else's.
     ///
     /// A wait during which a majority of the servers is restarted goes on until they vote again:
-    /// that is no outage, so [`outage_limit`](Self::outage_limit) does not end it. At its
+    /// that is no outage, so [`outage_timeout`](Self::outage_timeout) does not end it. At its
     /// deadline it fails with [`Unavailable`](crate::ErrorKind::Unavailable), because they can't
     /// say whether the lock is held, or with `OutcomeUnknown` if a request may have run elsewhere.
     ///
@@ -184,7 +184,7 @@ impl Red {
     fn limit(&self, lease: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_millis(500);
         const SHORTEST: Duration = Duration::from_millis(1);
-        match self.master_limit {
+        match self.member_timeout {
             Some(limit) => limit.min(lease / 3).max(SHORTEST),
             None => (lease / 20).min(LONGEST).max(SHORTEST),
         }
@@ -192,7 +192,7 @@ impl Red {
 
     /// In which line its waiters stand: that of a majority of the same locks, and apart
     /// from those of the members.
-    fn wanted(&self, key: &Key) -> Result<Key> {
+    fn line_key(&self, key: &Key) -> Result<Key> {
         let members = self.members.iter().map(Member::place);
         Ok(key.members(members.collect::<Result<_>>()?))
     }
@@ -228,7 +228,7 @@ impl Acquire for Red {
             max_hold: None,
             ..wanted
         };
-        let round = Round {
+        let ballot = Ballot {
             key,
             members: &kind.members,
             quorum: kind.quorum(),
@@ -239,8 +239,8 @@ impl Acquire for Red {
             limit: kind.limit(terms.lease),
             longest,
             waits: !matches!(deadline, Deadline::Now),
-            vain: 0.into(),
-            pace: Pace::default(),
+            split_votes: 0.into(),
+            pacing: Pacing::default(),
             clock: lock.context.clock,
             misuse: OnceLock::new(),
         };
@@ -250,7 +250,7 @@ impl Acquire for Red {
             let mut owners = lock.owner.iter();
             let enters_again = owners.any(|owner| lock.is_held_by(owner));
             let mut guard = match enters_again {
-                true => match round.ask().await {
+                true => match ballot.ask().await {
                     Ok(Answer::Granted(guard)) => Some(guard),
                     _ => None,
                 },
@@ -265,7 +265,7 @@ impl Acquire for Red {
                 let wait = Wait {
                     context: &lock.context,
                     key,
-                    wanted: &kind.wanted(key)?,
+                    line_key: &kind.line_key(key)?,
                     channels: &channels,
                     line: match enters_again {
                         true => Line::Alone,
@@ -274,8 +274,8 @@ impl Acquire for Red {
                     settings: &settings,
                     deadline,
                 };
-                let granted = wait.until_granted(&round).await;
-                let misuse = || kind.hopeless(key).or_else(|| round.misuse.get().cloned());
+                let granted = wait.until_granted(&ballot).await;
+                let misuse = || kind.hopeless(key).or_else(|| ballot.misuse.get().cloned());
                 guard = granted.map_err(|error| misuse().unwrap_or(error))?;
             }
             if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {

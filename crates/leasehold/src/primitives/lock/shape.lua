@@ -1,7 +1,7 @@
 -- What stands in the way if `lock` is not a plain lock; false if it is one.
 -- A plain lock has one field whose value is a count. Anything else belongs to
 -- somebody else, and nothing here may change it.
-local function foreign(lock, fields)
+local function not_a_lock(lock, fields)
   if fields == 1 and string.match(redis.call('HVALS', lock)[1], '^%d+$') then
     return false
   end

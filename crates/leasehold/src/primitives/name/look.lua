@@ -18,7 +18,7 @@ local function fields_of(name)
   local some, fields = redis.call('HSCAN', name, 0, 'COUNT', MOST)[2], {}
   for n = 1, #some, 2 do
     local count = mode and tonumber(string.match(some[n + 1], '^%d+$'))
-    local left_ms = count and left(name, some[n], count) or -2
+    local left_ms = count and remaining_ms(name, some[n], count) or -2
     fields[#fields + 1] = { string.sub(some[n], 1, 500), string.sub(some[n + 1], 1, 500), left_ms }
   end
   return fields

@@ -10,7 +10,7 @@ use crate::primitives::twin::arity;
 pub(crate) static LOOK: Step = Step {
     name: "name.look",
     lua: concat!(
-        include_str!("../rw/left.lua"),
+        include_str!("../rw/remaining.lua"),
         "\n",
         include_str!("look.lua")
     ),

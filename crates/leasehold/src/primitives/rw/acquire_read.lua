@@ -18,7 +18,7 @@
 
 local function acquire_read(lock, timeout, writers, readers, hold, within, lease_ms, polite, waiter, mark_ms)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = foreign(lock, mode)
+  local other = not_a_lock(lock, mode)
   if other then
     return other
   end

@@ -16,7 +16,7 @@
 
 local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mark_ms)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = foreign(lock, mode)
+  local other = not_a_lock(lock, mode)
   if other then
     return other
   end
@@ -26,7 +26,7 @@ local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mar
     -- those that remain are dead.
     wait = longest_of_some(lock, math.huge)
     if wait == 0 then
-      mode = not settle(lock) and mode
+      mode = not trim_expiry(lock) and mode
       wait = redis.call('PTTL', lock)
     end
   end

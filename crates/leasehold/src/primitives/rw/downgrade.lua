@@ -22,7 +22,7 @@ local function downgrade(lock, timeout, hold, read, lease_ms, channel)
   redis.call('SET', timeout, '1', 'PX', lease_ms)
   redis.call('HSET', lock, 'mode', 'read', read, '1')
   redis.call('HDEL', lock, hold)
-  settle(lock)
+  trim_expiry(lock)
   wake_all(channel)
   return 1
 end

@@ -12,7 +12,7 @@
 
 local function force_unlock(lock, marker, side, channel)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = foreign(lock, mode)
+  local other = not_a_lock(lock, mode)
   if other then
     return other
   end

@@ -235,7 +235,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let (key, terms) = (write.hold().key.clone(), write.terms());
     let written = &write.hold().steps;
     let id = written
-        .spare_id()
+        .take_read_id()
         .unwrap_or_else(|| context.fresh_wire_id());
     let read = ReadHold::new(key.clone(), key.rw_channel().into(), id, ReadAsk::default());
     let operation = read.downgrade(written.wire_id(), terms.lease);
@@ -249,7 +249,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         clock.now(),
     );
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
-    let end = clock.now() + context.backend.reply_limit();
+    let end = clock.now() + context.backend.reply_timeout();
     let mut pause = Duration::from_millis(10);
     let mut asked_before = false;
     loop {
@@ -263,7 +263,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
                 undo.disarm();
                 return Err(Error::lost(&key, why(&context, &write).await));
             }
-            Ok(_) => return Err(context.backend.senseless().into_error(&key)),
+            Ok(_) => return Err(context.backend.malformed().into_error(&key)),
             // It can be asked again: a second time it changes nothing.
             Err(failure) if failure.may_heal() && clock.now() < end => {
                 asked_before |= failure.outcome == Outcome::MayHaveRun;

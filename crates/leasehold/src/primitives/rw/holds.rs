@@ -289,7 +289,7 @@ impl HoldSteps for WriteHold {
         &self.id
     }
 
-    fn spare_id(&self) -> Option<String> {
+    fn take_read_id(&self) -> Option<String> {
         let number = self.id.strip_suffix(WRITE)?;
         (!self.number_taken.swap(true, Ordering::Relaxed)).then(|| number.to_owned())
     }

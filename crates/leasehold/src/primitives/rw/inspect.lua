@@ -10,7 +10,7 @@
 
 local function inspect(lock, side)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = foreign(lock, mode)
+  local other = not_a_lock(lock, mode)
   if other then
     return other
   end
@@ -21,7 +21,7 @@ local function inspect(lock, side)
       local field, count = fields[n], tonumber(string.match(fields[n + 1], '^%d+$'))
       local writes = string.find(field, ':write', 1, true) ~= nil
       if field ~= 'mode' and count and writes == (side == 'write')
-        and (writes or left(lock, field, count) >= 0) then
+        and (writes or remaining_ms(lock, field, count) >= 0) then
         reply[#reply + 1] = field
         reply[#reply + 1] = fields[n + 1]
       end

@@ -133,7 +133,7 @@ impl Named for Read {
         let within = kind.within.as_ref().map(|write| &write.steps);
         // The first read hold has the number of the write hold, as a thread of Redisson
         // has one for both. No later one has: an id belongs to one hold.
-        let id = within.and_then(|write| write.spare_id()).unwrap_or(id);
+        let id = within.and_then(|write| write.take_read_id()).unwrap_or(id);
         let now = lock.context().clock.now();
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
         let polite = match overdue {

@@ -6,7 +6,7 @@ local function longest_of_some(lock, enough)
   local fields = some[2] or {}
   for n = 1, #fields, 2 do
     local count = fields[n] ~= 'mode' and tonumber(string.match(fields[n + 1], '^%d+$'))
-    if count then longest = math.max(longest, left(lock, fields[n], count)) end
+    if count then longest = math.max(longest, remaining_ms(lock, fields[n], count)) end
     if longest > enough then break end
   end
   return longest

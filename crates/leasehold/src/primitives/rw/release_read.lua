@@ -30,6 +30,6 @@ local function release_read(lock, timeout, hold, channel)
       return held
     end
   end
-  if settle(lock) then redis.pcall('PUBLISH', channel, '0') end
+  if trim_expiry(lock) then redis.pcall('PUBLISH', channel, '0') end
   return held
 end

@@ -17,7 +17,7 @@ local function release_write(lock, hold, channel)
   if redis.call('HLEN', lock) > 1 then
     redis.call('HSET', lock, 'mode', 'read')
   end
-  settle(lock)
+  trim_expiry(lock)
   wake_all(channel)
   return 1
 end

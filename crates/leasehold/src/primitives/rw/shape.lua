@@ -1,7 +1,7 @@
 -- What stands in the way if `lock` is not a read-write lock; false if it is one, or
 -- free. `mode` is its field of that name: a hash without it belongs to somebody else,
 -- and Redisson would take it for a free lock.
-local function foreign(lock, mode)
+local function not_a_lock(lock, mode)
   if mode == 'read' or mode == 'write' then
     return false
   end

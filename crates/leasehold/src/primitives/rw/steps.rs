@@ -71,8 +71,8 @@ pub(crate) static ACQUIRE_WRITE: Step = Step {
     name: "rw.acquire_write",
     lua: lua!(
         "shape.lua",
-        "left.lua",
-        "settle.lua",
+        "remaining.lua",
+        "trim_expiry.lua",
         "longest_of_some.lua",
         "marks.lua",
         "acquire_write.lua"
@@ -136,8 +136,8 @@ pub(crate) static WITHDRAW: Step = Step {
 pub(crate) static RELEASE_READ: Step = Step {
     name: "rw.release_read",
     lua: lua!(
-        "left.lua",
-        "settle.lua",
+        "remaining.lua",
+        "trim_expiry.lua",
         "longest_of_some.lua",
         "release_read.lua"
     ),
@@ -172,8 +172,8 @@ pub(crate) static RELEASE_WRITE: Step = Step {
     name: "rw.release_write",
     lua: lua!(
         "../wake_all.lua",
-        "left.lua",
-        "settle.lua",
+        "remaining.lua",
+        "trim_expiry.lua",
         "release_write.lua"
     ),
     keys: 1,
@@ -249,7 +249,12 @@ pub(crate) static RENEW_WRITE: Step = Step {
 
 pub(crate) static DOWNGRADE: Step = Step {
     name: "rw.downgrade",
-    lua: lua!("../wake_all.lua", "left.lua", "settle.lua", "downgrade.lua"),
+    lua: lua!(
+        "../wake_all.lua",
+        "remaining.lua",
+        "trim_expiry.lua",
+        "downgrade.lua"
+    ),
     keys: 2,
     args: 4,
     grants: true,
@@ -276,7 +281,7 @@ pub(crate) static DOWNGRADE: Step = Step {
 
 pub(crate) static UPGRADE: Step = Step {
     name: "rw.upgrade",
-    lua: lua!("shape.lua", "left.lua", "upgrade.lua"),
+    lua: lua!("shape.lua", "remaining.lua", "upgrade.lua"),
     keys: 1,
     args: 3,
     grants: true,
@@ -367,7 +372,7 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
 
 pub(crate) static INSPECT: Step = Step {
     name: "rw.inspect",
-    lua: lua!("shape.lua", "left.lua", "inspect.lua"),
+    lua: lua!("shape.lua", "remaining.lua", "inspect.lua"),
     keys: 1,
     args: 1,
     grants: false,
@@ -507,7 +512,7 @@ pub(in crate::primitives) fn left(
     longest
 }
 
-/// `settle.lua`.
+/// `trim_expiry.lua`.
 fn settle(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     for (field, _) in holds.iter().filter(|(_, left)| *left < 0) {

@@ -12,7 +12,7 @@
 
 local function upgrade(lock, hold, read, lease_ms)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = foreign(lock, mode)
+  local other = not_a_lock(lock, mode)
   if other then
     return other
   end
@@ -24,7 +24,7 @@ local function upgrade(lock, hold, read, lease_ms)
   local alone, mine = mode == 'read', false
   for n = 1, #fields, 2 do
     local count = fields[n] ~= 'mode' and tonumber(string.match(fields[n + 1], '^%d+$'))
-    if alone and count and left(lock, fields[n], count) >= 0 then
+    if alone and count and remaining_ms(lock, fields[n], count) >= 0 then
       mine = mine or fields[n] == read
       alone = fields[n] == read
     end

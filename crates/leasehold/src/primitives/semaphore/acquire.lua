@@ -32,7 +32,7 @@ local function acquire(semaphore, marker, done, released, sizes)
   end
   -- The marker first: permits without one could never be undone. A refusal has one too:
   -- asked a second time it could be granted, for nobody.
-  local failed = note(marker, asks .. ' ' .. taken .. ' ' .. free - taken)
+  local failed = remember(marker, asks .. ' ' .. taken .. ' ' .. free - taken)
   if failed then
     return failed
   end

@@ -23,7 +23,7 @@ local function add(semaphore, marker, done, released, permits, if_there, channel
   -- A first write that works when the server is out of memory: a release has to.
   redis.call('DEL', done)
   local reply = (free or if_there == '0') and 1 or 0
-  local failed = note(marker, reply)
+  local failed = remember(marker, reply)
   if failed or reply == 0 then
     return failed or { 0, -1 }
   end
@@ -37,5 +37,5 @@ local function add(semaphore, marker, done, released, permits, if_there, channel
   -- flood. Only a hint, which an ACL may deny.
   if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
   -- The number that is free, not the number released: waiters for more than that sleep on.
-  return { 1, tell(channel, free, tonumber(permits)) }
+  return { 1, publish_free(channel, free, tonumber(permits)) }
 end

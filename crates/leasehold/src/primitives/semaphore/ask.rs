@@ -1,6 +1,6 @@
 //! How permits are asked for: the head of the line asks for those behind it as well.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
@@ -12,12 +12,13 @@ use super::steps;
 use crate::backend::Reply;
 use crate::backend::step::{Failure, Outcome, Value};
 use crate::cleanup::Undo;
-use crate::cleanup::markers::Marked;
+use crate::cleanup::idempotency::Marked;
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::Result;
 use crate::primitives::absence::Absence;
-use crate::primitives::once;
+use crate::primitives::request;
+use crate::sync::Mutex;
 use crate::wait::company::{Slot, Standing};
 use crate::wait::tenure::Asked;
 use crate::wait::turns::Line;
@@ -47,7 +48,7 @@ pub(super) async fn acquire(
     let wait = Wait {
         context,
         key: &key,
-        wanted: &key,
+        line_key: &key,
         channels: &[(context.backend.channels(), &semaphore.channel)],
         settings: &semaphore.settings,
         deadline,
@@ -79,7 +80,7 @@ impl Asker<'_> {
     fn request(&self) -> Request {
         let context = &self.semaphore.context;
         let head = self.standing.as_ref();
-        // Who has no time to stand down asks for itself alone.
+        // A waiter whose deadline comes before that asks at once, for itself alone.
         let behind = match (head, self.not_before()) {
             (Some(head), None) => context.companies.behind(head, MOST_AT_ONCE - 1),
             _ => Vec::new(),
@@ -88,7 +89,7 @@ impl Asker<'_> {
         Request {
             context: Arc::clone(context),
             names: self.names.clone(),
-            marked: once::mark(context, &self.names.key),
+            marked: request::mark(context, &self.names.key),
             sizes: std::iter::once(self.permits).chain(others).collect(),
             head: head.map(Standing::slot),
             behind,
@@ -126,8 +127,11 @@ impl Ask for Asker<'_> {
         if !said.there {
             self.absence.found(context, &self.names.key)?;
         }
-        let sign = (said.free, said.released);
-        Ok(Answer::Later { within: None, sign })
+        let evidence = (said.free, said.released);
+        Ok(Answer::Later {
+            within: None,
+            evidence,
+        })
     }
 
     fn not_before(&self) -> Option<Moment> {
@@ -207,9 +211,9 @@ impl Request {
     /// The head's permits come with the answer.
     fn answered(&self, undo: &SharedUndo, reply: Result<Value, Failure>) -> Result<Said, Failure> {
         let context = &self.context;
-        let mut undo = undo.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut undo = undo.lock();
         let said = reply.and_then(|reply| {
-            read(&reply, self.sizes.len()).ok_or_else(|| context.backend.senseless())
+            read(&reply, self.sizes.len()).ok_or_else(|| context.backend.malformed())
         });
         let mut said = match said {
             Ok(said) => said,
@@ -224,7 +228,7 @@ impl Request {
         undo.disarm();
         drop(undo);
         let (now, key) = (context.clock.now(), &self.names.key);
-        context.markers.answered(key, self.marked.clone(), now);
+        context.idempotency.answered(key, self.marked.clone(), now);
         let asks = said.asks;
         let taken = self.sizes.iter().take(asks);
         let taken: i64 = taken.map(|size| i64::from(*size)).sum();

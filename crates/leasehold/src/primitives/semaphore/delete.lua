@@ -18,7 +18,7 @@ local function delete(semaphore, marker, done)
   end
   -- A first write that works when the server is out of memory.
   redis.call('DEL', done)
-  local failed = note(marker, free and 1 or 0)
+  local failed = remember(marker, free and 1 or 0)
   if failed then
     return failed
   end

@@ -16,7 +16,7 @@ local function drain(semaphore, marker, done)
     return other
   end
   free = free or 0
-  local failed = note(marker, free)
+  local failed = remember(marker, free)
   if failed then
     return failed
   end

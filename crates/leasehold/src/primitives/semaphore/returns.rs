@@ -3,7 +3,7 @@
 //! one turn of the scheduler go as one request: that is when they are many.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use super::steps;
 use crate::backend::Reply;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
 use crate::cleanup::batches::{Carrier, Member, Sent};
-use crate::cleanup::markers::repeatable_for;
+use crate::cleanup::idempotency::repeatable_for;
 use crate::cleanup::{Return, Undo};
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::key::Key;
-use crate::primitives::once;
+use crate::primitives::request;
+use crate::sync::{Mutex, MutexGuard};
 
 /// A semaphore's key and channel.
 #[derive(Clone)]
@@ -143,7 +144,7 @@ pub(super) fn send(context: &Context, names: &Names) -> bool {
 
 fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
     let Names { key, channel } = names;
-    let marked = once::mark(context, key);
+    let marked = request::mark(context, key);
     let operation = steps::add(key, &marked, permits, false, channel);
     Sent {
         left_at: context.clock.now(),
@@ -172,7 +173,7 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
     undo.granted();
-    match once::repeat(context, sent.left_at, sent.reply, sent.operation).await {
+    match request::repeat(context, sent.left_at, sent.reply, sent.operation).await {
         Ok(reply) => {
             undo.disarm();
             if let Value::List(items) = reply.value
@@ -183,7 +184,7 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
             }
             if reply.is_only_copy {
                 let now = context.clock.now();
-                context.markers.answered(key, sent.marked, now);
+                context.idempotency.answered(key, sent.marked, now);
             }
             Ok(())
         }
@@ -219,9 +220,9 @@ fn given_up(key: &Key) {
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Beyond the life of a marker the same request would count twice.
-fn over_at(started: Moment, unsure_since: Option<Moment>, reply_limit: Duration) -> Moment {
+fn over_at(started: Moment, unsure_since: Option<Moment>, reply_timeout: Duration) -> Moment {
     unsure_since.map_or(started + PATIENCE, |since| {
-        since + repeatable_for(reply_limit)
+        since + repeatable_for(reply_timeout)
     })
 }
 
@@ -240,9 +241,7 @@ impl Returned {
 
     fn unsure(&self) -> MutexGuard<'_, Option<Moment>> {
         // No code that can panic runs under this lock.
-        self.unsure_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.unsure_since.lock()
     }
 }
 
@@ -259,10 +258,10 @@ impl Return for Returned {
         &self,
         started: Moment,
         unsure_since: Option<Moment>,
-        reply_limit: Duration,
+        reply_timeout: Duration,
     ) -> Moment {
         let before = *self.unsure();
-        over_at(started, before.or(unsure_since), reply_limit)
+        over_at(started, before.or(unsure_since), reply_timeout)
     }
 
     fn given_up(&self) {
@@ -289,9 +288,9 @@ impl Return for Granted {
         &self,
         started: Moment,
         unsure_since: Option<Moment>,
-        reply_limit: Duration,
+        reply_timeout: Duration,
     ) -> Moment {
-        over_at(started, unsure_since, reply_limit)
+        over_at(started, unsure_since, reply_timeout)
     }
 
     fn given_up(&self) {

@@ -19,7 +19,7 @@ local function set(semaphore, marker, done, permits, expiry_ms, channel)
   if other then
     return other
   end
-  local failed = note(marker, free and 0 or 1)
+  local failed = remember(marker, free and 0 or 1)
   if failed or free then
     return failed or 0
   end
@@ -34,6 +34,6 @@ local function set(semaphore, marker, done, permits, expiry_ms, channel)
     return made.err
   end
   redis.pcall('DEL', done)
-  tell(channel, tonumber(permits), tonumber(permits))
+  publish_free(channel, tonumber(permits), tonumber(permits))
   return 1
 end

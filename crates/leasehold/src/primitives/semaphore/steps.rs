@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::backend::step::{Operation, Step, Value};
-use crate::cleanup::markers::Marked;
+use crate::cleanup::idempotency::Marked;
 use crate::config::wire_ms;
 use crate::key::Key;
 use crate::primitives::twin::{
@@ -13,7 +13,10 @@ use crate::primitives::twin::{
 
 pub(crate) static ACQUIRE: Step = Step {
     name: "semaphore.acquire",
-    lua: concat!(include_str!("../once.lua"), include_str!("acquire.lua")),
+    lua: concat!(
+        include_str!("../idempotency.lua"),
+        include_str!("acquire.lua")
+    ),
     keys: 4,
     args: 1,
     grants: true,
@@ -55,8 +58,8 @@ pub(crate) static ACQUIRE: Step = Step {
 pub(crate) static UNDO: Step = Step {
     name: "semaphore.undo",
     lua: concat!(
-        include_str!("../once.lua"),
-        include_str!("../tell.lua"),
+        include_str!("../idempotency.lua"),
+        include_str!("../publish_free.lua"),
         include_str!("undo.lua")
     ),
     keys: 2,
@@ -87,8 +90,8 @@ pub(crate) static UNDO: Step = Step {
 pub(crate) static ADD: Step = Step {
     name: "semaphore.add",
     lua: concat!(
-        include_str!("../once.lua"),
-        include_str!("../tell.lua"),
+        include_str!("../idempotency.lua"),
+        include_str!("../publish_free.lua"),
         include_str!("add.lua")
     ),
     keys: 4,
@@ -129,7 +132,10 @@ pub(crate) static ADD: Step = Step {
 
 pub(crate) static DRAIN: Step = Step {
     name: "semaphore.drain",
-    lua: concat!(include_str!("../once.lua"), include_str!("drain.lua")),
+    lua: concat!(
+        include_str!("../idempotency.lua"),
+        include_str!("drain.lua")
+    ),
     keys: 3,
     args: 0,
     grants: false,
@@ -153,8 +159,8 @@ pub(crate) static DRAIN: Step = Step {
 pub(crate) static SET: Step = Step {
     name: "semaphore.set",
     lua: concat!(
-        include_str!("../once.lua"),
-        include_str!("../tell.lua"),
+        include_str!("../idempotency.lua"),
+        include_str!("../publish_free.lua"),
         include_str!("set.lua")
     ),
     keys: 3,
@@ -183,7 +189,10 @@ pub(crate) static SET: Step = Step {
 
 pub(crate) static AVAILABLE: Step = Step {
     name: "semaphore.available",
-    lua: concat!(include_str!("../once.lua"), include_str!("available.lua")),
+    lua: concat!(
+        include_str!("../idempotency.lua"),
+        include_str!("available.lua")
+    ),
     keys: 1,
     args: 0,
     grants: false,
@@ -198,7 +207,10 @@ pub(crate) static AVAILABLE: Step = Step {
 
 pub(crate) static DELETE: Step = Step {
     name: "semaphore.delete",
-    lua: concat!(include_str!("../once.lua"), include_str!("delete.lua")),
+    lua: concat!(
+        include_str!("../idempotency.lua"),
+        include_str!("delete.lua")
+    ),
     keys: 3,
     args: 0,
     grants: false,

@@ -18,7 +18,7 @@ local function undo(semaphore, marker, channel)
   end
   -- A first write that works when the server is out of memory.
   redis.call('DEL', marker)
-  local failed = note(marker, 'undone')
+  local failed = remember(marker, 'undone')
   -- A semaphore that was deleted meanwhile is not made again.
   if failed or taken == 0 or not free then
     return failed or 0
@@ -26,9 +26,9 @@ local function undo(semaphore, marker, channel)
   free = redis.pcall('INCRBY', semaphore, taken)
   if type(free) == 'table' then
     -- An ACL denies it: who asks again must find what there is to give back.
-    note(marker, before)
+    remember(marker, before)
     return free.err
   end
-  tell(channel, free, taken)
+  publish_free(channel, free, taken)
   return taken
 end

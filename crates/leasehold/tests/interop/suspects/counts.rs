@@ -54,7 +54,7 @@ async fn a_message_that_is_lost_leaves_java_waiting_and_ours_asks() {
     assert!(latch.try_set_count(1).await.unwrap());
     let semaphore = place.rust.semaphore("x");
     assert!(semaphore.try_set_permits(1).await.unwrap());
-    let permit = semaphore.acquire(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
     let gets = || place.server.calls("get");
     let before = gets();
     let [takes, awaits] = ["takes", "awaits"].map(|name| place.java.thread(name));
@@ -132,7 +132,7 @@ async fn a_latch_that_opens_and_is_set_again_is_missed_by_java_and_not_by_ours()
         rust: Client::connect(&server.url()).await.unwrap(),
         server,
     };
-    let latch = place.rust.count_down_latch("x").poll_cap(HOUR);
+    let latch = place.rust.count_down_latch("x").poll_interval(HOUR);
     assert!(latch.try_set_count(1).await.unwrap());
     let gets = || place.server.calls("get");
     let before = gets();

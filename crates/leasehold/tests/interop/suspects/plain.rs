@@ -13,7 +13,7 @@ async fn a_re_entry_with_a_shorter_lease_shortens_javas_hold_and_not_ours() {
     assert!(place.ttl_ms("x") <= SHORT_MS);
     java.unlock("x").unwrap();
     java.unlock("x").unwrap();
-    let owner = place.rust.owner();
+    let owner = leasehold::Owner::new();
     let lock = place.rust.lock("x").owned_by(&owner);
     let outer = lock.clone().fixed_lease(LONG).acquire().await.unwrap();
     let inner = lock.fixed_lease(SHORT).acquire().await.unwrap();

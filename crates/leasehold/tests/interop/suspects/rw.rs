@@ -20,7 +20,7 @@ async fn a_read_unlock_inside_a_write_hold_cuts_javas_write_hold_and_not_ours() 
     assert!(place.ttl_ms("x") <= SHORT_MS, "{}", place.ttl_ms("x"));
     read.unlock("x").unwrap();
     write.unlock("x").unwrap();
-    let owner = place.rust.owner();
+    let owner = leasehold::Owner::new();
     let lock = place.rust.rw_lock("x").owned_by(&owner);
     let writing = lock.clone().fixed_lease(LONG).write().await.unwrap();
     let first = lock.clone().fixed_lease(SHORT).read().await.unwrap();

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leasehold::history::monotonic_ns;
-use leasehold::{Activity, Client, Error, ErrorKind, LockGuard};
+use leasehold::inspect::Activity;
+use leasehold::{Client, Error, ErrorKind, LockGuard};
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -96,7 +97,7 @@ impl Task {
 
     async fn ask(&mut self, name: &str) -> leasehold::Result<Option<LockGuard>> {
         // A lost message costs a poll; with long ones most of the time would go by asleep.
-        let mut lock = self.client.lock(name).poll_cap(LEASE / 6);
+        let mut lock = self.client.lock(name).poll_interval(LEASE / 6);
         if self.random.u8(..5) == 0 {
             lock = lock.fixed_lease(LEASE / 2);
         }

@@ -47,7 +47,7 @@ impl Lane {
 
     /// Also what other tasks give back as they are dropped with the runtime.
     pub(super) fn send_the_last(self: &Arc<Self>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.put_back();
         let can_leave = self.is_here() && matches!(state.link, Link::Up(_));
         let (leaves, stays) = std::mem::take(&mut state.queue)
@@ -58,9 +58,9 @@ impl Lane {
         drop(state);
         fail(stays, &self.runtime_ended(Outcome::DidNotRun));
         for _ in 0..most_calls {
-            let departure = self.departures();
+            let departure = self.departures.lock();
             // It is over when it is on the connection.
-            drop(self.depart(self.state(), departure));
+            drop(self.depart(self.state.lock(), departure));
         }
         self.driver.flush();
     }

@@ -11,7 +11,7 @@
 
 local function acquire(group, hold, lease_ms, fields)
   local size = redis.call('HLEN', group)
-  local other = size > 0 and foreign(group, size)
+  local other = size > 0 and not_a_lock(group, size)
   if other then
     return other
   end

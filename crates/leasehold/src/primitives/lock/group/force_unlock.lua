@@ -14,7 +14,7 @@ local function force_unlock(group, marker, channel, fields)
   if size == 0 then
     return 0
   end
-  local other = foreign(group, size)
+  local other = not_a_lock(group, size)
   if other then
     return other
   end
@@ -39,7 +39,7 @@ local function force_unlock(group, marker, channel, fields)
       end
     end
   end
-  settle(group)
+  trim_expiry(group)
   wake_all(channel)
   return ended
 end

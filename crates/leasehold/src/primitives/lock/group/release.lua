@@ -24,7 +24,7 @@ local function release(group, hold, channel, fields)
   if not had then
     return 0
   end
-  settle(group)
+  trim_expiry(group)
   -- One waiter of a Java process may want another value.
   wake_all(channel)
   return #lost == 0 and 1 or lost

@@ -1,7 +1,7 @@
 -- What stands in the way if `group` is not a group of locks; false if it is one, as far
 -- as a few looks can tell. Anything else belongs to somebody else, and nothing here may
 -- change it.
-local function foreign(group, size)
+local function not_a_lock(group, size)
   -- The field of a value never stands alone: its end and its count are beside it.
   if size == 1 then
     return 'WRONGKIND a lock of one name, or a hash that is not a group of locks'

@@ -66,7 +66,7 @@ pub(crate) static RELEASE: Step = Step {
     lua: concat!(
         include_str!("../../wake_all.lua"),
         include_str!("shape.lua"),
-        include_str!("settle.lua"),
+        include_str!("trim_expiry.lua"),
         include_str!("release.lua")
     ),
     keys: 1,
@@ -164,7 +164,7 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
     lua: concat!(
         include_str!("../../wake_all.lua"),
         include_str!("shape.lua"),
-        include_str!("settle.lua"),
+        include_str!("trim_expiry.lua"),
         include_str!("force_unlock.lua")
     ),
     keys: 2,
@@ -313,7 +313,7 @@ fn life_ms(lease_ms: u64) -> u64 {
     lease_ms + 100
 }
 
-/// `settle.lua`.
+/// `trim_expiry.lua`.
 fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
     if keyspace.hlen(group)? > SWEPT {
         return Ok(());

@@ -1,6 +1,6 @@
 -- Leaves what a request has replied under its marker, so that the same request, come a
 -- second time, changes nothing. False, or what stands in the way.
-local function note(marker, reply)
+local function remember(marker, reply)
   return redis.pcall('SET', marker, reply, 'PX', 60000).err or false
 end
 

@@ -3,7 +3,7 @@
 -- ask as a message says, but one asynchronous waiter for each message, whatever it says: so
 -- there is one for each of the permits, within reason, and the number is in the first.
 -- Redisson fails on a negative one. An ACL may deny the channel.
-local function tell(channel, free, more)
+local function publish_free(channel, free, more)
   if free <= 0 then
     return -1
   end

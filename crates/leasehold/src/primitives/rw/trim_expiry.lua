@@ -1,12 +1,12 @@
 -- Somebody has left a lock in read mode: lets the hash end with the longest of the
 -- read holds that remain, or frees the lock and returns true. Fields of holds that are over
 -- go, or a lock that is always read would gather them for ever.
-local function settle(lock)
+local function trim_expiry(lock)
   local fields, longest = redis.call('HGETALL', lock), 0
   for n = 1, #fields, 2 do
     local count = fields[n] ~= 'mode' and tonumber(string.match(fields[n + 1], '^%d+$'))
     if count then
-      local rest = left(lock, fields[n], count)
+      local rest = remaining_ms(lock, fields[n], count)
       if rest > longest then
         longest = rest
       elseif rest < 0 then

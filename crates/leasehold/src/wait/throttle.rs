@@ -7,8 +7,8 @@
 //! and nothing renewed. It is known only to lie between two instants, because a reply
 //! takes its time; a hold is taken for another one when no instant fits all that was
 //! said, so a slow network can't make one hold look like two. (Answers without an
-//! expiry can't be told apart at all: a primitive that has only such gives a sign of
-//! its own, which is another one when something has changed on the server.)
+//! expiry can't be told apart at all: a primitive that has only such gives
+//! evidence of its own, which differs when something has changed on the server.)
 
 use std::time::Duration;
 
@@ -26,19 +26,19 @@ const UNIT: Duration = Duration::from_millis(1);
 type Expiry = Option<(Moment, Moment)>;
 
 /// What an answer that knows no expiry shows of how things stand.
-pub(crate) type Sign = (i64, Vec<u8>);
+pub(crate) type Evidence = (i64, Vec<u8>);
 
 /// What one waiter has learned from the wake-ups it followed.
 #[derive(Debug, Default)]
-pub(crate) struct Hints {
+pub(crate) struct WakeUpThrottle {
     expiry: Expiry,
-    sign: Option<Sign>,
+    evidence: Option<Evidence>,
     asked_at: Option<Moment>,
     /// Asks that found the hold which the ask before had found.
-    in_vain: u32,
+    unchanged: u32,
 }
 
-impl Hints {
+impl WakeUpThrottle {
     /// The server was asked at `sent` and has said at `now` that the lock is held for
     /// `ttl` more.
     pub(crate) fn busy(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
@@ -46,29 +46,29 @@ impl Hints {
         match self.asked_at.and_then(|_| both(self.expiry, seen)) {
             Some(expiry) => {
                 self.expiry = expiry;
-                self.in_vain = self.in_vain.saturating_add(1);
+                self.unchanged = self.unchanged.saturating_add(1);
             }
             None => {
                 self.expiry = seen;
-                self.in_vain = 0;
+                self.unchanged = 0;
             }
         }
         self.asked_at = Some(sent);
     }
 
-    /// The server was asked at `sent` and has refused, with this sign.
-    pub(crate) fn refused(&mut self, sent: Moment, sign: Sign) {
-        self.in_vain = match &self.sign {
-            Some(known) if *known == sign => self.in_vain.saturating_add(1),
+    /// The server was asked at `sent` and has refused, with this evidence.
+    pub(crate) fn refused(&mut self, sent: Moment, evidence: Evidence) {
+        self.unchanged = match &self.evidence {
+            Some(known) if *known == evidence => self.unchanged.saturating_add(1),
             _ => 0,
         };
-        self.sign = Some(sign);
+        self.evidence = Some(evidence);
         self.asked_at = Some(sent);
     }
 
     /// Before when no wake-up is followed; `None` when the next one is, at once.
     pub(crate) fn not_before(&self) -> Option<Moment> {
-        let over = self.in_vain.checked_sub(BURST)?;
+        let over = self.unchanged.checked_sub(BURST)?;
         let pause = UNIT.saturating_mul(1 << over.min(10)).min(LONGEST);
         Some(self.asked_at? + pause)
     }
@@ -98,12 +98,12 @@ mod tests {
 
     /// Asks as often as it may for a second, of a hold whose TTL is as given.
     fn asks_in_a_second(ttl: impl Fn(u64) -> Option<Duration>) -> usize {
-        let mut hints = Hints::default();
+        let mut throttle = WakeUpThrottle::default();
         let mut asks = 0;
         for ms in 1000..2000 {
-            if hints.not_before().is_none_or(|moment| at(ms) >= moment) {
+            if throttle.not_before().is_none_or(|moment| at(ms) >= moment) {
                 asks += 1;
-                hints.busy(at(ms), at(ms), ttl(ms));
+                throttle.busy(at(ms), at(ms), ttl(ms));
             }
         }
         asks
@@ -128,13 +128,13 @@ mod tests {
 
     #[test]
     fn wake_ups_without_an_expiry_are_followed_while_their_sign_changes() {
-        let asks = |sign: fn(u64) -> Sign| {
-            let mut hints = Hints::default();
+        let asks = |evidence: fn(u64) -> Evidence| {
+            let mut throttle = WakeUpThrottle::default();
             let mut asks = 0;
             for ms in 1000..2000 {
-                if hints.not_before().is_none_or(|moment| at(ms) >= moment) {
+                if throttle.not_before().is_none_or(|moment| at(ms) >= moment) {
                     asks += 1;
-                    hints.refused(at(ms), sign(ms));
+                    throttle.refused(at(ms), evidence(ms));
                 }
             }
             asks
@@ -145,16 +145,16 @@ mod tests {
 
     #[test]
     fn a_slow_network_does_not_make_one_hold_look_like_two() {
-        let mut hints = Hints::default();
+        let mut throttle = WakeUpThrottle::default();
         for ms in (0..2000).step_by(50) {
             // The server sees the request anywhere between its start and its end.
             let seen = ms + ms % 40;
-            hints.busy(
+            throttle.busy(
                 at(ms),
                 at(ms + 40),
                 Some(LEASE - Duration::from_millis(seen)),
             );
         }
-        assert_eq!(hints.in_vain, 39);
+        assert_eq!(throttle.unchanged, 39);
     }
 }

@@ -1,7 +1,7 @@
-//! One round: all servers are asked at once, and a majority has to grant.
+//! One ballot: all servers are asked at once, and a majority has to grant.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -15,11 +15,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::lock::LockGuard;
 use crate::primitives::lock::member::{Member, Said, Terms, Until, one_server};
-use crate::primitives::lock::whole::Whole;
+use crate::primitives::lock::quorum::Quorum;
+use crate::sync::Mutex;
 use crate::wait::{Answer, Ask};
 
 /// How one acquire asks, again and again.
-pub(super) struct Round<'a> {
+pub(super) struct Ballot<'a> {
     pub(super) key: &'a Key,
     pub(super) members: &'a [Member],
     pub(super) quorum: usize,
@@ -28,11 +29,11 @@ pub(super) struct Round<'a> {
     pub(super) limit: Duration,
     /// How long a server that was started counts for nothing; `None`: it counts at once.
     pub(super) longest: Option<&'a Longest>,
-    /// Whether there will be another round.
+    /// Whether there will be another ballot.
     pub(super) waits: bool,
     /// Rounds in which some were granted, but no majority.
-    pub(super) vain: AtomicU32,
-    pub(super) pace: Pace,
+    pub(super) split_votes: AtomicU32,
+    pub(super) pacing: Pacing,
     pub(super) clock: Clock,
     /// What too many members refuse whatever their servers say.
     pub(super) misuse: OnceLock<Error>,
@@ -42,15 +43,15 @@ pub(super) struct Round<'a> {
 /// waiters flood the servers. (How long the lock is held, by which others tell wake-ups in
 /// vain, is not one number here.)
 #[derive(Default)]
-pub(super) struct Pace(Mutex<(u32, Moment)>);
+pub(super) struct Pacing(Mutex<(u32, Moment)>);
 
-impl Pace {
+impl Pacing {
     /// Waits, if need be, until the next ask may leave.
     async fn next(&self, clock: Clock) {
         const BURST: u32 = 20;
         const LEAST: Duration = Duration::from_millis(20);
         let not_before = {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.0.lock();
             let not_before = state.1 + LEAST;
             *state = (state.0.saturating_add(1), clock.now().max(not_before));
             (state.0 > BURST).then_some(not_before)
@@ -83,7 +84,7 @@ impl<T> Votes<'_, T> {
     }
 }
 
-impl<'a> Round<'a> {
+impl<'a> Ballot<'a> {
     /// One server's vote. Dropped, or past its time, it is undone there.
     async fn vote(&self, member: &'a Member) -> Result<Said<LockGuard>> {
         self.trust(member)?;
@@ -199,7 +200,7 @@ impl<'a> Round<'a> {
 
     /// The hold, if it is good for long enough to be of use.
     fn hold(&self, granted: Vec<(&Member, LockGuard)>) -> Result<LockGuard, Failure> {
-        let guard = LockGuard::of_whole(Whole::new(self.key, granted, self.quorum));
+        let guard = LockGuard::of_quorum(Quorum::new(self.key, granted, self.quorum));
         let left = guard
             .valid_until()
             .saturating_duration_since(Instant::now());
@@ -227,7 +228,7 @@ impl<'a> Round<'a> {
             return Err(failure);
         }
         // A hold without expiry on some of them is no reason to end the wait.
-        let cap = self.terms.settings.poll_cap;
+        let cap = self.terms.settings.poll_interval;
         let ttl = votes.free_in(self.quorum).unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
     }
@@ -307,23 +308,23 @@ impl<'a> Round<'a> {
     }
 
     /// Two who have each got some of the servers would meet again and again.
-    async fn step_back(&self, took: Duration) {
+    async fn back_off(&self, took: Duration) {
         const LONGEST: Duration = Duration::from_millis(200);
-        let vain = self.vain.fetch_add(1, Ordering::Relaxed).min(6);
-        let most = (took.max(Duration::from_millis(1)) * (2 << vain)).min(LONGEST);
+        let split_votes = self.split_votes.fetch_add(1, Ordering::Relaxed).min(6);
+        let most = (took.max(Duration::from_millis(1)) * (2 << split_votes)).min(LONGEST);
         let pause = most.mul_f64(fastrand::f64());
         self.clock.sleep_until(self.clock.now() + pause).await;
     }
 }
 
-impl Ask for Round<'_> {
+impl Ask for Ballot<'_> {
     type Grant = LockGuard;
 
     async fn ask(&self) -> Result<Answer<LockGuard>, Failure> {
-        self.pace.next(self.clock).await;
+        self.pacing.next(self.clock).await;
         // Votes that are no majority are given back, which wakes everybody who waits: once
         // it was in vain, a majority has to look free before anything is taken.
-        if self.vain.load(Ordering::Relaxed) > 0 {
+        if self.split_votes.load(Ordering::Relaxed) > 0 {
             let looks = self.votes(|member| self.look(member)).await;
             if looks.granted.len() < self.quorum {
                 return self.refused(&looks);
@@ -347,7 +348,7 @@ impl Ask for Round<'_> {
             }
         };
         if votes.given_back > 0 && self.waits {
-            self.step_back(began.elapsed()).await;
+            self.back_off(began.elapsed()).await;
         }
         self.refused(&votes)
     }

@@ -18,14 +18,14 @@ use crate::loss::LossReason;
 use crate::primitives::fenced::draw;
 
 /// The guards of the members, and what they are together.
-pub(super) struct Whole {
+pub(super) struct Quorum {
     pub(super) guards: Vec<LockGuard>,
-    pub(super) parts: Arc<Parts>,
+    pub(super) members: Arc<Members>,
 }
 
 /// What is known of the members.
-pub(super) struct Parts {
-    parts: Vec<Part>,
+pub(super) struct Members {
+    members: Vec<MemberHold>,
     /// So many have to be good.
     quorum: usize,
     pub(super) key: Key,
@@ -37,24 +37,24 @@ pub(super) struct Parts {
     token: OnceLock<u64>,
 }
 
-struct Part {
+struct MemberHold {
     hold: Arc<Hold>,
     clock: Clock,
     member: String,
 }
 
-impl Whole {
+impl Quorum {
     pub(super) fn new(key: &Key, held: Vec<(&Member, LockGuard)>, quorum: usize) -> Self {
-        let parts = held.iter().flat_map(|(member, guard)| {
+        let members = held.iter().flat_map(|(member, guard)| {
             let shares = guard.one().into_iter();
-            shares.map(|share| Part {
+            shares.map(|share| MemberHold {
                 hold: Arc::clone(share.hold()),
                 clock: share.context().clock,
                 member: member.shown(),
             })
         });
-        let parts = Arc::new(Parts {
-            parts: parts.collect(),
+        let members = Arc::new(Members {
+            members: members.collect(),
             quorum,
             key: key.clone(),
             number: next_number(),
@@ -63,25 +63,25 @@ impl Whole {
         });
         Self {
             guards: held.into_iter().map(|(_, guard)| guard).collect(),
-            parts,
+            members,
         }
     }
 
     /// Gives all of them back at once; one that fails stops no other.
     pub(super) async fn release(self) -> Result<()> {
-        let loss = self.parts.loss();
+        let loss = self.members.loss();
         let releases = self.guards.into_iter().map(LockGuard::release);
         let results = join_all(releases.map(Box::pin)).await;
-        let results = self.parts.parts.iter().zip(results);
-        self.parts.judge("releasing", loss, results).map(drop)
+        let results = self.members.members.iter().zip(results);
+        self.members.judge("releasing", loss, results).map(drop)
     }
 
     pub(super) async fn extend(&self, lease: Duration) -> Result<()> {
         let extensions = self.guards.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
-        let results = self.parts.parts.iter().zip(results);
-        let loss = self.parts.loss();
-        self.parts.judge("extending", loss, results).map(drop)
+        let results = self.members.members.iter().zip(results);
+        let loss = self.members.loss();
+        self.members.judge("extending", loss, results).map(drop)
     }
 
     /// One number for all. The members draw, and it is the greatest of what they have: so it is
@@ -95,21 +95,21 @@ impl Whole {
         for share in shares() {
             draw::check_kind(share.hold())?;
         }
-        self.parts.check()?;
-        if let Some(token) = self.parts.token() {
+        self.members.check()?;
+        if let Some(token) = self.members.token() {
             return Ok(token);
         }
-        let mut drawn = self.parts.drawn();
-        if drawn.len() < self.parts.quorum {
+        let mut drawn = self.members.drawn();
+        if drawn.len() < self.members.quorum {
             drawn = self.enough(shares().map(draw::token_of)).await?;
         }
         // What its owner has had for these before, by another guard of the whole.
-        let raised = self.parts.parts.iter();
+        let raised = self.members.members.iter();
         let raised = raised.filter_map(|part| part.hold.raised_to());
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
         self.enough(shares().map(|share| draw::raise(share, token)))
             .await?;
-        Ok(*self.parts.token.get_or_init(|| token))
+        Ok(*self.members.token.get_or_init(|| token))
     }
 
     /// Asks each member, and waits until enough have done what they are asked for, or too many
@@ -118,14 +118,14 @@ impl Whole {
         &self,
         asks: impl Iterator<Item = impl Future<Output = Result<T>>>,
     ) -> Result<Vec<T>> {
-        let parts = self.parts.parts.iter();
-        let mut asked: FuturesUnordered<_> = parts
+        let members = self.members.members.iter();
+        let mut asked: FuturesUnordered<_> = members
             .zip(asks)
             .map(|(part, ask)| async move { (part, ask.await) })
             .collect();
         let (mut results, mut failed) = (Vec::new(), 0);
-        while failed <= self.parts.spare() {
-            let is_enough = results.len() - failed >= self.parts.quorum;
+        while failed <= self.members.spare() {
+            let is_enough = results.len() - failed >= self.members.quorum;
             let next = match is_enough {
                 // Polled, each of them has been sent.
                 true => asked.next().now_or_never().flatten(),
@@ -137,19 +137,19 @@ impl Whole {
             failed += usize::from(result.is_err());
             results.push((part, result));
         }
-        let loss = self.parts.loss();
-        self.parts
+        let loss = self.members.loss();
+        self.members
             .judge("drawing a fencing token of", loss, results)
     }
 }
 
-impl Parts {
+impl Members {
     /// What enough have done, or what the others say.
     fn judge<'a, T>(
         &self,
         what: &str,
         loss: Option<LossReason>,
-        results: impl IntoIterator<Item = (&'a Part, Result<T>)>,
+        results: impl IntoIterator<Item = (&'a MemberHold, Result<T>)>,
     ) -> Result<Vec<T>> {
         let (mut done, mut errors) = (Vec::new(), Vec::new());
         // A loss may have come to light just now.
@@ -184,10 +184,13 @@ impl Parts {
     /// The members' tokens, as far as there are any. Once their owner has had one for these, no
     /// more than are needed, and the smallest, so that one that comes late changes nothing.
     fn drawn(&self) -> Vec<u64> {
-        let held = self.parts.iter().filter(|part| part.hold.loss().is_none());
+        let held = self
+            .members
+            .iter()
+            .filter(|part| part.hold.loss().is_none());
         let mut drawn: Vec<_> = held.filter_map(|part| part.hold.token()).collect();
         if self
-            .parts
+            .members
             .iter()
             .any(|part| part.hold.raised_to().is_some())
         {
@@ -199,7 +202,7 @@ impl Parts {
 
     /// So many may be lost.
     fn spare(&self) -> usize {
-        self.parts.len() - self.quorum
+        self.members.len() - self.quorum
     }
 
     /// Why it is lost; `None` while enough members are held.
@@ -207,7 +210,7 @@ impl Parts {
         if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
         }
-        let lost = self.parts.iter().filter_map(|part| {
+        let lost = self.members.iter().filter_map(|part| {
             let reason = part.hold.loss()?;
             Some((part.deadline(), part.lost(reason)))
         });
@@ -215,7 +218,7 @@ impl Parts {
         // The one that was too much, as far as their deadlines tell.
         lost.sort_by_key(|(deadline, _)| *deadline);
         let (_, reason) = lost.into_iter().nth(self.spare())?;
-        let until = || self.enough(Part::deadline).min(Instant::now());
+        let until = || self.enough(MemberHold::deadline).min(Instant::now());
         let (reason, _) = self.broken.get_or_init(|| (reason, until()));
         Some(reason.clone())
     }
@@ -223,7 +226,7 @@ impl Parts {
     /// Resolves with the reason when too many are lost.
     pub(super) async fn lost(self: Arc<Self>) -> LossReason {
         let mut losses: FuturesUnordered<_> = self
-            .parts
+            .members
             .iter()
             .map(|part| {
                 let hold = Arc::clone(&part.hold);
@@ -242,7 +245,7 @@ impl Parts {
 
     /// How renewing will end unless it gets through, if too many members fail to.
     pub(super) fn renewal_failure(&self) -> Option<LossReason> {
-        let failing = self.parts.iter().filter_map(|part| {
+        let failing = self.members.iter().filter_map(|part| {
             let reason = part.hold.loss().or_else(|| part.hold.renewal_failure())?;
             Some(part.lost(reason))
         });
@@ -255,7 +258,7 @@ impl Parts {
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,
-            None => self.enough(Part::deadline),
+            None => self.enough(MemberHold::deadline),
         }
     }
 
@@ -264,29 +267,29 @@ impl Parts {
     }
 
     /// The latest instant that enough of those have reached which are still good.
-    fn enough(&self, instant: impl Fn(&Part) -> Instant) -> Instant {
-        let good = |part: &&Part| part.hold.loss().is_none();
-        let mut instants: Vec<_> = self.parts.iter().filter(good).map(&instant).collect();
+    fn enough(&self, instant: impl Fn(&MemberHold) -> Instant) -> Instant {
+        let good = |part: &&MemberHold| part.hold.loss().is_none();
+        let mut instants: Vec<_> = self.members.iter().filter(good).map(&instant).collect();
         if instants.len() < self.quorum {
-            instants = self.parts.iter().map(&instant).collect();
+            instants = self.members.iter().map(&instant).collect();
         }
         instants.sort_by(|one, other| other.cmp(one));
         instants[self.quorum - 1]
     }
 
     pub(super) fn guards(&self) -> usize {
-        let guards = self.parts.iter().map(|part| part.hold.guards());
+        let guards = self.members.iter().map(|part| part.hold.guards());
         guards.min().unwrap_or(0)
     }
 
     pub(super) fn holder_id(&self) -> &str {
-        self.parts
+        self.members
             .first()
             .map_or("", |part| part.hold.steps.wire_id())
     }
 }
 
-impl Part {
+impl MemberHold {
     fn lost(&self, reason: LossReason) -> LossReason {
         LossReason::Member {
             member: self.member.clone(),
@@ -299,12 +302,12 @@ impl Part {
     }
 }
 
-impl fmt::Debug for Whole {
+impl fmt::Debug for Quorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("members", &self.guards)
-            .field("quorum", &self.parts.quorum)
-            .field("loss", &self.parts.loss())
+            .field("quorum", &self.members.quorum)
+            .field("loss", &self.members.loss())
             .finish_non_exhaustive()
     }
 }

@@ -1,12 +1,12 @@
 //! Requests that can't be repeated without harm: each leaves its reply under a marker of
-//! its own, and looks for it first. Here is how they are sent; the Lua is `once.lua`, and
+//! its own, and looks for it first. Here is how they are sent; the Lua is `idempotency.lua`, and
 //! its twin stands in `twin.rs`.
 
 use std::time::Duration;
 
 use crate::backend::Reply;
 use crate::backend::step::{Failure, Operation, Outcome, Value};
-use crate::cleanup::markers::{Marked, repeatable_for};
+use crate::cleanup::idempotency::{Marked, repeatable_for};
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -15,12 +15,12 @@ use crate::key::Key;
 /// The markers of a new request.
 pub(super) fn mark(context: &Context, key: &Key) -> Marked {
     let id = context.fresh_wire_id();
-    context.markers.mark(key, &id, context.clock.now())
+    context.idempotency.mark(key, &id, context.clock.now())
 }
 
 /// Sends a request under a marker of its own, again and again until it is answered or the
 /// time for that is over: it counts once.
-pub(super) async fn send(
+pub(super) async fn idempotent(
     context: &Context,
     key: &Key,
     make: impl FnOnce(&Marked) -> Operation,
@@ -32,7 +32,9 @@ pub(super) async fn send(
     let reply = repeat(context, left_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error_of_change(key))?;
     if reply.is_only_copy {
-        context.markers.answered(key, marked, context.clock.now());
+        context
+            .idempotency
+            .answered(key, marked, context.clock.now());
     }
     Ok(reply.value)
 }
@@ -53,7 +55,7 @@ pub(super) async fn repeat(
     operation: Operation,
 ) -> Result<Answered, Failure> {
     let (backend, clock) = (&context.backend, context.clock);
-    let marked_until = left_at + repeatable_for(backend.reply_limit());
+    let marked_until = left_at + repeatable_for(backend.reply_timeout());
     let (mut limit, mut may_have_run) = (None, false);
     let mut pause = Duration::from_millis(10);
     loop {
@@ -69,7 +71,7 @@ pub(super) async fn repeat(
         };
         may_have_run |= failure.outcome == Outcome::MayHaveRun;
         // Two replies that don't come end a connection; the third request has a new one.
-        let limit = *limit.get_or_insert(clock.now() + backend.reply_limit() * 2);
+        let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout() * 2);
         // Without its marker a request that has run would count twice.
         let unmarked = may_have_run && clock.now() + pause >= marked_until;
         if !failure.may_heal() || clock.now() >= limit || unmarked {
@@ -94,19 +96,19 @@ pub(super) async fn change(context: &Context, key: &Key, operation: Operation) -
 }
 
 /// A question.
-pub(super) async fn ask(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
+pub(super) async fn query(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
     reply.map_err(|failure| failure.into_error_of_question(key))
 }
 
 /// The number that is the reply.
-pub(super) fn whole(context: &Context, key: &Key, reply: &Value) -> Result<i64> {
+pub(super) fn integer(context: &Context, key: &Key, reply: &Value) -> Result<i64> {
     match reply {
         Value::Int(number) => Ok(*number),
-        _ => Err(senseless(context, key)),
+        _ => Err(malformed(context, key)),
     }
 }
 
-pub(super) fn senseless(context: &Context, key: &Key) -> Error {
-    context.backend.senseless().into_error(key)
+pub(super) fn malformed(context: &Context, key: &Key) -> Error {
+    context.backend.malformed().into_error(key)
 }

@@ -1,4 +1,4 @@
-//! Markers: what a request that can't be repeated without harm leaves on the server, so
+//! Idempotency keys: what a request that can't be repeated without harm leaves on the server, so
 //! that it counts once.
 //!
 //! A marker ends by itself, and until then takes memory. So each request takes the marker
@@ -7,12 +7,12 @@
 //! first for long may bring it yet.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::key::Key;
 use crate::room::Room;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How long a marker outlives its answer.
 const KEPT: Duration = Duration::from_secs(5);
@@ -25,10 +25,10 @@ pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(60);
 
 /// For how long after a request left first it may be sent again: it still finds its marker
 /// then, and has the time that a connection and a reply may take.
-pub(crate) fn repeatable_for(reply_limit: Duration) -> Duration {
+pub(crate) fn repeatable_for(reply_timeout: Duration) -> Duration {
     MARKER_LIFE
         .saturating_sub(Duration::from_secs(10))
-        .saturating_sub(reply_limit)
+        .saturating_sub(reply_timeout)
 }
 
 /// The markers of one request: its own, and one that is not needed any more.
@@ -52,16 +52,16 @@ impl Marked {
 
 /// The markers whose requests were answered, by name.
 #[derive(Default)]
-pub(crate) struct Markers {
+pub(crate) struct IdempotencyKeys {
     answered: Mutex<Answered>,
 }
 
 type Answered = HashMap<Key, VecDeque<(Moment, String)>>;
 
-impl Markers {
+impl IdempotencyKeys {
     fn table(&self) -> MutexGuard<'_, Answered> {
         // No code that can panic runs under this lock.
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answered.lock()
     }
 
     /// The markers of a new request, whose `id` no other has.
@@ -74,9 +74,9 @@ impl Markers {
         });
         drop(table);
         Marked {
-            marker: key.did_marker(id),
+            marker: key.idempotency_key(id),
             // Where there is none yet, a key that never is.
-            done: old.map_or_else(|| key.did_marker("-"), |(_, marker)| marker),
+            done: old.map_or_else(|| key.idempotency_key("-"), |(_, marker)| marker),
         }
     }
 
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_marker_is_taken_along_when_no_copy_of_its_request_can_come() {
-        let (markers, key) = (Markers::default(), Key::parse("x").expect("a name"));
+        let (markers, key) = (IdempotencyKeys::default(), Key::parse("x").expect("a name"));
         let first = markers.mark(&key, "1", at(0));
         let marker = first.marker.clone();
         markers.answered(&key, first, at(0));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn names_that_are_used_no_more_are_forgotten() {
-        let markers = Markers::default();
+        let markers = IdempotencyKeys::default();
         for n in 0..5000 {
             let key = Key::parse(&n.to_string()).expect("a name");
             let marked = markers.mark(&key, "1", at(0));
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn no_more_than_so_many_stay_however_fast_they_come() {
-        let (markers, key) = (Markers::default(), Key::parse("x").expect("a name"));
+        let (markers, key) = (IdempotencyKeys::default(), Key::parse("x").expect("a name"));
         for n in 0..5000 {
             let marked = markers.mark(&key, &n.to_string(), at(0));
             markers.answered(&key, marked, at(0));

@@ -8,7 +8,7 @@ use crate::clock::Moment;
 /// It belongs to the line: those who stand behind need not find out again, one after the
 /// other.
 #[derive(Default)]
-pub(crate) struct Trouble {
+pub(crate) struct Outage {
     /// When the last request left that was answered.
     answered: Option<Moment>,
     down: Option<Down>,
@@ -34,7 +34,7 @@ impl Down {
     }
 }
 
-impl Trouble {
+impl Outage {
     /// The server has said at `now`, to a request that left at `sent`, that it is held for
     /// `ttl` more. A waiter that is polled late may have an old answer.
     pub(super) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
@@ -116,38 +116,38 @@ mod tests {
         }
     }
 
-    fn since(trouble: &Trouble) -> Option<Moment> {
-        trouble.down().map(|down| down.since)
+    fn since(outage: &Outage) -> Option<Moment> {
+        outage.down().map(|down| down.since)
     }
 
     #[test]
     fn a_failure_of_an_earlier_request_than_the_last_answer_is_no_outage() {
-        let mut trouble = Trouble::default();
-        trouble.held(at(40), at(40), Some(GAP));
-        assert!(!trouble.unanswered(at(10), at(55), GAP, &no_answer()));
-        assert_eq!(since(&trouble), None);
-        assert!(trouble.unanswered(at(56), at(57), GAP, &no_answer()));
-        assert_eq!(since(&trouble), Some(at(56)));
+        let mut outage = Outage::default();
+        outage.held(at(40), at(40), Some(GAP));
+        assert!(!outage.unanswered(at(10), at(55), GAP, &no_answer()));
+        assert_eq!(since(&outage), None);
+        assert!(outage.unanswered(at(56), at(57), GAP, &no_answer()));
+        assert_eq!(since(&outage), Some(at(56)));
     }
 
     #[test]
     fn an_answer_to_an_earlier_request_than_the_last_failure_ends_no_outage() {
-        let mut trouble = Trouble::default();
-        trouble.unanswered(at(10), at(12), GAP, &no_answer());
-        trouble.held(at(9), at(13), Some(GAP));
-        assert_eq!(since(&trouble), Some(at(10)));
-        trouble.over(at(13));
-        assert_eq!(since(&trouble), None);
+        let mut outage = Outage::default();
+        outage.unanswered(at(10), at(12), GAP, &no_answer());
+        outage.held(at(9), at(13), Some(GAP));
+        assert_eq!(since(&outage), Some(at(10)));
+        outage.over(at(13));
+        assert_eq!(since(&outage), None);
     }
 
     #[test]
     fn an_outage_counts_while_failures_follow_each_other() {
-        let mut trouble = Trouble::default();
-        assert!(trouble.unanswered(at(10), at(12), GAP, &no_answer()));
-        assert!(!trouble.unanswered(at(13), at(15), GAP, &no_answer()));
-        assert_eq!(since(&trouble), Some(at(10)));
+        let mut outage = Outage::default();
+        assert!(outage.unanswered(at(10), at(12), GAP, &no_answer()));
+        assert!(!outage.unanswered(at(13), at(15), GAP, &no_answer()));
+        assert_eq!(since(&outage), Some(at(10)));
         // Nobody was polled meanwhile.
-        assert!(trouble.unanswered(at(50), at(52), GAP, &no_answer()));
-        assert_eq!(since(&trouble), Some(at(50)));
+        assert!(outage.unanswered(at(50), at(52), GAP, &no_answer()));
+        assert_eq!(since(&outage), Some(at(50)));
     }
 }

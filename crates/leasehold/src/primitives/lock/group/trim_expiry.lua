@@ -1,7 +1,7 @@
 -- Once a hold has gone: takes what dead holders left, and makes the group end with the
 -- last hold there is, whose lease may be shorter. A group of many fields is swept while it
 -- is in use, and goes with the longest lease that it has seen.
-local function settle(group)
+local function trim_expiry(group)
   local size = redis.pcall('HLEN', group)
   if type(size) ~= 'number' or size == 0 or size > 48 then
     return

@@ -2,8 +2,8 @@
 //! answer. A thousand waiters cost the server what one does.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
@@ -12,17 +12,18 @@ use crate::backend::Backend;
 use crate::backend::step::{Failure, Operation, Value};
 use crate::key::Key;
 use crate::room::Room;
+use crate::sync::Mutex;
 
 type Answer = Result<Value, Failure>;
 type Ask = BoxFuture<'static, Answer>;
 
 /// The asks that are on their way, by name.
 #[derive(Default)]
-pub(crate) struct Rounds {
-    last: Mutex<HashMap<Key, Round>>,
+pub(crate) struct SingleFlight {
+    flights: Mutex<HashMap<Key, Flight>>,
 }
 
-struct Round {
+struct Flight {
     answer: WeakShared<Ask>,
     /// The request has left.
     left: Arc<AtomicBool>,
@@ -30,12 +31,7 @@ struct Round {
     mark: Option<u64>,
 }
 
-impl Rounds {
-    fn last(&self) -> MutexGuard<'_, HashMap<Key, Round>> {
-        // No code that can panic runs under this lock.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl SingleFlight {
     /// Asks, or shares an ask that is as good: one that has not left yet, or one before
     /// which the channel had moved as far as it has now. `mark` says how far.
     pub(crate) async fn ask(
@@ -46,7 +42,7 @@ impl Rounds {
         operation: Operation,
     ) -> Answer {
         let joined = Joined {
-            rounds: self,
+            flights: self,
             key,
             answer: Some(self.join(backend, key, mark, operation)),
         };
@@ -64,13 +60,13 @@ impl Rounds {
         mark: Option<u64>,
         operation: Operation,
     ) -> Shared<Ask> {
-        let mut last = self.last();
-        let before = last
+        let mut flights = self.flights.lock();
+        let before = flights
             .get(key)
-            .and_then(|round| Some((round, round.answer.upgrade()?)))
+            .and_then(|flight| Some((flight, flight.answer.upgrade()?)))
             .filter(|(_, answer)| answer.peek().is_none());
-        if let Some((round, answer)) = &before
-            && (!round.left.load(Ordering::SeqCst) || (mark.is_some() && round.mark == mark))
+        if let Some((flight, answer)) = &before
+            && (!flight.left.load(Ordering::SeqCst) || (mark.is_some() && flight.mark == mark))
         {
             return answer.clone();
         }
@@ -87,12 +83,12 @@ impl Rounds {
         };
         let answer = ask.boxed().shared();
         if let Some(weak) = answer.downgrade() {
-            let round = Round {
+            let flight = Flight {
                 answer: weak,
                 left,
                 mark,
             };
-            last.insert(key.clone(), round);
+            flights.insert(key.clone(), flight);
         }
         answer
     }
@@ -100,7 +96,7 @@ impl Rounds {
 
 /// One who waits for an answer, perhaps not to the end.
 struct Joined<'a> {
-    rounds: &'a Rounds,
+    flights: &'a SingleFlight,
     key: &'a Key,
     answer: Option<Shared<Ask>>,
 }
@@ -110,13 +106,15 @@ impl Drop for Joined<'_> {
         drop(self.answer.take());
         // Forgotten, unless somebody else waits for it or for a later one. The last to know
         // an ask drops it, and must not while the table is locked.
-        let mut last = self.rounds.last();
-        let ask = last.get(self.key).and_then(|round| round.answer.upgrade());
+        let mut flights = self.flights.flights.lock();
+        let ask = flights
+            .get(self.key)
+            .and_then(|flight| flight.answer.upgrade());
         if ask.as_ref().is_none_or(|ask| ask.peek().is_some()) {
-            last.remove(self.key);
-            last.give_back();
+            flights.remove(self.key);
+            flights.give_back();
         }
-        drop(last);
+        drop(flights);
         drop(ask);
     }
 }
@@ -128,33 +126,33 @@ mod tests {
     use crate::primitives::latch::steps;
 
     /// One ask of a name that never ends, so that all behind it wait.
-    fn rounds(key: &Key) -> (Rounds, Shared<Ask>) {
-        let rounds = Rounds::default();
+    fn flights(key: &Key) -> (SingleFlight, Shared<Ask>) {
+        let flights = SingleFlight::default();
         let endless = std::future::pending().boxed().shared();
-        let round = Round {
+        let flight = Flight {
             answer: endless.downgrade().expect("it is not over"),
             left: Arc::new(AtomicBool::new(true)),
             mark: None,
         };
-        rounds.last().insert(key.clone(), round);
-        (rounds, endless)
+        flights.flights.lock().insert(key.clone(), flight);
+        (flights, endless)
     }
 
     #[tokio::test]
     async fn asks_that_all_have_given_up_are_forgotten() {
         let key = Key::parse("x").expect("a name");
-        let (rounds, endless) = rounds(&key);
+        let (flights, endless) = flights(&key);
         let backend = Backend::Memory(Embedded::new().memory());
-        let ask = || Box::pin(rounds.ask(&backend, &key, None, steps::count(&key)));
+        let ask = || Box::pin(flights.ask(&backend, &key, None, steps::count(&key)));
         let (mut one, mut other) = (ask(), ask());
         assert!((&mut one).now_or_never().is_none());
         assert!((&mut other).now_or_never().is_none());
         drop(one);
-        assert_eq!(rounds.last().len(), 1, "somebody waits still");
+        assert_eq!(flights.flights.lock().len(), 1, "somebody waits still");
         drop(other);
-        assert_eq!(rounds.last().len(), 0);
+        assert_eq!(flights.flights.lock().len(), 0);
         drop(endless);
         assert!(ask().await.is_ok());
-        assert_eq!(rounds.last().len(), 0);
+        assert_eq!(flights.flights.lock().len(), 0);
     }
 }

@@ -1,0 +1,33 @@
+//! A mutex whose lock is still taken after a panic.
+//!
+//! No code that can panic runs under the locks of this library, so none of them guards a state
+//! that a panic has left half changed.
+
+use std::sync::PoisonError;
+#[cfg(feature = "redis")]
+use std::sync::TryLockError;
+
+pub(crate) use std::sync::MutexGuard;
+
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` while somebody else has it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The blocking facade has what the async handles and guards have: the two surfaces are
+//! compared method by method, as their sources declare them.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// By type, the names of its public methods.
+type Surface = BTreeMap<String, BTreeSet<String>>;
+
+/// What one side has alone, and why.
+const ASYNC_ONLY: [(&str, &str, &str); 5] = [
+    (
+        "Client",
+        "builder",
+        "`ClientBuilder::default()`, and `connect_with`",
+    ),
+    (
+        "LockGuard",
+        "lost",
+        "`lost_within`: a thread can't wait and be told to stop",
+    ),
+    ("LockGuard", "protect", "a thread can't be cancelled"),
+    ("ExpirablePermit", "lost", "`lost_within`"),
+    ("ExpirablePermit", "protect", "a thread can't be cancelled"),
+];
+const BLOCKING_ONLY: [(&str, &str, &str); 9] = [
+    (
+        "Client",
+        "as_async",
+        "the way to what only async code can do",
+    ),
+    (
+        "Client",
+        "connect_with",
+        "`ClientBuilder::connect` is async",
+    ),
+    (
+        "Client",
+        "connect_in_background_with",
+        "the client's thread has to be there first",
+    ),
+    ("Client", "of", "`Embedded::client` needs a runtime"),
+    (
+        "Lock",
+        "is_held_by_current_thread",
+        "tasks have no identity",
+    ),
+    ("LockGuard", "as_async", "as of the client"),
+    ("LockGuard", "lost_within", "for `lost`"),
+    ("ExpirablePermit", "as_async", "as of the client"),
+    ("ExpirablePermit", "lost_within", "for `lost`"),
+];
+
+/// By name, the methods that a call of a macro declares.
+type Macros = BTreeMap<String, Vec<String>>;
+
+/// Locks and guards of all kinds are compared as one: the facade has one type of each.
+fn merged(name: &str) -> &str {
+    match name {
+        "FairLock" | "FencedLock" | "GroupLock" | "MultiLock" | "RedLock" => "Lock",
+        "FencedGuard" | "ReadGuard" | "WriteGuard" => "LockGuard",
+        name => name,
+    }
+}
+
+/// The type of an `impl` block that belongs to no trait.
+fn implemented(header: &str) -> Option<String> {
+    let mut rest = header.strip_prefix("impl")?;
+    if let Some(generics) = rest.strip_prefix('<') {
+        let mut depth = 1;
+        let end = generics.find(|c| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            depth == 0
+        })?;
+        rest = &generics[end + 1..];
+    }
+    if rest.contains(" for ") {
+        return None;
+    }
+    let path = rest.trim().split(['<', ' ', '{']).next()?;
+    Some(merged(path.rsplit("::").next()?).to_owned())
+}
+
+/// The public method that a line of an `impl` block or of a macro declares.
+fn declared(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    let name = |text: &str| -> String {
+        let is_part = |c: &char| c.is_alphanumeric() || *c == '_';
+        text.chars().take_while(is_part).collect()
+    };
+    for start in ["pub fn ", "pub async fn ", "pub const fn "] {
+        if let Some(rest) = line.strip_prefix(start) {
+            return Some(name(rest)).filter(|name| !name.is_empty());
+        }
+    }
+    // A line of `waits!`, `reads!` or `setters!`.
+    let (_, rest) = line.strip_prefix('"')?.split_once("\" ")?;
+    rest.contains('(').then(|| name(rest))
+}
+
+fn macros(text: &str, found: &mut Macros) {
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(rest) = line.strip_prefix("macro_rules! ") {
+            let body = lines.by_ref().take_while(|line| *line != "}");
+            let name = rest.trim_end_matches(" {").to_owned();
+            found.insert(name, body.filter_map(declared).collect());
+        }
+    }
+}
+
+fn read(text: &str, macros: &Macros, surface: &mut Surface) {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let mut lines = code.lines();
+    while let Some(line) = lines.next() {
+        if !line.starts_with("impl") {
+            continue;
+        }
+        let mut header = line.to_owned();
+        while !header.contains('{') {
+            header += lines.next().unwrap();
+        }
+        let Some(name) = implemented(&header) else {
+            continue;
+        };
+        let methods = surface.entry(name).or_default();
+        for line in lines.by_ref().take_while(|line| *line != "}") {
+            methods.extend(declared(line));
+            let called = line.trim_start().split_once("! {");
+            let expanded = called.and_then(|(called, _)| macros.get(called));
+            methods.extend(expanded.into_iter().flatten().cloned());
+        }
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn surface(parts: &[&str]) -> Surface {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    for part in parts {
+        let path = root.join(part);
+        match path.is_dir() {
+            true => sources(&path, &mut paths),
+            false => paths.push(path),
+        }
+    }
+    let texts = paths
+        .iter()
+        .map(|path| std::fs::read_to_string(path).unwrap());
+    let texts: Vec<_> = texts.collect();
+    let (mut surface, mut known) = (Surface::new(), Macros::new());
+    texts.iter().for_each(|text| macros(text, &mut known));
+    for text in &texts {
+        read(text, &known, &mut surface);
+    }
+    surface
+}
+
+/// What `one` has beyond `other`, but for what is known and has its reason.
+fn beyond(one: &Surface, other: &Surface, known: &[(&str, &str, &str)]) -> Vec<String> {
+    let mut differences = BTreeSet::new();
+    for (name, methods) in one {
+        let Some(others) = other.get(name) else {
+            continue;
+        };
+        let more = methods.difference(others);
+        differences.extend(more.map(|method| (name.as_str(), method.as_str())));
+    }
+    let known: BTreeSet<_> = known
+        .iter()
+        .map(|(name, method, _)| (*name, *method))
+        .collect();
+    let news = differences.difference(&known);
+    let stale = known.difference(&differences);
+    news.map(|(name, method)| format!("{name}::{method} is there on one side alone"))
+        .chain(stale.map(|(name, method)| format!("{name}::{method} is there on both sides now")))
+        .collect()
+}
+
+#[test]
+fn the_two_surfaces_are_the_same() {
+    let twins = surface(&["client.rs", "primitives"]);
+    let blocking = surface(&["blocking"]);
+    let compared: Vec<_> = blocking
+        .keys()
+        .filter(|name| twins.contains_key(*name))
+        .collect();
+    assert!(compared.len() >= 10, "{compared:?}");
+    let mut wrong = beyond(&twins, &blocking, &ASYNC_ONLY);
+    wrong.extend(beyond(&blocking, &twins, &BLOCKING_ONLY));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn surface_of(text: &str) -> Surface {
+    let (mut surface, mut known) = (Surface::new(), Macros::new());
+    macros(text, &mut known);
+    read(text, &known, &mut surface);
+    surface
+}
+
+#[test]
+fn a_method_of_one_side_is_seen() {
+    let one = surface_of(
+        "macro_rules! setters {\n    pub fn lease(self)\n}\n\
+         impl<K: Kind<A<B>>> crate::Lock<K> {\n    setters! {}\n    pub async fn run(&self) {\n}\n",
+    );
+    let other =
+        surface_of("impl Lock {\n    waits! { Lock:\n        \"Waits\" wait() -> ();\n    }\n}\n");
+    assert_eq!(beyond(&one, &other, &[]).len(), 2, "{one:?}");
+    assert_eq!(beyond(&other, &one, &[]).len(), 1, "{other:?}");
+    let known = [("Lock", "lease", "why"), ("Lock", "run", "why")];
+    assert!(beyond(&one, &other, &known).is_empty());
+    assert_eq!(beyond(&one, &one, &known).len(), 2, "they are stale");
+}
