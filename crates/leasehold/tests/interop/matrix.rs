@@ -1,6 +1,7 @@
-//! What stands in `docs/interop.md`: each primitive, each check, beside Redisson 3.16.8,
-//! beside 4.7.0 and beside both at once. A cell names the tests that show it, or says why
-//! there is nothing to show. `scripts/interop` runs the tests and writes the page.
+//! What `docs/interop.md` says of each primitive beside Redisson 3.16.8, beside 4.7.0 and
+//! beside both at once, and what `docs/interop-tests.md` says of the tests behind it. A cell
+//! names its tests, or says why it has none. `scripts/interop` runs the tests and writes both
+//! pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,10 +10,10 @@ use std::process::Command;
 
 use crate::weaknesses;
 
-/// Where `scripts/interop` has left what the test run said.
+/// Where `scripts/interop` has left the output of the test run.
 const LOG: &str = "LEASEHOLD_INTEROP_LOG";
 
-/// The columns, and in which module the tests of each are.
+/// The columns, and the module that has the tests of each.
 const COLUMNS: [(&str, &str); 3] = [
     ("3.16.8", "with_3_16_8::"),
     ("4.7.0", "with_4_7_0::"),
@@ -23,15 +24,17 @@ const COLUMNS: [(&str, &str); 3] = [
 const COMMON: [&str; 9] = [
     TRY, TIMED, WOKEN, FORCE, EXPIRY, KILLED, WATCHDOGS, MANY, STATE,
 ];
-const TRY: &str = "a try is refused while the other side holds";
-const TIMED: &str = "a timed try is refused in its time, or served";
-const WOKEN: &str = "who waits is woken by the other side; it asks once an hour by itself";
-const FORCE: &str = "a forced unlock wakes who waits, and the holder finds out";
-const EXPIRY: &str = "a lease that ends lets the other side in";
-const KILLED: &str = "a killed process holds up the others for its lease only";
-const WATCHDOGS: &str = "each watchdog keeps its own hold";
-const MANY: &str = "threads and processes of all sides at once, judged by their history";
-const STATE: &str = "the state in Redis is what a live Redisson left, step by step";
+const TRY: &str = "an attempt that does not wait is refused while the other side holds";
+const TIMED: &str =
+    "an attempt with a time limit ends at its limit, or succeeds when the other side releases";
+const WOKEN: &str = "a waiter is woken by the other side";
+const FORCE: &str = "a forced unlock lets a waiter in, and the former holder finds out";
+const EXPIRY: &str = "the other side gets in when a lease ends";
+const KILLED: &str = "a killed process keeps the others out only until its lease ends";
+const WATCHDOGS: &str = "each side's watchdog renews its own hold, and the others stay out";
+const MANY: &str = "threads and processes of all sides compete: no two recorded holds overlap, and no count is lost";
+const STATE: &str =
+    "each call of Leasehold leaves in Redis what the same call of a live Redisson left (recorded)";
 
 /// Begins a cell that has no test.
 const NOT: &str = "not: ";
@@ -42,25 +45,38 @@ struct Row {
     cells: [&'static str; 3],
 }
 
+#[derive(Default)]
 struct Primitive {
     name: &'static str,
     redisson: &'static str,
+    /// A sentence for the page of the tests, if there is more to say.
+    note: &'static str,
+    /// What a reader has to know beside `ok`, by column.
+    but: [&'static str; 3],
     rows: Vec<Row>,
 }
 
-const ONE_AT_A_TIME: &str = "not: a recording is of one version; each has its column";
-const MIXED_ONLY: &str = "not: run with both versions at once, which is harder";
+const ONE_AT_A_TIME: &str =
+    "not: a recording is of one version, so each version is compared by itself";
+const BY_ITSELF: &str = "not: each version is tested by itself";
+const MIXED_ONLY: &str = "not: tested with both versions at once, which is the harder case";
+const MEASURED: &str = "not: leasehold-bench measures it beside Redisson, and tests/synchronizers tests Leasehold alone";
 
-/// A row with the same tests in each column.
-fn same(check: &'static str, tests: &'static str) -> Row {
-    row(check, [tests; 3])
+/// A row with the same cell in each column.
+fn same(check: &'static str, cell: &'static str) -> Row {
+    row(check, [cell; 3])
+}
+
+/// A row with the same cell for each version, and another one for both at once.
+fn each(check: &'static str, alone: &'static str, both: &'static str) -> Row {
+    row(check, [alone, alone, both])
 }
 
 fn row(check: &'static str, cells: [&'static str; 3]) -> Row {
     Row { check, cells }
 }
 
-/// The rows that `each_check!` makes tests for, with what else shows them.
+/// The rows that `each_check!` makes tests for, with the other tests of the same check.
 macro_rules! rows_of {
     ($module:literal, $([$check:expr, $test:literal, $more:literal]),+) => {
         vec![$(
@@ -115,39 +131,30 @@ fn plain() -> Primitive {
         "lock::a_killed_process_of_one_side_lets_the_other_in",
         "lock::each_watchdog_keeps_its_own_hold_and_never_the_others"
     );
-    let forced = "each_lock::plain::a_forced_unlock_wakes_who_waits_and_is_told_the_holder lock::a_forced_unlock_of_java_is_seen_by_us lock::a_forced_unlock_of_ours_is_seen_by_java";
     Primitive {
         name: "Lock",
         redisson: "`getLock`",
         rows: with(
             rows,
             [
-                row(
+                each(
                     FORCE,
-                    [
-                        forced,
-                        forced,
-                        "each_lock::plain::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
-                    ],
+                    "each_lock::plain::a_forced_unlock_wakes_who_waits_and_is_told_the_holder lock::a_forced_unlock_of_java_is_seen_by_us lock::a_forced_unlock_of_ours_is_seen_by_java",
+                    "each_lock::plain::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
-                row(
+                each(
                     MANY,
-                    [
-                        MIXED_ONLY,
-                        MIXED_ONLY,
-                        "together::threads_of_both_versions_and_four_rust_processes_lose_no_count stress::claims_under_the_lock_are_unique_while_processes_are_killed",
-                    ],
+                    MIXED_ONLY,
+                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count stress::claims_under_the_lock_are_unique_while_processes_are_killed",
                 ),
-                row(
+                each(
                     STATE,
-                    [
-                        "golden::our_state_is_redissons_after_every_step",
-                        "golden::our_state_is_redissons_after_every_step",
-                        ONE_AT_A_TIME,
-                    ],
+                    "golden::our_state_is_redissons_after_every_step",
+                    ONE_AT_A_TIME,
                 ),
             ],
         ),
+        ..Primitive::default()
     }
 }
 
@@ -162,8 +169,9 @@ fn spin() -> Primitive {
         ""
     );
     Primitive {
-        name: "Lock that is asked for again and again",
-        redisson: "`getSpinLock`, which publishes nothing: here \"woken\" is by asking",
+        name: "Lock with back-off",
+        redisson: "`getSpinLock`",
+        note: "A spin lock of Redisson publishes nothing. Here nobody is woken: the waiters of both sides ask again after a pause.",
         rows: with(
             rows,
             [
@@ -173,18 +181,16 @@ fn spin() -> Primitive {
                 ),
                 same(
                     MANY,
-                    "not: the same key and scripts as the lock's, which has this row",
+                    "not: a spin lock has the key and the scripts of the lock, which has this check",
                 ),
-                row(
+                each(
                     STATE,
-                    [
-                        "golden::our_state_is_redissons_after_every_step",
-                        "golden::our_state_is_redissons_after_every_step",
-                        ONE_AT_A_TIME,
-                    ],
+                    "golden::our_state_is_redissons_after_every_step",
+                    ONE_AT_A_TIME,
                 ),
             ],
         ),
+        ..Primitive::default()
     }
 }
 
@@ -193,7 +199,13 @@ fn fenced() -> Primitive {
     let tokens = "each_lock::tokens_grow_over_the_holds_of_all";
     Primitive {
         name: "Fenced lock",
-        redisson: "`getFencedLock`; 3.16.8 has none and takes part with `getLock`, whose key is the same and which takes no token",
+        redisson: "`getFencedLock`",
+        note: "3.16.8 has no fenced lock and takes part with `getLock`, which uses the same key and takes no token.",
+        but: [
+            "3.16.8 has no fenced lock: its `getLock` takes part, without a token",
+            "",
+            "a hold of 3.16.8 takes no token",
+        ],
         rows: with(
             rows,
             [
@@ -202,25 +214,22 @@ fn fenced() -> Primitive {
                     "each_lock::fenced::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
                 row(
-                    "tokens go on from each other",
+                    "the tokens of all sides rise in one sequence",
                     [
                         tokens,
                         "each_lock::tokens_grow_over_the_holds_of_all fenced::tokens_go_on_from_each_other fenced::java_counts_on_from_what_holds_of_other_kinds_draw",
                         tokens,
                     ],
                 ),
-                row(
+                each(
                     MANY,
-                    [
-                        MIXED_ONLY,
-                        MIXED_ONLY,
-                        "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fenced_lock stress::claims_under_the_fenced_lock_are_unique_while_processes_are_killed",
-                    ],
+                    MIXED_ONLY,
+                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fenced_lock stress::claims_under_the_fenced_lock_are_unique_while_processes_are_killed",
                 ),
                 row(
                     STATE,
                     [
-                        "not: no fenced lock in 3.16.8",
+                        "not: 3.16.8 has no fenced lock",
                         "fenced::tokens_go_on_from_each_other",
                         ONE_AT_A_TIME,
                     ],
@@ -246,56 +255,39 @@ fn fair() -> Primitive {
         rows: with(
             rows,
             [
-                row(
+                each(
                     FORCE,
-                    [
-                        "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder fair::a_forced_unlock_of_either_side_calls_the_head_of_the_other",
-                        "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder fair::a_forced_unlock_of_either_side_calls_the_head_of_the_other",
-                        "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
-                    ],
+                    "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder fair::a_forced_unlock_of_either_side_calls_the_head_of_the_other",
+                    "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
-                row(
-                    "one queue of both sides is served in its order",
-                    [
-                        "fair::a_mixed_queue_is_served_in_its_order_by_messages_alone",
-                        "fair::a_mixed_queue_is_served_in_its_order_by_messages_alone",
-                        "each_lock::fair::all_who_wait_are_woken_one_after_the_other",
-                    ],
+                each(
+                    "the waiters of both sides stand in one queue and are served in its order",
+                    "fair::a_mixed_queue_is_served_in_its_order_by_messages_alone",
+                    "each_lock::fair::all_who_wait_are_woken_one_after_the_other",
                 ),
-                row(
-                    "a waiter of either side that gives up leaves the line",
-                    [
-                        "each_lock::a_waiter_that_gives_up_leaves_the_line_to_those_behind fair::our_head_that_gives_up_lets_the_java_waiter_behind_it_in fair::a_java_head_that_gives_up_lets_our_waiter_behind_it_in",
-                        "each_lock::a_waiter_that_gives_up_leaves_the_line_to_those_behind fair::our_head_that_gives_up_lets_the_java_waiter_behind_it_in fair::a_java_head_that_gives_up_lets_our_waiter_behind_it_in",
-                        "each_lock::a_waiter_that_gives_up_leaves_the_line_to_those_behind",
-                    ],
+                each(
+                    "a waiter of either side that gives up leaves the queue",
+                    "each_lock::a_waiter_that_gives_up_leaves_the_line_to_those_behind fair::our_head_that_gives_up_lets_the_java_waiter_behind_it_in fair::a_java_head_that_gives_up_lets_our_waiter_behind_it_in",
+                    "each_lock::a_waiter_that_gives_up_leaves_the_line_to_those_behind",
                 ),
-                row(
-                    "a waiter of either side that is killed is passed over",
-                    [
-                        "each_lock::a_waiter_that_is_killed_is_passed_over_in_its_time fair::a_killed_process_of_ours_that_waits_stands_in_nobodys_way fair::a_killed_java_waiter_is_taken_out_when_redisson_would",
-                        "each_lock::a_waiter_that_is_killed_is_passed_over_in_its_time fair::a_killed_process_of_ours_that_waits_stands_in_nobodys_way fair::a_killed_java_waiter_is_taken_out_when_redisson_would",
-                        "each_lock::a_waiter_that_is_killed_is_passed_over_in_its_time",
-                    ],
+                each(
+                    "a killed waiter of either side is passed over",
+                    "each_lock::a_waiter_that_is_killed_is_passed_over_in_its_time fair::a_killed_process_of_ours_that_waits_stands_in_nobodys_way fair::a_killed_java_waiter_is_taken_out_when_redisson_would",
+                    "each_lock::a_waiter_that_is_killed_is_passed_over_in_its_time",
                 ),
-                row(
+                each(
                     MANY,
-                    [
-                        MIXED_ONLY,
-                        MIXED_ONLY,
-                        "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fair_lock stress::claims_under_the_fair_lock_are_unique_while_processes_are_killed",
-                    ],
+                    MIXED_ONLY,
+                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fair_lock stress::claims_under_the_fair_lock_are_unique_while_processes_are_killed",
                 ),
-                row(
+                each(
                     STATE,
-                    [
-                        "golden_fair::our_fair_lock_and_its_queue_are_redissons_after_every_step",
-                        "golden_fair::our_fair_lock_and_its_queue_are_redissons_after_every_step",
-                        ONE_AT_A_TIME,
-                    ],
+                    "golden_fair::our_fair_lock_and_its_queue_are_redissons_after_every_step",
+                    ONE_AT_A_TIME,
                 ),
             ],
         ),
+        ..Primitive::default()
     }
 }
 
@@ -309,88 +301,66 @@ fn read_write() -> Primitive {
         "rw::a_killed_process_of_one_side_lets_the_other_in",
         ""
     );
-    let forced = "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder rw::a_forced_unlock_of_one_side_is_seen_by_the_other";
-    let shared = "each_lock::readers_of_all_share_and_the_last_one_lets_a_writer_in rw::readers_of_both_share_and_each_writer_excludes_the_other_side";
-    let downgrade = "each_lock::our_downgrade_wakes_the_readers_of_all rw::our_downgrade_wakes_javas_readers_and_keeps_its_writers_out";
-    let woken = "rw::one_release_of_our_writer_lets_all_of_javas_readers_in";
-    let watchdog = "rw::a_java_readers_watchdog_does_not_end_our_longer_hold rw::our_renewal_keeps_no_java_hold_alive_and_cuts_none";
     Primitive {
         name: "Read-write lock",
-        redisson: "`getReadWriteLock`; the common rows are of its write side",
+        redisson: "`getReadWriteLock`",
+        note: "The checks that all primitives have are done with its write side.",
+        but: [
+            "",
+            "",
+            "Redisson's versions break each other's holds: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
+        ],
         rows: with(
             rows,
             [
-                row(
+                each(
                     FORCE,
-                    [
-                        forced,
-                        forced,
-                        "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
-                    ],
+                    "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder rw::a_forced_unlock_of_one_side_is_seen_by_the_other",
+                    "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
-                row(
-                    "readers share, and the last one lets a writer in",
-                    [
-                        shared,
-                        shared,
-                        "each_lock::readers_of_all_share_and_the_last_one_lets_a_writer_in",
-                    ],
+                each(
+                    "readers of all sides share the lock, and the last one to leave lets a writer in",
+                    "each_lock::readers_of_all_share_and_the_last_one_lets_a_writer_in rw::readers_of_both_share_and_each_writer_excludes_the_other_side",
+                    "each_lock::readers_of_all_share_and_the_last_one_lets_a_writer_in",
                 ),
-                row(
-                    "a downgrade of ours wakes Java's readers",
-                    [
-                        downgrade,
-                        downgrade,
-                        "each_lock::our_downgrade_wakes_the_readers_of_all",
-                    ],
+                each(
+                    "a downgrade by Leasehold wakes Java's readers",
+                    "each_lock::our_downgrade_wakes_the_readers_of_all rw::our_downgrade_wakes_javas_readers_and_keeps_its_writers_out",
+                    "each_lock::our_downgrade_wakes_the_readers_of_all",
                 ),
-                row(
-                    "we read beside a Java thread that has downgraded",
-                    [
-                        "rw::we_read_beside_a_java_thread_that_has_downgraded",
-                        "rw::we_read_beside_a_java_thread_that_has_downgraded",
-                        "not: a downgrade is of one thread; each version has its column",
-                    ],
+                each(
+                    "Leasehold reads beside a Java thread that has downgraded",
+                    "rw::we_read_beside_a_java_thread_that_has_downgraded",
+                    "not: one Java thread downgrades, so each version is tested by itself",
                 ),
-                row(
-                    "one release of a writer lets all readers in",
-                    [
-                        woken,
-                        woken,
-                        "each_lock::our_downgrade_wakes_the_readers_of_all",
-                    ],
+                each(
+                    "one release by a writer lets all readers in",
+                    "rw::one_release_of_our_writer_lets_all_of_javas_readers_in",
+                    "each_lock::our_downgrade_wakes_the_readers_of_all",
                 ),
-                row(
-                    "no reader's watchdog ends a longer hold of another",
-                    [
-                        watchdog,
-                        watchdog,
-                        "not: between its own two versions Redisson breaks this: the watchdog of a reader of 3.16.8 cuts the longer hold of one of 4.7.0",
-                    ],
+                each(
+                    "no reader's watchdog ends the longer hold of another reader",
+                    "rw::a_java_readers_watchdog_does_not_end_our_longer_hold rw::our_renewal_keeps_no_java_hold_alive_and_cuts_none",
+                    "not: Redisson's two versions break this between themselves: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
                 ),
-                row(
+                each(
                     MANY,
-                    [
-                        MIXED_ONLY,
-                        MIXED_ONLY,
-                        "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_write_lock stress::claims_under_the_write_lock_are_unique_while_processes_are_killed",
-                    ],
+                    MIXED_ONLY,
+                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_write_lock stress::claims_under_the_write_lock_are_unique_while_processes_are_killed",
                 ),
-                row(
+                each(
                     STATE,
-                    [
-                        "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step golden_rw::our_renewals_leave_what_redissons_do_and_nobody_less",
-                        "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step golden_rw::our_renewals_leave_what_redissons_do_and_nobody_less",
-                        ONE_AT_A_TIME,
-                    ],
+                    "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step golden_rw::our_renewals_leave_what_redissons_do_and_nobody_less",
+                    ONE_AT_A_TIME,
                 ),
             ],
         ),
     }
 }
 
-const PARTS_FORCED: &str = "not: neither side can; its members are forced one by one";
-const PARTS_STATE: &str = "not: each member is a lock, and that has this row";
+const MEMBERS_FORCED: &str =
+    "not: neither side can force the whole lock, only one member after the other";
+const MEMBERS_STATE: &str = "not: each member is a lock, which has this check";
 
 fn multi() -> Primitive {
     Primitive {
@@ -407,25 +377,23 @@ fn multi() -> Primitive {
                 ""
             ),
             [
-                same(FORCE, PARTS_FORCED),
-                row(
+                same(FORCE, MEMBERS_FORCED),
+                each(
                     MANY,
-                    [
-                        MIXED_ONLY,
-                        MIXED_ONLY,
-                        "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_two_locks",
-                    ],
+                    MIXED_ONLY,
+                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_two_locks",
                 ),
-                same(STATE, PARTS_STATE),
+                same(STATE, MEMBERS_STATE),
             ],
         ),
+        ..Primitive::default()
     }
 }
 
 fn red() -> Primitive {
     Primitive {
         name: "Lock of a majority",
-        redisson: "`RedissonRedLock`; ours sees the end of a lease by its polls, so they are each 2 s in the common rows",
+        redisson: "`RedissonRedLock`",
         rows: with(
             lock_rows!(
                 "each_lock::red",
@@ -437,18 +405,16 @@ fn red() -> Primitive {
                 ""
             ),
             [
-                same(FORCE, PARTS_FORCED),
-                row(
+                same(FORCE, MEMBERS_FORCED),
+                each(
                     MANY,
-                    [
-                        MIXED_ONLY,
-                        MIXED_ONLY,
-                        "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_a_majority",
-                    ],
+                    MIXED_ONLY,
+                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_a_majority",
                 ),
-                same(STATE, PARTS_STATE),
+                same(STATE, MEMBERS_STATE),
             ],
         ),
+        ..Primitive::default()
     }
 }
 
@@ -456,7 +422,7 @@ fn group() -> Primitive {
     const OLD: &str = "not: 3.16.8 has no groups";
     let new = |check, test| row(check, [OLD, test, OLD]);
     Primitive {
-        name: "Lock of values of a group",
+        name: "Group lock",
         redisson: "`getMultiLock(group, values)`",
         rows: vec![
             new(
@@ -488,7 +454,7 @@ fn group() -> Primitive {
                 "each_group::group::a_forced_unlock_wakes_who_waits_and_is_told_the_holder group::a_forced_unlock_of_one_side_is_seen_by_the_other",
             ),
             new(
-                "a release wakes who waits for just that value",
+                "a release wakes the waiter for just that value",
                 "group::our_release_wakes_the_java_thread_that_waits_for_just_that_value",
             ),
             new(
@@ -497,6 +463,7 @@ fn group() -> Primitive {
             ),
             new(STATE, "group::our_state_is_redissons_after_every_step"),
         ],
+        ..Primitive::default()
     }
 }
 
@@ -514,52 +481,47 @@ fn semaphore() -> Primitive {
                 TIMED,
                 "each_count::counted::a_permit_is_refused_in_its_time_while_none_is_free",
             ),
-            row(
+            each(
                 WOKEN,
-                [
-                    "each_count::counted::all_who_wait_are_woken_one_after_the_other synchronizers::a_release_of_ours_wakes_a_java_waiter synchronizers::a_release_of_java_wakes_our_waiter synchronizers::an_undone_acquire_of_ours_wakes_a_java_waiter",
-                    "each_count::counted::all_who_wait_are_woken_one_after_the_other synchronizers::a_release_of_ours_wakes_a_java_waiter synchronizers::a_release_of_java_wakes_our_waiter synchronizers::an_undone_acquire_of_ours_wakes_a_java_waiter",
-                    "each_count::counted::all_who_wait_are_woken_one_after_the_other",
-                ],
+                "each_count::counted::all_who_wait_are_woken_one_after_the_other synchronizers::a_release_of_ours_wakes_a_java_waiter synchronizers::a_release_of_java_wakes_our_waiter synchronizers::an_undone_acquire_of_ours_wakes_a_java_waiter",
+                "each_count::counted::all_who_wait_are_woken_one_after_the_other",
             ),
-            row(
-                "permits set, added and drained are counted alike",
-                [
-                    "synchronizers::permits_are_counted_alike_and_exclude_both_sides",
-                    "synchronizers::permits_are_counted_alike_and_exclude_both_sides",
-                    "not: one number in Redis; each version has its column",
-                ],
+            each(
+                "both sides count permits alike when they set, add and drain them",
+                "synchronizers::permits_are_counted_alike_and_exclude_both_sides",
+                "not: the permits are one number in Redis, so each version is tested by itself",
             ),
             same(
                 FORCE,
-                "not: a permit belongs to nobody; anybody may release it",
+                "not: a permit has no holder, and anybody may release it",
             ),
             same(EXPIRY, NO_LEASE),
+            same(KILLED, NO_LEASE),
             same(
-                KILLED,
+                "any process can give back the permit of a killed one",
                 "each_count::counted::the_permit_of_a_killed_process_is_given_back_by_any_other",
             ),
             same(WATCHDOGS, NO_LEASE),
-            same(
-                MANY,
-                "not: beside Redisson measured in leasehold-bench; ours alone in tests/synchronizers",
-            ),
-            row(
+            same(MANY, MEASURED),
+            each(
                 STATE,
-                [
-                    "counts::our_counts_and_leases_are_redissons_after_every_step",
-                    "counts::our_counts_and_leases_are_redissons_after_every_step",
-                    ONE_AT_A_TIME,
-                ],
+                "counts::our_counts_and_leases_are_redissons_after_every_step",
+                ONE_AT_A_TIME,
             ),
         ],
+        ..Primitive::default()
     }
 }
 
 fn expirable() -> Primitive {
     Primitive {
-        name: "Semaphore whose permits have leases",
+        name: "Expirable semaphore",
         redisson: "`getPermitExpirableSemaphore`",
+        but: [
+            "3.16.8 can't release a permit of Leasehold by its id",
+            "",
+            "neither version of Redisson can release a permit of the other by its id, nor 3.16.8 one of Leasehold",
+        ],
         rows: vec![
             same(
                 TRY,
@@ -569,33 +531,24 @@ fn expirable() -> Primitive {
                 TIMED,
                 "each_count::leased::a_permit_is_refused_in_its_time_while_none_is_free",
             ),
-            row(
+            each(
                 WOKEN,
-                [
-                    "each_count::leased::all_who_wait_are_woken_one_after_the_other synchronizers::permits_with_leases_wake_both_ways",
-                    "each_count::leased::all_who_wait_are_woken_one_after_the_other synchronizers::permits_with_leases_wake_both_ways",
-                    "each_count::leased::all_who_wait_are_woken_one_after_the_other",
-                ],
+                "each_count::leased::all_who_wait_are_woken_one_after_the_other synchronizers::permits_with_leases_wake_both_ways",
+                "each_count::leased::all_who_wait_are_woken_one_after_the_other",
             ),
-            row(
-                "ids are understood by the other side",
-                [
-                    "synchronizers::permits_without_a_lease_are_understood_and_released_by_id synchronizers::our_permits_are_released_by_java_where_it_writes_ids_as_we_do",
-                    "synchronizers::permits_without_a_lease_are_understood_and_released_by_id synchronizers::our_permits_are_released_by_java_where_it_writes_ids_as_we_do",
-                    "not: an id is between two; 3.16.8 writes and knows ids as text only, not ours and not those of 4.7.0",
-                ],
+            each(
+                "Leasehold releases Java's permits by their ids, and Java releases Leasehold's if its version stores ids in the same way",
+                "synchronizers::permits_without_a_lease_are_understood_and_released_by_id synchronizers::our_permits_are_released_by_java_where_it_writes_ids_as_we_do",
+                "not: an id passes between two sides, so each version is tested by itself; 3.16.8 writes and knows ids as text only, neither Leasehold's nor those of 4.7.0",
             ),
             same(
                 FORCE,
-                "not: neither side has one; a permit is released by its id",
+                "not: neither side has a forced release; a permit is released by its id",
             ),
-            row(
+            each(
                 EXPIRY,
-                [
-                    "synchronizers::permits_with_leases_exclude_both_sides_and_expire_for_both",
-                    "synchronizers::permits_with_leases_exclude_both_sides_and_expire_for_both",
-                    "each_count::leased::the_permit_of_a_killed_process_comes_back_after_its_lease",
-                ],
+                "synchronizers::permits_with_leases_exclude_both_sides_and_expire_for_both",
+                "each_count::leased::the_permit_of_a_killed_process_comes_back_after_its_lease",
             ),
             same(
                 KILLED,
@@ -605,96 +558,79 @@ fn expirable() -> Primitive {
                 WATCHDOGS,
                 "each_count::our_permit_is_renewed_while_it_is_refused_to_java",
             ),
-            same(
-                MANY,
-                "not: beside Redisson measured in leasehold-bench; ours alone in tests/synchronizers",
-            ),
-            row(
+            same(MANY, MEASURED),
+            each(
                 STATE,
-                [
-                    "counts::our_counts_and_leases_are_redissons_after_every_step",
-                    "counts::our_counts_and_leases_are_redissons_after_every_step",
-                    ONE_AT_A_TIME,
-                ],
+                "counts::our_counts_and_leases_are_redissons_after_every_step",
+                ONE_AT_A_TIME,
             ),
         ],
+        ..Primitive::default()
     }
 }
 
 fn latch() -> Primitive {
     const NOBODY: &str = "not: nobody holds a latch";
-    let woken = "each_count::all_who_wait_for_a_latch_go_on_whoever_counts_it_down";
-    let columns = |tests| [tests, tests, woken];
+    const NO_LEASE: &str = "not: a latch has no lease";
     Primitive {
         name: "Count-down latch",
         redisson: "`getCountDownLatch`",
         rows: vec![
             same(TRY, NOBODY),
-            row(
+            each(
                 TIMED,
-                [
-                    "synchronizers::a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed",
-                    "synchronizers::a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed",
-                    "not: a wait with a limit is between two; each version has its column",
-                ],
+                "synchronizers::a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed",
+                "not: a wait with a limit is between two sides, so each version is tested by itself",
             ),
-            row(
+            each(
                 WOKEN,
-                columns(
-                    "each_count::all_who_wait_for_a_latch_go_on_whoever_counts_it_down synchronizers::a_latch_is_set_counted_and_waited_for_from_both_sides",
-                ),
+                "each_count::all_who_wait_for_a_latch_go_on_whoever_counts_it_down synchronizers::a_latch_is_set_counted_and_waited_for_from_both_sides",
+                "each_count::all_who_wait_for_a_latch_go_on_whoever_counts_it_down",
             ),
-            row(
-                "a latch that is deleted lets who waits go on",
-                [
-                    "synchronizers::a_latch_that_java_deletes_lets_us_go_on",
-                    "synchronizers::a_latch_that_java_deletes_lets_us_go_on",
-                    "not: each version has its column",
-                ],
+            each(
+                "Leasehold's waiters go on when Java deletes the latch",
+                "synchronizers::a_latch_that_java_deletes_lets_us_go_on",
+                BY_ITSELF,
             ),
             same(FORCE, NOBODY),
-            same(EXPIRY, "not: a latch has no lease"),
+            same(EXPIRY, NO_LEASE),
             same(KILLED, NOBODY),
-            same(WATCHDOGS, "not: a latch has no lease"),
-            same(
-                MANY,
-                "not: beside Redisson measured in leasehold-bench; ours alone in tests/synchronizers",
-            ),
-            row(
+            same(WATCHDOGS, NO_LEASE),
+            same(MANY, MEASURED),
+            each(
                 STATE,
-                [
-                    "counts::our_counts_and_leases_are_redissons_after_every_step",
-                    "counts::our_counts_and_leases_are_redissons_after_every_step",
-                    ONE_AT_A_TIME,
-                ],
+                "counts::our_counts_and_leases_are_redissons_after_every_step",
+                ONE_AT_A_TIME,
             ),
         ],
+        ..Primitive::default()
     }
 }
 
-const DOCUMENTS: &str = "What is written down of it";
+const DOCUMENTS: &str = "Documentation";
 
 /// No primitive: the pages that are held against live Redissons.
 fn documents() -> Primitive {
-    const ALONE: &str = "not: of each version by itself; each has its column";
-    let seen = |check, tests| row(check, [tests, tests, ALONE]);
     Primitive {
         name: DOCUMENTS,
-        redisson: "each row is what it was seen to do, beside what a page says of it",
+        redisson: "its keys, messages and methods",
+        note: "Each row compares what a live Redisson does with what a page says of it.",
         rows: vec![
             row(
-                "what it leaves in Redis and publishes is what wire-format.md says, and no less",
+                "Redisson writes to Redis and publishes exactly what [wire-format.md](wire-format.md) says",
                 [
                     "wire::locks_are_on_the_wire_as_the_page_says wire::a_fair_lock_is_on_the_wire_as_the_page_says wire::a_read_write_lock_is_on_the_wire_as_the_page_says wire::a_semaphore_is_on_the_wire_as_the_page_says wire::permits_with_leases_are_on_the_wire_as_the_page_says wire::a_latch_is_on_the_wire_as_the_page_says",
                     "wire::locks_are_on_the_wire_as_the_page_says wire::a_fair_lock_is_on_the_wire_as_the_page_says wire::a_read_write_lock_is_on_the_wire_as_the_page_says wire::a_group_is_on_the_wire_as_the_page_says wire::a_semaphore_is_on_the_wire_as_the_page_says wire::permits_with_leases_are_on_the_wire_as_the_page_says wire::a_latch_is_on_the_wire_as_the_page_says",
-                    ALONE,
+                    BY_ITSELF,
                 ],
             ),
-            seen(
-                "each method that it has stands in from-redisson.md",
+            each(
+                "[from-redisson.md](from-redisson.md) names every method of Redisson",
                 "methods::every_method_of_redissons_stands_in_the_page",
+                BY_ITSELF,
             ),
         ],
+        ..Primitive::default()
     }
 }
 
@@ -733,21 +669,84 @@ pub(crate) fn known() -> BTreeSet<String> {
     names.map(ToOwned::to_owned).collect()
 }
 
-/// What the page says of a cell; `outcomes` has what each test came to.
-fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> String {
-    if let Some(reason) = cell.strip_prefix(NOT) {
-        return format!("– {reason}");
-    }
-    let known = outcomes.keys().cloned().collect();
-    let tests = tests(cell, module, &known);
+/// `ok` if all of these tests passed, else the outcome of the first that did not.
+fn word(tests: &[String], outcomes: &BTreeMap<String, String>) -> String {
     let bad = tests
         .iter()
         .find(|test| outcomes.get(*test).is_none_or(|outcome| outcome != "ok"));
-    let word = match bad.map(|test| outcomes.get(test)) {
+    match bad.map(|test| outcomes.get(test)) {
         None => "ok".to_owned(),
         Some(None) => "**not run**".to_owned(),
         Some(Some(outcome)) => format!("**{outcome}**"),
-    };
+    }
+}
+
+/// What the short table says of a primitive in one column: `ok`, or the reason why not.
+fn verdict(primitive: &Primitive, column: usize, outcomes: &BTreeMap<String, String>) -> String {
+    let (_, module) = COLUMNS[column];
+    let known = outcomes.keys().cloned().collect();
+    let cells = primitive.rows.iter().map(|row| row.cells[column]);
+    let (untested, tested): (Vec<&str>, Vec<&str>) = cells.partition(|cell| cell.starts_with(NOT));
+    if tested.is_empty() {
+        return untested[0].replacen(NOT, "", 1);
+    }
+    let word = word(&tests(&tested.join(" "), module, &known), outcomes);
+    match primitive.but[column] {
+        "" => word,
+        but => format!("{word}, but {but}"),
+    }
+}
+
+/// A line for each primitive.
+fn table(primitives: &[Primitive], outcomes: &BTreeMap<String, String>) -> String {
+    let columns = COLUMNS.map(|(column, _)| column).join(" | ");
+    let mut table = format!("| Leasehold | Redisson | {columns} |\n|---|---|---|---|---|");
+    for primitive in primitives {
+        let Primitive { name, redisson, .. } = primitive;
+        let anchor = name.to_lowercase().replace(' ', "-");
+        let cells = [0, 1, 2].map(|column| verdict(primitive, column, outcomes));
+        let cells = cells.join(" | ");
+        let _ = write!(
+            table,
+            "\n| [{name}](interop-tests.md#{anchor}) | {redisson} | {cells} |"
+        );
+    }
+    table
+}
+
+/// The checks that not every primitive has.
+fn special(primitives: &[Primitive]) -> String {
+    let mut list = Vec::new();
+    for Primitive { name, rows, .. } in primitives {
+        let checks = rows.iter().map(|row| row.check);
+        let checks: Vec<_> = checks.filter(|check| !COMMON.contains(check)).collect();
+        if !checks.is_empty() {
+            list.push(format!("- **{name}**: {}.", checks.join("; ")));
+        }
+    }
+    list.join("\n")
+}
+
+/// `docs/interop.md`.
+fn summary(outcomes: &BTreeMap<String, String>, run: &str) -> String {
+    let primitives = primitives();
+    let common = COMMON.map(|check| format!("- {check}"));
+    let page = include_str!("matrix_head.md")
+        .replace("{table}", &table(&primitives, outcomes))
+        .replace("{run}", run)
+        .replace("{common}", &common.join("\n"))
+        .replace("{special}", &special(&primitives));
+    page + &weaknesses::part(outcomes)
+}
+
+/// What the page of the tests says of a cell; `outcomes` has the outcome of each test.
+fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> String {
+    if let Some(reason) = cell.strip_prefix(NOT) {
+        return format!("none: {reason}");
+    }
+    let known = outcomes.keys().cloned().collect();
+    let tests = tests(cell, module, &known);
+    let word = word(&tests, outcomes);
     // The column says which mount of it.
     let short = tests
         .iter()
@@ -756,32 +755,71 @@ fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> Strin
     format!("{word}: {}", tests.join(", "))
 }
 
-fn page(outcomes: &BTreeMap<String, String>, run: &str) -> String {
-    let mut page = include_str!("matrix_head.md").replace("{run}", run);
-    for primitive in primitives() {
-        let Primitive {
-            name,
-            redisson,
-            rows,
-        } = primitive;
-        let _ = write!(page, "\n## {name}\n\nRedisson: {redisson}.\n\n|");
-        let heads = ["check"].into_iter().chain(COLUMNS.map(|(name, _)| name));
-        heads.for_each(|head| page.push_str(&format!(" {head} |")));
-        page.push_str("\n|---|---|---|---|\n");
-        for row in rows {
-            let cells = row.cells.iter().zip(COLUMNS);
-            let cells: Vec<_> = cells
-                .map(|(cell, (_, module))| shown(cell, module, outcomes))
-                .collect();
-            let _ = writeln!(page, "| {} | {} |", row.check, cells.join(" | "));
+/// A row as lines of the page of the tests. Columns with the same tests share a line.
+fn lines(row: &Row, outcomes: &BTreeMap<String, String>) -> String {
+    let mut lines: Vec<(Vec<&str>, String)> = Vec::new();
+    for (cell, (column, module)) in row.cells.iter().zip(COLUMNS) {
+        let shown = shown(cell, module, outcomes);
+        match lines.iter_mut().find(|(_, other)| *other == shown) {
+            Some((columns, _)) => columns.push(column),
+            None => lines.push((vec![column], shown)),
         }
     }
-    page.push_str(&weaknesses::part(outcomes));
+    let mut check = row.check;
+    let mut text = String::new();
+    for (columns, shown) in lines {
+        let _ = writeln!(text, "| {check} | {} | {shown} |", columns.join(", "));
+        // Once is enough.
+        check = "";
+    }
+    text
+}
+
+const DETAILS_HEAD: &str = "\
+# The tests behind the table
+
+The tests behind each cell of [interop.md](interop.md), check by check. `scripts/interop` runs
+them and writes both pages; interop.md has the date of the run. The tests are in
+`crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` says why
+there is no test.
+
+Most tests run once for each column. They are named here without the module of the column:
+`with_3_16_8::`, `with_4_7_0::`, `with_both::`.
+";
+
+/// `docs/interop-tests.md`.
+fn details(outcomes: &BTreeMap<String, String>) -> String {
+    let mut page = DETAILS_HEAD.to_owned();
+    for primitive in primitives() {
+        let Primitive { name, redisson, .. } = primitive;
+        let about = format!("Redisson: {redisson}. {}", primitive.note);
+        let _ = writeln!(page, "\n## {name}\n\n{}\n", about.trim_end());
+        page.push_str("| check | beside | tests |\n|---|---|---|\n");
+        for row in &primitive.rows {
+            page.push_str(&lines(row, outcomes));
+        }
+    }
+    page.push_str(&weaknesses::details(outcomes));
     page
 }
 
-fn file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/interop.md")
+/// Both pages, each with its file.
+fn pages(outcomes: &BTreeMap<String, String>, run: &str) -> [(PathBuf, String); 2] {
+    [
+        (file("interop.md"), summary(outcomes, run)),
+        (file("interop-tests.md"), details(outcomes)),
+    ]
+}
+
+fn file(name: &str) -> PathBuf {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    docs.join(name)
+}
+
+/// The line that says when the pages were written.
+fn run_of(text: &str) -> &str {
+    let run = text.lines().find(|line| line.starts_with("Last run: "));
+    run.expect("it says when it was written")
 }
 
 #[test]
@@ -811,23 +849,24 @@ fn each_cell_names_tests_that_exist_or_says_why_there_are_none() {
     }
 }
 
-/// So nobody changes the table, or what a test is called, without a run.
+/// So nobody changes the tables, or the name of a test, without a run.
 #[test]
-fn the_page_is_what_a_run_without_a_failure_writes() {
+fn the_pages_are_what_a_run_without_a_failure_writes() {
     let known = known().into_iter();
     let all_ok = known.map(|test| (test, "ok".to_owned())).collect();
-    let there = std::fs::read_to_string(file()).unwrap();
-    let run = there.lines().find(|line| line.starts_with("Last run: "));
-    let expected = page(&all_ok, run.expect("it says when it was written"));
-    for (there, expected) in there.lines().zip(expected.lines()) {
-        assert_eq!(there, expected, "run scripts/interop");
+    let summary = std::fs::read_to_string(file("interop.md")).unwrap();
+    for (file, expected) in pages(&all_ok, run_of(&summary)) {
+        let there = std::fs::read_to_string(&file).unwrap();
+        for (there, expected) in there.lines().zip(expected.lines()) {
+            assert_eq!(there, expected, "{}: run scripts/interop", file.display());
+        }
+        assert_eq!(there.lines().count(), expected.lines().count());
     }
-    assert_eq!(there.lines().count(), expected.lines().count());
 }
 
 /// Not a test when it is run as one: `scripts/interop` calls it with the log of a run.
 #[test]
-fn write_the_page() {
+fn write_the_pages() {
     let Ok(log) = std::env::var(LOG) else {
         return;
     };
@@ -837,6 +876,7 @@ fn write_the_page() {
         .filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "))
         .map(|(test, outcome)| (test.to_owned(), outcome.to_owned()))
         .collect();
-    let run = log.lines().find(|line| line.starts_with("Last run: "));
-    std::fs::write(file(), page(&outcomes, run.unwrap())).unwrap();
+    for (file, page) in pages(&outcomes, run_of(&log)) {
+        std::fs::write(file, page).unwrap();
+    }
 }
