@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold::history::Report;
+use leasehold::testing::history::Report;
 use leasehold::testing::{Fate, Network};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};

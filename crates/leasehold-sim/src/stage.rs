@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use leasehold::history::Recorder;
+use leasehold::testing::history::Recorder;
 use leasehold::testing::{Fate, Network};
 use leasehold::{Client, Embedded};
 use tokio::time::Instant;
@@ -216,7 +216,7 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
         let mut delay = || Duration::from_millis(rng.u64(0..=latency_ms));
         let mut fate = Fate::delivered(delay(), delay());
         for (fault, seen) in ours.iter().zip(&mut seen) {
-            if !request.step.starts_with(fault.step) {
+            if !request.step.name().starts_with(fault.step) {
                 continue;
             }
             let Some(struck) = strike(fault, fate) else {

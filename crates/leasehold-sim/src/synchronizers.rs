@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use fastrand::Rng;
-use leasehold::history::limits::{Recorder, Report};
+use leasehold::testing::history::limits::{Recorder, Report};
 use leasehold::testing::{Fate, Network};
 use leasehold::{Client, ClientBuilder, Embedded, ExpirableSemaphore, Semaphore};
 use tokio::task::JoinSet;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold::history::{Asked, Inside};
+use leasehold::testing::history::{Asked, Inside};
 use leasehold::{Error, ErrorKind, LockGuard, LossReason, Owner};
 use tokio::time::{Instant, sleep};
 

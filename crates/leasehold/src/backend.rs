@@ -1,30 +1,37 @@
 //! Where state lives: the embedded keyspace or a server. Both take the same
 //! [`Operation`]s and wake the same [`Channels`].
 
+#[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) mod about;
 pub(crate) mod channels;
+pub(crate) mod failure;
 pub(crate) mod memory;
+#[cfg(feature = "testing")]
 pub(crate) mod network;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+pub(crate) mod retry;
 pub(crate) mod step;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+#[cfg(feature = "testing")]
 use tokio::sync::oneshot;
 
 use crate::clock::Moment;
 
 use channels::Channels;
-use step::{Cause, Failure, Operation, Outcome, Value};
+use failure::{Cause, Failure, Outcome};
+use step::{Operation, Value};
 
 /// A backend. Cheap to clone; clones share the connection.
 #[derive(Clone)]
 pub(crate) enum Backend {
     Memory(memory::Memory),
     /// The same keyspace, seen through a network that a test can disturb.
+    #[cfg(feature = "testing")]
     Network(Arc<network::Linked>),
     #[cfg(feature = "redis")]
     Redis(Arc<redis::Redis>),
@@ -37,6 +44,7 @@ impl Backend {
     pub(crate) fn submit(&self, operation: Operation) -> Reply {
         match self {
             Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
+            #[cfg(feature = "testing")]
             Self::Network(linked) => Reply::Sent(linked.submit(operation)),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => Reply::Queued(redis.submit(operation)),
@@ -51,6 +59,7 @@ impl Backend {
     pub(crate) fn channels(&self) -> &Arc<Channels> {
         match self {
             Self::Memory(memory) => memory.channels(),
+            #[cfg(feature = "testing")]
             Self::Network(linked) => linked.channels(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.channels(),
@@ -61,6 +70,7 @@ impl Backend {
     pub(crate) fn reply_timeout(&self) -> std::time::Duration {
         match self {
             Self::Memory(_) => std::time::Duration::from_secs(1),
+            #[cfg(feature = "testing")]
             Self::Network(linked) => linked.reply_timeout(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.reply_timeout(),
@@ -91,6 +101,7 @@ impl Backend {
     pub(crate) fn server(&self) -> String {
         match self {
             Self::Memory(memory) => memory.server(),
+            #[cfg(feature = "testing")]
             Self::Network(linked) => linked.server(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.identity().to_owned(),
@@ -102,6 +113,7 @@ impl Backend {
     pub(crate) fn started_after(&self, since: Moment) -> Option<Moment> {
         let started = match self {
             Self::Memory(memory) => memory.started(),
+            #[cfg(feature = "testing")]
             Self::Network(linked) => linked.started(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.started(),
@@ -114,7 +126,9 @@ impl Backend {
     /// has no second address.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
         match self {
-            Self::Memory(_) | Self::Network(_) => None,
+            Self::Memory(_) => None,
+            #[cfg(feature = "testing")]
+            Self::Network(_) => None,
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.run_id(),
         }
@@ -123,7 +137,9 @@ impl Backend {
     /// The server's address without credentials, for messages; shortened if it is long.
     pub(crate) fn address(&self) -> &str {
         match self {
-            Self::Memory(_) | Self::Network(_) => memory::ADDRESS,
+            Self::Memory(_) => memory::ADDRESS,
+            #[cfg(feature = "testing")]
+            Self::Network(_) => memory::ADDRESS,
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.address(),
         }
@@ -136,6 +152,7 @@ impl Backend {
 /// out (one that grants something) out of the queue.
 pub(crate) enum Reply {
     Ready(Option<Result<Value, Failure>>),
+    #[cfg(feature = "testing")]
     Sent(oneshot::Receiver<Result<Value, Failure>>),
     #[cfg(feature = "redis")]
     Queued(redis::lane::Queued),
@@ -146,7 +163,9 @@ impl Reply {
     /// once it has been taken out of the queue.
     pub(crate) fn ticket(&self) -> Ticket {
         match self {
-            Self::Ready(_) | Self::Sent(_) => Ticket::Ran,
+            Self::Ready(_) => Ticket::Ran,
+            #[cfg(feature = "testing")]
+            Self::Sent(_) => Ticket::Ran,
             #[cfg(feature = "redis")]
             Self::Queued(queued) => Ticket::Queued(queued.ticket()),
         }
@@ -156,9 +175,17 @@ impl Reply {
 impl Future for Reply {
     type Output = Result<Value, Failure>;
 
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "testing")),
+        expect(
+            unused_variables,
+            reason = "a reply that is there already wakes nobody"
+        )
+    )]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
             Self::Ready(reply) => Poll::Ready(reply.take().expect("a reply is polled once")),
+            #[cfg(feature = "testing")]
             Self::Sent(receiver) => Pin::new(receiver).poll(context).map(|reply| {
                 reply.unwrap_or_else(|_| {
                     let outcome = Outcome::MayHaveRun;

@@ -1,8 +1,7 @@
 //! The same locks for threads.
 //!
-//! One thread per client owns the runtime, so leases are renewed while the caller
-//! computes. A method here is a forward to its async twin; the twin's docs say what
-//! it promises.
+//! One thread per client owns the runtime, so leases are renewed while the caller computes. Each
+//! method here forwards to the async method of the same name, whose docs say what it promises.
 //!
 //! ```
 //! # fn main() -> leasehold::Result<()> {
@@ -17,14 +16,14 @@
 //! # }
 //! ```
 //!
-//! A guard that is dropped has given its lock back when the drop returns, also at the early
-//! end of `main` and in a `thread_local`. Inside a tokio runtime a drop must not wait: there
-//! [`Client::close`] before the program ends, from outside of async tasks, sees to it.
+//! When the drop of a guard returns, its lock has been given back. This is also so when `main` ends
+//! early, and for a guard in a `thread_local`. Inside a tokio runtime a drop must not wait. There,
+//! call [`Client::close`] before the program ends, from outside of async tasks.
 //!
 //! # Panics
 //!
-//! Called inside an async task, every method that waits panics and names the async
-//! one: it would block the executor. Inside `tokio::task::spawn_blocking` they work.
+//! A method that waits would block the executor of an async task. Called inside one, it panics and
+//! names the async method to use instead. Inside `tokio::task::spawn_blocking` these methods work.
 
 mod client;
 mod expirable;

@@ -1,5 +1,5 @@
-//! What dropped guards and dropped waits leave to do: give back what the server
-//! granted, or may have granted.
+//! The work that dropped guards and dropped waits leave: giving back what the server granted,
+//! or may have granted.
 
 pub(crate) mod batches;
 pub(crate) mod idempotency;
@@ -12,7 +12,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::backend::step::{Operation, Outcome, Value};
+use crate::backend::failure::Outcome;
+use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::step::{Operation, Value};
 use crate::backend::{Backend, Reply, Ticket};
 use crate::clock::{Clock, Moment};
 use crate::key::Key;
@@ -25,9 +27,9 @@ pub(crate) trait Return: Send + Sync + 'static {
     /// Gives it back. Asked for again, it changes nothing more.
     fn give_back(&self) -> Operation;
 
-    /// When there is nothing left to give back. `unsure_since`: a request left then, or
-    /// after, that has not been answered; `None`: each is known not to have run. A reply is
-    /// waited for as long as `reply_timeout`.
+    /// The moment after which retrying is pointless. `unsure_since`: when the first request left
+    /// that may have run; `None` if each is known not to have run. A reply takes `reply_timeout`
+    /// at most.
     fn over_at(
         &self,
         started: Moment,
@@ -82,7 +84,8 @@ impl Cleanup {
         })
     }
 
-    /// Sends what nobody waits for, and what ends by itself if it does not arrive.
+    /// Sends an operation for which nobody waits. If it does not arrive, what it would take back
+    /// ends by itself.
     pub(crate) fn send(&self, operation: Operation) {
         let reply = self.backend.submit(operation);
         if matches!(reply, Reply::Ready(_)) {
@@ -93,9 +96,10 @@ impl Cleanup {
         });
     }
 
-    /// Runs in the background what has something to give back. The connection stays for it, also
-    /// when the last handle of the client goes meanwhile.
+    /// Runs work in the background that has something to give back. The connection stays for it,
+    /// even if the last handle of the client goes meanwhile.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        // Counted from here, not from when the task begins: a close that comes next waits for it.
         let (pending, backend) = (PendingOne::new(&self.pending), self.backend.clone());
         self.runtime.spawn(async move {
             let (_pending, _backend) = (pending, backend);
@@ -103,7 +107,8 @@ impl Cleanup {
         });
     }
 
-    /// Runs in the background what waiters wait for. Nobody who closes the client waits for it.
+    /// Runs work in the background for which waiters wait. A close of the client does not wait
+    /// for it.
     pub(crate) fn carry(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
@@ -111,10 +116,12 @@ impl Cleanup {
     /// Gives `hold` back. The first request is queued when this returns, so that
     /// whatever is asked for the same name next runs behind it.
     ///
-    /// `unanswered`: no reply has come to the request that may have been granted.
-    /// Such a request can still be on the network, and is asked for once more when
-    /// the server would refuse it as too late.
+    /// `unanswered`: no reply has come to the request that may have been granted. It can still
+    /// be on the network, so the release is sent once more when the server would refuse that
+    /// request as too late.
     pub(crate) fn give_back<H: Return>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
+        // Here, not in the task, which begins some time later: other requests for the name would
+        // come before it.
         let first = self.backend.submit(hold.give_back());
         if matches!(first, Reply::Ready(Some(Ok(_)))) {
             return;
@@ -140,50 +147,46 @@ impl Cleanup {
 
     /// Once more, when the server would refuse an earlier request as too late.
     async fn give_back_what_comes_late<H: Return>(&self, hold: &H, started: Moment) {
+        // A request may run until this long after it left (`not_after` in `call.rs`).
         let limit = self.backend.reply_timeout();
         self.clock.sleep_until(self.clock.now() + limit).await;
         let again = self.backend.submit(hold.give_back());
         self.until_given_back(hold, again, started + limit).await;
     }
 
-    async fn until_given_back<H: Return>(&self, hold: &H, mut reply: Reply, started: Moment) {
-        let mut pause = Duration::from_millis(20);
-        let (mut left_at, mut unsure_since) = (started, None);
-        let mut told = false;
-        loop {
-            match reply.await {
-                Ok(_) => return,
-                Err(failure) if failure.is_about_the_key() => {
-                    tracing::warn!(
-                        key = %hold.key(), cause = %failure.cause,
-                        "can't release; what has a lease stays until it ends"
-                    );
-                    return;
-                }
-                Err(failure) => {
-                    // What an operator has to mend may be mended while there is still time: a
-                    // permission, a password, an error that we don't know.
-                    if !failure.may_heal() && !std::mem::replace(&mut told, true) {
-                        tracing::warn!(
-                            key = %hold.key(), cause = %failure.cause,
-                            "the server refuses a release; it is sent again in the background"
-                        );
-                    }
-                    if failure.outcome == Outcome::MayHaveRun {
-                        unsure_since.get_or_insert(left_at);
-                    }
-                }
+    async fn until_given_back<H: Return>(&self, hold: &H, first: Reply, started: Moment) {
+        let (mut unsure_since, mut told) = (None, false);
+        let goes_on = |failed: Failed<'_>| {
+            let failure = failed.failure;
+            if failure.is_about_the_key() {
+                tracing::warn!(
+                    key = %hold.key(), cause = %failure.cause,
+                    "can't release; what has a lease stays until it ends"
+                );
+                return false;
             }
-            if self.clock.now() >= hold.over_at(started, unsure_since, self.backend.reply_timeout())
-            {
+            // Sent again nevertheless: an operator may mend a permission, a password or an error
+            // that we don't know while there is still time.
+            if !failure.may_heal() && !std::mem::replace(&mut told, true) {
+                tracing::warn!(
+                    key = %hold.key(), cause = %failure.cause,
+                    "the server refuses a release; it is sent again in the background"
+                );
+            }
+            if failure.outcome == Outcome::MayHaveRun {
+                unsure_since.get_or_insert(failed.sent);
+            }
+            let over = hold.over_at(started, unsure_since, self.backend.reply_timeout());
+            let goes_on = self.clock.now() < over;
+            if !goes_on {
                 hold.given_up();
-                return;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
-            left_at = self.clock.now();
-            reply = self.backend.submit(hold.give_back());
-        }
+            goes_on
+        };
+        let pauses = Pauses::from(Duration::from_millis(20)).up_to(Duration::from_secs(1));
+        let release = || self.backend.submit(hold.give_back());
+        // Whether it was answered or given up: nothing more can be done here.
+        let _ = until_answered(self.clock, (first, started), pauses, release, goes_on).await;
     }
 
     /// How much is still to be given back.
@@ -196,6 +199,7 @@ impl Cleanup {
         loop {
             let changed = self.pending.changed.notified();
             tokio::pin!(changed);
+            // Registered before the count is read, or the last change would be missed.
             changed.as_mut().enable();
             if self.pending() == 0 {
                 return;
@@ -221,29 +225,31 @@ impl Drop for PendingOne {
     }
 }
 
-/// The undo of a hold. Armed before the request for it leaves, it travels into
-/// the guard; dropped while armed it gives the hold back.
+/// The undo of a hold. Armed before the request for it leaves, it travels into the guard; dropped
+/// while armed it gives the hold back. A request that has not left is taken out of the queue; one
+/// that has is followed by its release on the same connection.
 ///
-/// Armed later, a future dropped while the reply travels would leave the lock
+/// If it were armed later, a future that is dropped while the reply travels would leave the lock
 /// held for a whole lease.
 ///
-/// One that asks again and again for the same hold, because it has a place in line on
-/// the server, keeps its undo from the first request on.
+/// A waiter that has a place in a line on the server asks again and again with one id, and keeps
+/// one undo from its first request on: the release gives back the lock or the place, whichever
+/// there is.
 pub(crate) struct Undo<H: Return = Hold> {
     cleanup: Arc<Cleanup>,
     hold: Arc<H>,
     state: Armed,
     /// An earlier request for the same hold has taken a place in line, or may have.
     in_line: bool,
-    /// Until when an earlier one that was never answered could still be carried out.
+    /// Until when the server could still run an earlier request that it never answered.
     late_until: Option<Moment>,
 }
 
 enum Armed {
     No,
-    /// The request's fate is not known yet; a ticket for it once it is queued.
+    /// Nobody knows yet what became of the request; with its ticket once it is queued.
     Asking(Option<Ticket>),
-    /// Not now, and it waits for its turn.
+    /// Refused for now, with a place in line.
     Waiting,
     Held,
 }
@@ -283,6 +289,7 @@ impl<H: Return> Undo<H> {
     /// The server has taken the hold back.
     pub(crate) fn given_back(&mut self) {
         self.disarm();
+        // An earlier request may arrive behind the release, and take the lock for nobody.
         if self.may_come_late() {
             self.cleanup.give_back_again(Arc::clone(&self.hold));
         }
@@ -291,9 +298,11 @@ impl<H: Return> Undo<H> {
     /// The request has failed: armed only if it, or one before it, may have run.
     pub(crate) fn failed(&mut self, outcome: Outcome) {
         match outcome {
+            // Still armed: an earlier request has a place in line.
             Outcome::DidNotRun if self.in_line => self.state = Armed::Waiting,
             Outcome::DidNotRun => self.disarm(),
             Outcome::MayHaveRun => {
+                // It may have taken one, which the next request has to know.
                 self.in_line = true;
                 let limit = self.cleanup.backend.reply_timeout();
                 self.late_until = Some(self.cleanup.clock.now() + limit);
@@ -310,10 +319,12 @@ impl<H: Return> Undo<H> {
         &self.hold
     }
 
-    /// What dropping it does, now; afterwards it is disarmed.
+    /// Does now what dropping it would do; afterwards it is disarmed.
     pub(crate) fn give_back_now(&mut self) {
         let unanswered = match std::mem::replace(&mut self.state, Armed::No) {
+            // It may arrive behind its release, so that goes twice.
             Armed::Asking(Some(ticket)) if ticket.may_have_run() => true,
+            // It never left, and no earlier request has left anything.
             Armed::Asking(_) if !self.in_line => return,
             Armed::No => return,
             Armed::Asking(_) | Armed::Waiting | Armed::Held => self.may_come_late(),
@@ -328,7 +339,7 @@ impl<H: Return> Drop for Undo<H> {
     }
 }
 
-/// Whether a reply to renew or release says "yours".
+/// Whether a reply to a release says "yours".
 pub(crate) fn was_ours(reply: &Value) -> bool {
     *reply == Value::Int(1)
 }

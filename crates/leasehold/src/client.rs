@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::backend::memory::Embedded;
+#[cfg(feature = "testing")]
 use crate::backend::network::{Linked, Network};
 #[cfg(feature = "redis")]
 use crate::backend::redis::{Endpoint, Redis};
@@ -29,25 +30,25 @@ use crate::primitives::semaphore::Semaphore;
 /// A connection to a server, or to an embedded keyspace. Cheap to clone; clones
 /// share the connection, the watchdog and the identity.
 ///
-/// Its tasks run on the tokio runtime it was made in. If that runtime is blocked, leases are
-/// not renewed, and guards say so at their [`valid_until`](crate::LockGuard::valid_until).
-/// When it has ended, every call that needs it fails at once with [`ErrorKind::Misuse`].
+/// Its tasks run on the tokio runtime in which it was made. If that runtime is blocked, leases are
+/// not renewed, and guards say so at their [`valid_until`](crate::LockGuard::valid_until). When the
+/// runtime has ended, every call that needs it fails at once with [`ErrorKind::Misuse`].
 ///
 /// # When the program ends
 ///
-/// End it with [`close`](Self::close)`().await`: that waits until everything that was dropped
-/// is given back. Without it, as when `main` returns early with `?`, what guards, waits and
-/// tasks leave to give back is still sent while the runtime is dropped. That is done once:
+/// End it with [`close`](Self::close)`().await`, which waits until everything that was dropped is
+/// given back. Without it, as when `main` returns early with `?`, guards, waits and tasks still
+/// send what they have to give back while the runtime is dropped. They do so once:
 ///
-/// - A server that can't be reached then, or has forgotten the scripts, is not asked again.
-/// - The drop of the runtime waits for each server's answer for 250 ms at most, unless the
-///   client or a guard outlives it; then nothing waits.
-/// - A runtime that is ended by `shutdown_background` may not get to it.
+/// - A server that can't be reached at that time, or has forgotten the scripts, is not asked again.
+/// - The drop of the runtime waits for each server's answer for 250 ms at most. If the client or a
+///   guard outlives the runtime, nothing waits.
+/// - A runtime that is ended by `shutdown_background` may not get to send them.
 /// - A guard that is dropped after its runtime, or never (`std::process::exit`, a leak, a
 ///   kill), sends nothing.
 ///
-/// What was not given back ends with its lease; permits of a [`Semaphore`] have none. A guard
-/// that was leaked is renewed until [`close`](Self::close) or the end of the runtime.
+/// A hold that was not given back ends with its lease; permits of a [`Semaphore`] have no lease.
+/// The hold of a leaked guard is renewed until [`close`](Self::close) or the end of the runtime.
 #[derive(Clone)]
 pub struct Client {
     context: Arc<Context>,
@@ -72,12 +73,12 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up.
+    /// Dropping the future gives up the attempt.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder().connect(url).await
     }
 
-    /// A client of an embedded keyspace of its own. For examples and for tests.
+    /// A client with an embedded keyspace of its own. For examples and for tests.
     ///
     /// # Panics
     ///
@@ -93,16 +94,15 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// The lock called `name`. Nothing is sent; a bad name is told when the lock is
-    /// used.
+    /// The lock called `name`. Nothing is sent. A bad name is reported when the lock is used.
     #[doc(alias = "getLock")]
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
         Lock::named(Arc::clone(&self.context), name, Plain)
     }
 
-    /// The lock on all of these `values` of a group at once. Nothing is sent; a bad name is
-    /// told when the lock is used.
+    /// The lock on all of these `values` of a group at once. Nothing is sent. A bad name is
+    /// reported when the lock is used.
     #[doc(alias = "getMultiLock")]
     #[must_use]
     pub fn group_lock<V: Into<String>>(
@@ -135,41 +135,42 @@ impl Client {
         RwLock::named(&self.context, name)
     }
 
-    /// The semaphore called `name`. Nothing is sent; a bad name is told when it is used.
+    /// The semaphore called `name`. Nothing is sent. A bad name is reported when the semaphore is
+    /// used.
     #[doc(alias = "getSemaphore")]
     #[must_use]
     pub fn semaphore(&self, name: &str) -> Semaphore {
         Semaphore::new(Arc::clone(&self.context), name)
     }
 
-    /// The semaphore called `name` whose permits have leases. Nothing is sent; a bad name is
-    /// told when it is used.
+    /// The semaphore called `name` whose permits have leases. Nothing is sent. A bad name is
+    /// reported when the semaphore is used.
     #[doc(alias = "getPermitExpirableSemaphore")]
     #[must_use]
     pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
         ExpirableSemaphore::new(Arc::clone(&self.context), name)
     }
 
-    /// The latch called `name`. Nothing is sent; a bad name is told when it is used.
+    /// The latch called `name`. Nothing is sent. A bad name is reported when the latch is used.
     #[doc(alias = "getCountDownLatch")]
     #[must_use]
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch::new(Arc::clone(&self.context), name)
     }
 
-    /// What stands under `name`, and who has it, whatever kind of lock or synchronizer it is.
-    /// For operators: by the time the answer is here it may have changed. A kind is recognised
-    /// by its keys, so kinds with the same keys are one: see [`Found`](crate::inspect::Found).
+    /// What kind of lock or synchronizer `name` is, and who has it. For operators: the answer may
+    /// be out of date when it arrives. A kind is recognised by its keys, so kinds with the same
+    /// keys are reported as one: see [`Found`](crate::inspect::Found).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] when no server answered, `Denied` when the server refuses,
-    /// `Misuse` for a bad name. A key of another kind is an answer:
+    /// `Misuse` for a bad name. A key of another kind is no error but an answer:
     /// [`Found::Unknown`](crate::inspect::Found::Unknown).
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     ///
     /// # Examples
     ///
@@ -192,7 +193,7 @@ impl Client {
         name::inspect(&self.context, name).await
     }
 
-    /// This client's id: the part before the colon of every holder it makes.
+    /// This client's id: the part before the colon in the id of each of its holds.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.context.client_id
@@ -204,15 +205,15 @@ impl Client {
         self.context.backend.address()
     }
 
-    /// Refuses new acquires, stops renewing, and waits until what dropped guards and waits
-    /// left to do is done. Call it before the program ends: then what was dropped is free
+    /// Refuses new acquires, stops renewing, and waits until dropped guards and waits have given
+    /// everything back. Call it before the program ends: then everything that was dropped is free
     /// for others.
     ///
-    /// A guard that is still alive, or was leaked, keeps its lock until its lease ends: it
-    /// can be released and extended, but is not renewed any more. It is told
+    /// A guard that is still alive, or was leaked, keeps its lock until its lease ends. It can be
+    /// released and extended, but is no longer renewed. It is told
     /// [`LossReason::Closed`](crate::LossReason::Closed) at its
-    /// [`valid_until`](crate::LockGuard::valid_until). How many locks are left so is in what
-    /// this returns.
+    /// [`valid_until`](crate::LockGuard::valid_until). The return value says how many such locks
+    /// are left.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -226,14 +227,14 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// What a server refuses to take back is sent again while that can help: a lock until its
-    /// lease is over, plain permits for up to ten minutes. Give the call a time limit where that
-    /// is too long.
+    /// If a server refuses to take something back, the request is sent again while that can help:
+    /// for a lock until its lease is over, for plain permits for up to ten minutes. Give the call a
+    /// time limit where that is too long.
     ///
     /// # Cancel safety
     ///
-    /// New acquires are refused and nothing is renewed once this was polled; the rest goes
-    /// on in the background.
+    /// Once the future has been polled, new acquires are refused and nothing is renewed. The rest
+    /// goes on in the background.
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Closed {
         self.context.close();
@@ -243,7 +244,7 @@ impl Client {
         }
     }
 
-    /// What this client has under way, for tests that nothing is left behind.
+    /// What this client has under way. For tests that check that nothing is left behind.
     #[must_use]
     pub fn activity(&self) -> Activity {
         Activity {
@@ -258,6 +259,7 @@ impl Client {
     fn over(backend: Backend, builder: &ClientBuilder) -> Self {
         let clock = match &backend {
             Backend::Memory(memory) => memory.clock(),
+            #[cfg(feature = "testing")]
             Backend::Network(linked) => linked.clock(),
             #[cfg(feature = "redis")]
             Backend::Redis(_) => crate::clock::Clock::Boot,
@@ -322,6 +324,7 @@ impl Embedded {
     /// # Panics
     ///
     /// Outside a tokio runtime.
+    #[cfg(feature = "testing")]
     pub fn client_over_network(&self, builder: &ClientBuilder) -> Result<(Client, Network)> {
         builder.check()?;
         let linked = Linked::new(&self.memory(), builder.reply_timeout);
@@ -330,7 +333,7 @@ impl Embedded {
         Ok((client, network))
     }
 
-    /// The keys that are there now: for tests that nothing is left behind.
+    /// The keys that exist now. For tests that check that nothing is left behind.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         self.memory().keys()
@@ -366,8 +369,8 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the lease of renewed holds: how long a lock outlives a killed process.
-    /// 30 s by default, at least 100 ms. Redisson calls it `lockWatchdogTimeout`.
+    /// Sets the lease of renewed holds: how long a lock outlives a killed process. 30 s by default,
+    /// at least 100 ms, at most 2^53 ms. Redisson calls it `lockWatchdogTimeout`.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -375,35 +378,36 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets by which part of a lease the clocks of this machine and the server may
-    /// drift apart during it: 0.01 by default, 0 to 0.25. Holders stop that much
-    /// earlier.
+    /// Sets how much clock drift to allow for, as a fraction of the lease: by how much the clocks
+    /// of this machine and of the server may drift apart within one lease. 0.01 by default, 0 to
+    /// 0.25. Holders stop that much earlier.
     #[must_use]
     pub fn drift_fraction(mut self, fraction: f64) -> Self {
         self.drift = fraction;
         self
     }
 
-    /// Sets who shares the client's names. [`Peers::All`] by default; where Redisson is
-    /// not among them, keys that it would need for ever are given an end.
+    /// Sets who shares the client's names. [`Peers::All`] by default. Where Redisson does not share
+    /// them, keys that only Redisson needs to keep forever get an expiry.
     #[must_use]
     pub fn peers(mut self, peers: Peers) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Asks `credentials` for user and password each time that the client connects, instead
-    /// of taking them from the URL: for passwords that change while the client lives.
+    /// Asks `credentials` for user and password each time that the client connects, instead of
+    /// taking them from the URL. For passwords that change while the client lives.
     ///
-    /// A client has two connections, the second from the first wait on. A connection that
-    /// stands is not touched when a password changes. When it is lost the client asks anew,
-    /// and goes on about once a second for as long as it lives: also when the server refuses
-    /// what it was told, and when `credentials` fails or has not answered within the
-    /// [`connect_timeout`](Self::connect_timeout). So a hold outlives the change of a password, if
-    /// `credentials` knows the new one before the lease of the hold is over.
+    /// A client has two connections, and opens the second one when it first waits. A change of the
+    /// password does not touch an open connection. When a connection is lost, the client asks
+    /// `credentials` anew, and goes on about once a second for as long as it lives. It also goes on
+    /// when the server refuses what `credentials` returned, and when `credentials` fails or has not
+    /// answered within the [`connect_timeout`](Self::connect_timeout). So a hold outlives the
+    /// change of a password if `credentials` knows the new one before the lease of the hold is
+    /// over.
     ///
-    /// What `credentials` says is never shown. What its error says is, as part of
-    /// [`ErrorKind::Unavailable`].
+    /// The values that `credentials` returns are never shown. The text of its error is shown, as
+    /// part of [`ErrorKind::Unavailable`].
     ///
     /// ```no_run
     /// use leasehold::Client;
@@ -431,16 +435,17 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how long connecting may take, handshake included. 3 s by default. A server that
-    /// has been loading its data for longer is left, and its name looked up again.
+    /// Sets how long connecting may take, handshake included. 3 s by default, at least 1 ms. If a
+    /// server has been loading its data for longer than that, the client leaves it and looks up its
+    /// name again.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long a reply is waited for before its outcome counts as unknown. 2 s
-    /// by default.
+    /// Sets how long to wait for a reply before the outcome of the request counts as unknown. 2 s
+    /// by default, at least 1 ms.
     #[must_use]
     pub fn reply_timeout(mut self, timeout: Duration) -> Self {
         self.reply_timeout = timeout;
@@ -463,7 +468,7 @@ impl ClientBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up.
+    /// Dropping the future gives up the attempt.
     pub async fn connect(&self, url: &str) -> Result<Client> {
         self.check()?;
         if url.trim() == "memory://" {
@@ -472,13 +477,13 @@ impl ClientBuilder {
         self.connect_to_server(url).await
     }
 
-    /// A client of the server at `url` that connects in the background, and goes on trying
-    /// for as long as it lives. For a server that may be down now, as one of several under a
+    /// A client of the server at `url` that connects in the background, and keeps trying for as
+    /// long as it lives. For a server that may be down now, such as one of several under a
     /// [`RedLock`](crate::RedLock).
     ///
-    /// Until the first attempt has ended, requests wait for it; afterwards they fail at once
-    /// while there is no connection. What [`connect`](Self::connect) says of a wrong address
-    /// or password, they say.
+    /// Until the first attempt has ended, requests wait for it. After that they fail at once while
+    /// there is no connection. A wrong address or password is reported by the requests, with the
+    /// errors that [`connect`](Self::connect) has for it.
     ///
     /// # Errors
     ///
@@ -563,26 +568,26 @@ impl ClientBuilder {
     }
 }
 
-/// What [`Client::close`] has left.
+/// What is left after [`Client::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
-    /// Holds that are good still, of guards that are alive or were leaked. They end with
-    /// their leases. Permits of a [`Semaphore`] have no lease and are not counted.
+    /// Holds that are still valid, of guards that are alive or were leaked. They end with their
+    /// leases. Permits of a [`Semaphore`] have no lease and are not counted.
     pub holds_left: usize,
 }
 
-/// What a client has under way: see [`Client::activity`]. All zero when nothing is.
+/// What a client has under way: see [`Client::activity`]. All numbers are zero when nothing is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
-    /// Holds that the watchdog looks after.
+    /// Holds that the watchdog renews or ends.
     pub renewed_holds: usize,
-    /// Names that somebody of this client waits for.
+    /// Names for which somebody of this client waits.
     pub lines: usize,
-    /// Names held or asked for by an [`Owner`](crate::Owner).
+    /// Names that an [`Owner`](crate::Owner) holds or asks for.
     pub owners: usize,
-    /// Channels listened to, or listened to until just now.
+    /// Channels that are listened to, or were until just now.
     pub channels: usize,
     /// Releases in the background.
     pub releases: usize,

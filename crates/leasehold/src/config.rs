@@ -8,14 +8,14 @@ use crate::key::Key;
 /// How long a hold lasts on the server without renewal (Redisson's
 /// `lockWatchdogTimeout`).
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// The longest lease of a majority that has not agreed on another one.
+/// The longest lease of a majority, where the clients have not agreed on another one.
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
-/// A year: a server that was started less than that ago has no vote.
+/// A year: a server that was started has no vote for that long.
 const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How often a waiter asks although nothing woke it.
+/// How often a waiter asks when nothing wakes it.
 pub(crate) const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a wait goes on while no server answers. One default lease: by then
-/// every hold that was there is over.
+/// How long a wait goes on while no server answers. One default lease: by then every earlier hold
+/// is over.
 pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 
 const MIN_LEASE: Duration = Duration::from_millis(10);
@@ -30,15 +30,15 @@ pub enum WaitStrategy {
     /// Sleeps until a release is published (the default). The lease's end and
     /// [`poll_interval`](crate::Lock::poll_interval) are the safety net.
     PubSub,
-    /// Asks again after growing pauses and subscribes to nothing: Redisson's spin
-    /// lock. For very short holds, or where the server denies channels. In one process
-    /// one waiter a name asks for all behind it, so its pace is theirs: don't mix it
-    /// with the other strategy on one name.
+    /// Asks again after growing pauses and subscribes to nothing, as Redisson's spin lock does. For
+    /// very short holds, or where the server denies channels. In one process one waiter for a name
+    /// asks for all waiters behind it, so its pace is theirs: don't mix this strategy with the
+    /// other one on one name.
     Backoff(Backoff),
 }
 
-/// Growing pauses between two asks: `first`, then `factor` times the last one with
-/// a small random part, at most `cap`.
+/// Growing pauses between two asks: `first`, then `factor` times the last pause with a small random
+/// part, at most `cap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     pub(crate) first: Duration,
@@ -98,27 +98,27 @@ pub enum Peers {
     RustOnly,
 }
 
-/// The terms of a hold.
+/// The terms on which a hold is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     /// `None`: a fixed lease, never renewed.
     pub(crate) renew_every: Option<Duration>,
-    /// How often the server is reminded of what is left of a fixed lease, where others
-    /// could cut it short.
+    /// How often the server is reminded of what is left of a fixed lease, where other clients could
+    /// cut that short.
     pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
-    /// What no lease of the hold may exceed; `None` where nobody counts on an end.
+    /// The longest lease that the hold may have; `None` where nobody relies on such a limit.
     pub(crate) longest_lease: Option<Duration>,
 }
 
 impl Terms {
-    /// Whether the watchdog only reminds the server of it.
+    /// Whether the watchdog only reminds the server of the lease.
     pub(crate) fn reasserts_fixed_lease(&self) -> bool {
         self.renew_every.is_none() && self.remind_every.is_some()
     }
 
-    /// Terms that are good enough for both. A maximum hold time is each guard's own.
+    /// Terms that are good enough for both. A maximum hold time belongs to one guard alone.
     pub(crate) fn and(self, other: Self) -> Self {
         let sooner = |one: Option<Duration>, two| one.into_iter().chain(two).min();
         Self {
@@ -130,21 +130,21 @@ impl Terms {
         }
     }
 
-    /// How often the watchdog has to do with it.
+    /// How often the watchdog has to act on the hold.
     pub(crate) fn watch_every(&self) -> Option<Duration> {
         self.renew_every.or(self.remind_every)
     }
 }
 
-/// What a handle has been set to. Values are checked when they are used, so that
-/// building a handle can't fail.
+/// The settings of a handle. Values are checked when they are used, so that making a handle can't
+/// fail.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The client's lease, for holds that no other was set for.
+    /// The client's lease, for holds without a setting of their own.
     pub(crate) default_lease: Duration,
-    /// Of renewed holds.
+    /// The lease of renewed holds.
     pub(crate) lease: Option<Duration>,
-    /// Of holds that are not renewed; then the others are not set.
+    /// The lease of holds that are not renewed. With it, `lease` and `renew_every` must not be set.
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) renew_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
@@ -169,7 +169,7 @@ impl Settings {
         }
     }
 
-    /// Checks what only a wait uses.
+    /// Checks the settings that only a wait uses.
     pub(crate) fn check_waiting(&self, key: &Key) -> Result<()> {
         check_span(
             "poll interval",
@@ -187,7 +187,7 @@ impl Settings {
             .unwrap_or(self.default_lease)
     }
 
-    /// Takes over the terms of a hold that is there.
+    /// Takes over the terms of an existing hold.
     pub(crate) fn take(&mut self, terms: Terms) {
         let lease = Some(terms.lease);
         (self.lease, self.fixed_lease) = match terms.renew_every {
@@ -228,7 +228,7 @@ impl Settings {
         })
     }
 
-    /// A handle with a fixed lease has no setting that only a renewed hold can keep.
+    /// Refuses a setting that only a renewed hold can keep, on a handle with a fixed lease.
     fn check_fixed(&self, key: &Key) -> Result<()> {
         let (what, span) = match (self.lease, self.renew_every) {
             (Some(lease), _) => ("a lease that is renewed", lease),
@@ -263,12 +263,12 @@ impl Settings {
     }
 }
 
-/// Checks a lease that is asked for later than the acquire.
+/// Checks a lease that is asked for after the acquire.
 pub(crate) fn check_lease(lease: Duration, key: &Key) -> Result<()> {
     check_span("lease", lease, MIN_LEASE, "", key)
 }
 
-/// Checks a lease against the longest one that others count on.
+/// Checks a lease against the longest one that others rely on.
 pub(crate) fn check_longest(lease: Duration, longest: Option<Duration>, key: &Key) -> Result<()> {
     match longest.filter(|longest| lease > *longest) {
         None => Ok(()),
@@ -322,8 +322,8 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
     check_span("wait", wait, Duration::ZERO, "", key)
 }
 
-/// A waiter that is taken for gone too soon loses its place to a slow network, and one
-/// that never is keeps everybody waiting.
+/// If the timeout is too short, a slow network costs a waiter its place; if it is too long, a dead
+/// waiter keeps everybody waiting.
 pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
     let longest = Duration::from_secs(3600);
     check_span(

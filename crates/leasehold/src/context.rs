@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
-use crate::backend::step::{Failure, Outcome};
+use crate::backend::failure::{Failure, Outcome};
 use crate::cleanup::Cleanup;
 use crate::cleanup::batches::Batches;
 use crate::cleanup::idempotency::IdempotencyKeys;
@@ -81,9 +81,9 @@ impl Context {
         })
     }
 
-    /// A wire id for one hold, in Redisson's form. Never used again, also not
-    /// after an unknown outcome: a late request could otherwise merge with the
-    /// next hold and let two in.
+    /// A wire id for one hold, in Redisson's form. Never reused, not even after an unknown
+    /// outcome: a late or doubled request could otherwise merge with the next hold and let two
+    /// in.
     pub(crate) fn fresh_wire_id(&self) -> String {
         let n = self.holds.fetch_add(1, Ordering::Relaxed);
         format!("{}:{n}", self.client_id)
@@ -96,15 +96,18 @@ impl Context {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         for hold in self.standing.close() {
-            // Its maximum hold time still ends it.
+            // Due by its new terms: it is not renewed any more, but its maximum hold time still
+            // ends it.
             self.renewal.remove(&hold);
             self.renewal.keep(&hold);
         }
-        // Who waits for several, one of them here, may wait for what it can't have any more.
+        // A waiter for several locks can't get the one that is this client's any more. It learns
+        // so when it asks again.
         self.backend.channels().wake_all();
     }
 
     pub(crate) fn check_open(&self, key: &Key) -> Result<()> {
+        // The watchdog's task ends with the client's runtime, and not before.
         if self.renewal.has_ended() {
             let address = self.backend.address();
             let ended = Failure::runtime_ended(Outcome::DidNotRun, address);

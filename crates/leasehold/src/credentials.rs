@@ -1,4 +1,4 @@
-//! With which user and password a client connects, when that can change while it lives.
+//! User and password of a client, when they can change while it lives.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The password of the user in the URL, or of the default user if it names none.
+    /// The password of the user in the URL, or of the default user if the URL names none.
     #[must_use]
     pub fn password(password: impl Into<String>) -> Self {
         Self {
@@ -44,12 +44,12 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why there are none.
+/// Why there are no credentials.
 pub(crate) type NoCredentials = Box<dyn StdError + Send + Sync>;
 
 type Asked = Pin<Box<dyn Future<Output = Result<Credentials, NoCredentials>> + Send>>;
 
-/// Who is asked for them at each connection.
+/// The callback that each new connection asks for credentials.
 #[derive(Clone)]
 pub(crate) struct Source(Arc<dyn Fn() -> Asked + Send + Sync>);
 

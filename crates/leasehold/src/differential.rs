@@ -19,9 +19,10 @@ use leasehold_testkit::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::backend::failure::Failure;
 use crate::backend::memory::Keyspace;
 use crate::backend::redis::{Endpoint, Redis};
-use crate::backend::step::{Failure, Operation, Step, Value};
+use crate::backend::step::{Operation, Step, Value};
 use crate::clock::Clock;
 
 /// How the steps of one primitive are tried out.

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use crate::key::Key;
 use crate::loss::LossReason;
 
-/// The result of everything here that can fail.
+/// The result of every call here that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error: what is known, for which name, and the next step.
+/// An error: what is known, about which name, and the next step.
 ///
-/// One word wide and cheap to clone, because one loss may be reported to several
-/// waiters. The cause below it (the driver's or the system's error) is its
-/// [`source`](StdError::source).
+/// It is one word wide and cheap to clone, because one loss may be reported to several waiters. The
+/// underlying cause (an error of the driver or the system) is its [`source`](StdError::source).
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -33,19 +32,18 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No server answered, or it can't serve now (loading, out of memory,
-    /// read-only). Nothing is held. Try again later.
+    /// No server answered, or the server can't serve now (loading, out of memory, read-only).
+    /// Nothing is held. Try again later.
     Unavailable,
-    /// A request was sent and no answer came: it may have run. What an acquire may
-    /// have left behind is undone in the background while the client's runtime goes on, and
-    /// ends with its lease at the latest; permits go on being given back. What has no owner (a count that was set
-    /// or counted down, permits that were added, a forced unlock) is not undone: look
+    /// A request was sent and no answer came, so it may have run. Anything that an acquire may have
+    /// left behind is undone in the background while the client's runtime goes on, and ends with
+    /// its lease at the latest. Permits go on being given back. Changes that have no owner (a count
+    /// that was set or counted down, permits that were added, a forced unlock) are not undone: look
     /// before you ask again.
     OutcomeUnknown,
-    /// The lock was held and is not any more; see [`Error::loss`]. Stop the
-    /// protected work.
+    /// The lock was held and is no longer held; see [`Error::loss`]. Stop the protected work.
     Lost,
-    /// The key holds something else than this kind of lock. Nothing was changed.
+    /// The key holds something other than this kind of lock. Nothing was changed.
     WrongKind,
     /// The server refuses the credentials or lacks a permission. Nothing is held.
     Denied,
@@ -86,8 +84,9 @@ impl Error {
         }))
     }
 
-    /// The error of a whole whose members failed: `loss` if it is lost by that. Its kind
-    /// is that of the member which leaves the caller least hope.
+    /// The error of a lock over several members, some of which failed. `loss` is its loss, if the
+    /// whole lock is lost by that. Its kind is that of the member which leaves the caller the least
+    /// hope.
     pub(crate) fn of_members(
         key: &Key,
         what: &str,
@@ -133,7 +132,7 @@ impl Error {
         self.change(|inner| inner.source = Some(source))
     }
 
-    /// Only errors that have not been given out yet are changed.
+    /// Changes only an error that nobody else has yet.
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             change(inner);
@@ -141,14 +140,14 @@ impl Error {
         self
     }
 
-    /// What the caller can do about it.
+    /// What the caller can do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same call may succeed later without any change: no server answered, or it
-    /// could not serve ([`Unavailable`](ErrorKind::Unavailable)), or its answer never came
+    /// Whether the same call may succeed later without any change: no server answered or it could
+    /// not serve ([`Unavailable`](ErrorKind::Unavailable)), or its answer never came
     /// ([`OutcomeUnknown`](ErrorKind::OutcomeUnknown)).
     #[must_use]
     pub fn is_transient(&self) -> bool {
@@ -158,15 +157,14 @@ impl Error {
         )
     }
 
-    /// The name it is about, if it is about one.
+    /// The name that the error is about, if it is about one.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_ref().map(Key::as_str)
     }
 
-    /// What each member of a [`MultiLock`](crate::MultiLock) or
-    /// [`RedLock`](crate::RedLock) said that did not do what was asked; empty for other
-    /// locks.
+    /// The errors of those members of a [`MultiLock`](crate::MultiLock) or
+    /// [`RedLock`](crate::RedLock) that failed; empty for other locks.
     #[must_use]
     pub fn members(&self) -> &[Error] {
         &self.0.members
@@ -179,7 +177,7 @@ impl Error {
     }
 }
 
-/// The kind that leaves the caller least hope.
+/// The kind that leaves the caller the least hope.
 fn worst(errors: &[Error]) -> ErrorKind {
     const ORDER: [ErrorKind; 8] = [
         ErrorKind::Lost,

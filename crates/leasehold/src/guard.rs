@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::failure::Outcome;
+use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::cleanup::{Undo, was_ours};
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
@@ -22,7 +24,7 @@ pub(crate) struct Held {
     hold: Arc<Hold>,
     standing: Arc<Standing>,
     undo: Mutex<Undo>,
-    /// Under what its owner can enter again.
+    /// The key and the owner by which it can be entered again.
     owner: Option<(Key, Owner)>,
 }
 
@@ -63,7 +65,7 @@ pub(crate) struct Share {
     /// What it wants of the hold.
     claim: ClaimId,
     left: bool,
-    /// The hold is on its way to become another one.
+    /// A downgrade is in progress: nobody may join the hold, and it is not renewed.
     turns: bool,
 }
 
@@ -111,19 +113,24 @@ impl Share {
 
     /// Gives the share up and says whether the lock was held until now.
     pub(crate) async fn release(mut self) -> Result<()> {
+        // First: if this future is dropped, the share must not leave the hold a second time. The
+        // undo, which is armed still, gives back what has to be.
         self.left = true;
         let hold = Arc::clone(self.hold());
+        // Asked before the guard leaves, whose limit may be the one that is over.
         let loss = hold.loss();
         match hold.leave(self.claim) {
             Leaving::Shared => self.context.renewal.keep(&hold),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
+                // Ended before it is removed: a renewal that is under way puts back no hold
+                // that is over.
                 hold.end();
                 self.context.renewal.remove(&hold);
                 if loss.is_none() {
                     return self.give_back().await;
                 }
-                // The server may still have it; the undo sees to that.
+                // Lost here, but the server may still have it: the undo gives it back.
                 self.clear_owner();
             }
         }
@@ -139,39 +146,33 @@ impl Share {
     async fn give_back(&self) -> Result<()> {
         let (backend, clock) = (&self.context.backend, self.context.clock);
         let hold = self.hold();
-        let mut reply = backend.submit(hold.steps.release());
+        let release = || backend.submit(hold.steps.release());
+        let first = (release(), clock.now());
+        // Behind the release: whatever the owner asks next has to run behind that.
         self.clear_owner();
-        let mut limit = None;
-        let mut asked_before = false;
-        let mut pause = Duration::from_millis(10);
-        loop {
-            match reply.await {
-                Ok(reply) => {
-                    self.held.given_back();
-                    // An earlier request whose reply was lost has released it: no
-                    // other request carries this hold's id.
-                    if was_ours(&reply) || asked_before {
-                        return Ok(());
-                    }
-                    let reason = match hold.steps.read_release(&reply) {
-                        Some(reason) => reason,
-                        None => why_lost(backend, hold, clock).await,
-                    };
-                    return Err(Error::lost(&hold.key, reason));
-                }
-                Err(failure)
-                    if failure.may_heal()
-                        && clock.now()
-                            < *limit.get_or_insert(clock.now() + backend.reply_timeout()) =>
-                {
-                    asked_before |= failure.outcome == crate::backend::step::Outcome::MayHaveRun;
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                    reply = backend.submit(hold.steps.release());
-                }
-                Err(failure) => return Err(failure.into_error(&hold.key)),
-            }
+        let (mut limit, mut asked_before) = (None, false);
+        let goes_on = |failed: Failed<'_>| {
+            // For as long as one more reply may take. Then the caller gets the error, and the
+            // undo goes on in the background.
+            let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout());
+            let goes_on = failed.failure.may_heal() && clock.now() < limit;
+            asked_before |= goes_on && failed.failure.outcome == Outcome::MayHaveRun;
+            goes_on
+        };
+        let pauses = Pauses::from(Duration::from_millis(10));
+        let reply = until_answered(clock, first, pauses, release, goes_on).await;
+        let reply = reply.map_err(|failure| failure.into_error(&hold.key))?;
+        self.held.given_back();
+        // An earlier release whose reply was lost has released it: nobody else has this hold's
+        // id.
+        if was_ours(&reply) || asked_before {
+            return Ok(());
         }
+        let reason = match hold.steps.read_release(&reply) {
+            Some(reason) => reason,
+            None => why_lost(backend, hold, clock).await,
+        };
+        Err(Error::lost(&hold.key, reason))
     }
 
     /// The hold is about to become another one in one step: nobody joins it any more and
@@ -211,17 +212,18 @@ impl Share {
         }
     }
 
-    /// Makes the hold last `lease` from now at least.
+    /// Extends the hold to at least `lease` from now.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<()> {
         let hold = self.hold();
         check_lease(lease, &hold.key)?;
         hold.check()?;
+        // The claim alone: the deadline moves when the server has confirmed it.
         hold.raise(self.claim, lease)?;
         self.confirm().await
     }
 
-    /// Makes sure that the hold is good for what a re-entry wants. Costs no round trip
-    /// unless that is more than it has.
+    /// Makes sure that the hold lasts as long as a re-entry wants. Costs no round trip unless
+    /// that is longer than the server has confirmed.
     pub(crate) async fn enter_again(&self, joined: Joined) -> Result<()> {
         if joined.must_confirm {
             return self.confirm().await;
@@ -238,6 +240,8 @@ impl Share {
 
     async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
+        // All that the guards want, not what the watchdog may ask for: an extension extends even
+        // after the client was closed.
         let lease = hold.lease_to_ask(self.context.clock.now());
         match try_renew(&self.context.backend, self.context.clock, hold, lease).await {
             Ok(Renewed::Yes) => {
@@ -245,7 +249,7 @@ impl Share {
                 // The answer may have come when the hold was lost already.
                 hold.check()
             }
-            Ok(Renewed::Lost | Renewed::Failed) => Err(Error::lost(
+            Ok(Renewed::Lost) => Err(Error::lost(
                 &hold.key,
                 hold.loss().unwrap_or(LossReason::Deleted),
             )),
@@ -253,8 +257,8 @@ impl Share {
         }
     }
 
-    /// Renews the hold until what this gives is dropped, also one with a fixed lease: for a
-    /// wait that goes on behind it.
+    /// Renews the hold, even one with a fixed lease, until the returned value is dropped: for a
+    /// wait that goes on while it is held.
     pub(crate) fn keep(&self) -> Kept {
         let hold = Arc::clone(self.hold());
         hold.keep(true);
@@ -265,7 +269,7 @@ impl Share {
     /// Runs `work` until it is done or the lock is lost.
     pub(crate) async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
-            // Looked at first: what has been lost must not go on for one step more.
+            // Polled first: after a loss the work must not go on for one step more.
             biased;
             reason = self.hold().lost() => Err(Error::lost(&self.hold().key, reason)),
             output = work => Ok(output),
@@ -277,7 +281,7 @@ impl Share {
     }
 }
 
-/// A hold is renewed for a wait.
+/// A hold that is renewed for a wait.
 pub(crate) struct Kept(Arc<Hold>);
 
 impl Drop for Kept {
@@ -302,7 +306,8 @@ impl Drop for Share {
             Leaving::Last => {
                 self.hold().end();
                 self.context.renewal.remove(self.hold());
-                // Queue the release before the owner's slot is free.
+                // The release is queued before the owner's slot is cleared: whatever the owner
+                // asks next runs behind it.
                 self.held.undo.lock().give_back_now();
                 self.clear_owner();
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A checked name, and which part of what stands under it is meant. Cheap to clone.
+/// A checked name, and which part of what the server keeps under it is meant. Cheap to clone.
 ///
 /// The part is compared beside the name, so no name can be equal to the key of a part.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ pub(crate) struct Key {
     part: Option<Arc<Part>>,
 }
 
-/// What a key stands for, if not for all that stands under one name.
+/// What a key means, if not everything under one name.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Part {
     /// These values of a group.
@@ -107,7 +107,7 @@ impl Key {
         self.with_prefix("redisson_lock__channel")
     }
 
-    /// Who waits for a fair lock, first come first (Redisson's list).
+    /// The waiters for a fair lock, first come first (Redisson's list).
     pub(crate) fn fair_queue(&self) -> String {
         self.with_prefix("redisson_lock_queue")
     }
@@ -149,7 +149,7 @@ impl Key {
         format!("{}:readers", self.with_prefix("leasehold"))
     }
 
-    /// A key of our own: who broke the lock by force. Redisson never looks at it.
+    /// A key of our own: the holds that were ended by force. Redisson never looks at it.
     pub(crate) fn forced_marker(&self) -> String {
         format!("{}:forced", self.with_prefix("leasehold"))
     }

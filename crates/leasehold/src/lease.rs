@@ -1,8 +1,9 @@
-//! A hold: one grant of the server, how long it is good for, and whether it has
-//! been lost. Guards are what users have of it; several may share one hold.
+//! A hold: one grant of the server, how long it is valid, and whether it has been lost. Users
+//! have guards of it; several guards may share one hold.
 
 mod claims;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::step::{Failure, Operation, Value};
+use crate::backend::failure::Failure;
+use crate::backend::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
 use crate::config::Terms;
 use crate::error::{Error, Result};
@@ -20,8 +22,8 @@ use crate::sync::Mutex;
 pub(crate) use claims::ClaimId;
 use claims::Claims;
 
-/// How the holder's deadline is drawn back from the server's: clocks drift, and
-/// servers count in whole milliseconds.
+/// How much earlier the holder's deadline is than the server's: clocks drift, and servers count
+/// in whole milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SafetyMargin {
     pub(crate) drift: f64,
@@ -39,22 +41,23 @@ impl SafetyMargin {
 
 /// The operations on one hold: what a primitive adds to the mechanism.
 pub(crate) trait HoldSteps: Send + Sync {
-    /// Asks for the hold. Asked again for one that is there, it changes nothing.
+    /// Asks for the hold. Asked again for a hold that is there, it takes nothing more.
     fn acquire(&self, lease: Duration) -> Operation;
     /// Reads that reply; `None` when it makes no sense.
     fn read_acquire(&self, reply: Value) -> Option<Asked>;
-    /// Makes the hold last `lease` from now at least, and no longer if it has more than
-    /// `most`. Replies the time left in ms, or 0 when it is not there.
+    /// Extends the hold to at least `lease` from now; if more than `most` is left, shortens it to
+    /// `lease`. Replies the time left in ms, or 0 when the hold is not there.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
     /// Gives the hold back. Replies 1, or 0 when it is not there.
     fn release(&self) -> Operation;
-    /// What such a reply says of why the hold is not there, or not all of it.
+    /// Reads from such a reply why the hold, or a part of it, is not there. `None`: it does not
+    /// say.
     fn read_release(&self, _reply: &Value) -> Option<LossReason> {
         None
     }
 
-    /// How long at most it takes until nothing of it stands in anybody's way, if it is
-    /// neither renewed nor given back.
+    /// The longest time until nothing of the hold keeps anybody out, if it is neither renewed nor
+    /// given back.
     fn gone_within(&self, lease: Duration) -> Duration {
         lease
     }
@@ -62,7 +65,7 @@ pub(crate) trait HoldSteps: Send + Sync {
     fn why_lost(&self) -> Operation;
     /// The id of the hold on the wire.
     fn wire_id(&self) -> &str;
-    /// An id that goes with this one and no hold has had: given out once.
+    /// An unused wire id that belongs to this hold. Returned once.
     fn take_read_id(&self) -> Option<String> {
         None
     }
@@ -75,7 +78,7 @@ pub(crate) trait HoldSteps: Send + Sync {
     }
 }
 
-/// What the server says to who asks for a hold.
+/// The server's answer to a request for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// With the fencing token, where one was asked for.
@@ -93,7 +96,10 @@ pub(crate) struct Hold {
     clock: Clock,
     margin: SafetyMargin,
     state: Mutex<State>,
-    /// Told when the hold is lost or its deadline has moved.
+    /// When the watchdog looks at it next, in nanoseconds; [`NEVER`] when it does not. Written
+    /// with the watchdog's table locked.
+    due: AtomicU64,
+    /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
 }
 
@@ -103,13 +109,17 @@ pub(crate) fn next_number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What stands in the way while a renewal is on its way.
+/// The cause of a renewal that is on its way.
 const NO_REPLY_YET: &str = "no reply yet";
+/// No time: the watchdog does not look at such a hold.
+const NEVER: u64 = u64::MAX;
+/// The latest time that can be noted, 584 years after the clock began.
+const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
 
 struct State {
     /// What its guards want.
     claims: Claims,
-    /// The longest lease that was asked for: the server may keep it for so long.
+    /// The longest lease that was asked for: the server may keep the hold that long.
     longest_asked: Duration,
     /// Until when the guards have it: no longer than they want, nor than the server keeps
     /// it for sure.
@@ -126,14 +136,36 @@ struct State {
     over: bool,
     /// Its fencing token.
     token: Option<u64>,
-    /// The token of several locks that is this one's too.
+    /// The token of several locks to which this hold's lock was raised.
     raised_to: Option<u64>,
     /// Its client was closed: it is not renewed any more.
     closed: bool,
     lost: Option<LossReason>,
-    failing: Option<(Moment, String)>,
-    /// When the watchdog looks at it next.
-    due: Option<Moment>,
+    failing: Option<(Moment, Cow<'static, str>)>,
+}
+
+/// What the watchdog has to do about a hold.
+#[derive(Debug)]
+pub(crate) enum Due {
+    /// Nothing any more: it was released, or the server has ended it as well.
+    Nothing,
+    /// Nothing yet.
+    Later,
+    /// To ask the server for this lease.
+    Renew {
+        lease: Duration,
+        /// It is the first renewal since one was confirmed.
+        first: bool,
+    },
+    /// To give it back: its guards have lost it for this reason, and the server keeps it still.
+    End(LossReason),
+}
+
+/// When the watchdog looks at a hold, and by how much earlier a renewal may travel with others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) at: Moment,
+    pub(crate) earlier: Duration,
 }
 
 /// A guard that shares a hold.
@@ -184,8 +216,8 @@ impl Hold {
                 closed: false,
                 lost: None,
                 failing: None,
-                due: None,
             }),
+            due: AtomicU64::new(NEVER),
             changed: Notify::new(),
         })
     }
@@ -200,20 +232,45 @@ impl Hold {
         self.state.lock().claims.terms_of(claim)
     }
 
-    /// The longest lease that was asked for: the server may keep it for so long.
+    /// The longest lease that was asked for: the server may keep the hold that long.
     pub(crate) fn longest_asked(&self) -> Duration {
         self.state.lock().longest_asked
     }
 
-    /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
-    pub(crate) fn watch_every(&self) -> Option<Duration> {
-        let state = self.state.lock();
-        let terms = state.claims.terms();
-        if state.closed {
-            return terms.remind_every;
+    /// What the watchdog has to do about it now. A renewal counts as sent.
+    pub(crate) fn due(&self, now: Moment) -> Due {
+        let mut state = self.state.lock();
+        if state.over {
+            return Due::Nothing;
         }
-        let kept = (state.kept > 0).then(|| terms.lease / 3);
-        terms.watch_every().into_iter().chain(kept).min()
+        if let Some(reason) = state.check(now).cloned() {
+            return match state.outlasts(&reason) {
+                true => Due::End(reason),
+                false => Due::Nothing,
+            };
+        }
+        match state.watch_every() {
+            Some(_) => Due::Renew {
+                lease: state.lease_to_keep(now),
+                first: state.asked_to_renew(now),
+            },
+            None => Due::Later,
+        }
+    }
+
+    /// When the watchdog looks at it next: one renewal period after it was confirmed last, by
+    /// `part` of the period earlier, or when it has to end. `None`: never.
+    pub(crate) fn next_look(&self, part: f64) -> Option<Look> {
+        let state = self.state.lock();
+        let renewal = state.watch_every();
+        let renewal = renewal.map(|period| state.confirmed_at + period.mul_f64(1.0 - part));
+        let at = renewal.into_iter().chain(state.must_end_at()).min()?;
+        state.look_at(at)
+    }
+
+    /// The same, if it looks at `at` whatever the terms are.
+    pub(crate) fn look_at(&self, at: Moment) -> Option<Look> {
+        self.state.lock().look_at(at)
     }
 
     /// From here on its lease is a fixed one, whatever its terms are.
@@ -227,8 +284,8 @@ impl Hold {
         state.kept = if keep { state.kept + 1 } else { state.kept - 1 };
     }
 
-    /// One more request for it leaves: what is granted counts from here. (Until then
-    /// nobody has it, and what came too late for the request before is no loss.)
+    /// One more request for it leaves: a grant counts from here. (Until then nobody has the hold,
+    /// so a grant that came too late for the request before is no loss.)
     pub(crate) fn asked_again(&self) {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -244,7 +301,8 @@ impl Hold {
         let now = self.clock.now();
         let mut state = self.state.lock();
         state.token = token;
-        // From before the request left, whenever the answer comes.
+        // Counted from before the request left, never from the reply: the server's lease began
+        // at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_asked);
         (state.valid_until, state.kept_until) = (end, end);
         state.check(now).is_none()
@@ -255,8 +313,9 @@ impl Hold {
         self.state.lock().token
     }
 
-    /// A token was drawn for it. It has the first one for good, and that is returned.
+    /// A token was drawn for it. Returns its token: the first one that was drawn.
     pub(crate) fn set_token(&self, token: u64) -> u64 {
+        // Guards may draw at the same time, and a hold has one token, whoever asks.
         *self.state.lock().token.get_or_insert(token)
     }
 
@@ -277,29 +336,24 @@ impl Hold {
         self.state.lock().wants(now)
     }
 
-    /// The same for the watchdog. Once the client is closed, that only reminds the server of
-    /// what is left.
-    pub(crate) fn lease_to_keep(&self, now: Moment) -> Duration {
-        let state = self.state.lock();
-        let wanted = state.wants(now);
-        match state.closed {
-            true => wanted.min(state.kept_until.saturating_sub(now)),
-            false => wanted,
-        }
-    }
-
     /// The time from which its present lease counts.
+    #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Moment {
         self.state.lock().confirmed_at
     }
 
     /// The server has confirmed `lease` from a request that left at `sent`. A hold
-    /// that is lost stays lost, whatever comes later.
-    pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) {
+    /// that is lost stays lost, whatever comes later. Returns the longest lease that was asked
+    /// for until now.
+    pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) -> Duration {
         let mut state = self.state.lock();
+        let longest = state.longest_asked;
+        // Lost is final: the holder has been told, and somebody else may have the lock by now.
         if state.check(self.clock.now()).is_some() {
-            return;
+            return longest;
         }
+        // The latest end, whichever answer comes last: no request makes a hold shorter on the
+        // server, so renewals may overlap.
         state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
         // A guard that wanted more may have gone since.
         let wanted = lease.min(state.wants(sent));
@@ -308,21 +362,13 @@ impl Hold {
         state.failing = None;
         drop(state);
         self.changed.notify_waiters();
+        longest
     }
 
-    /// A renewal leaves. Until it is confirmed, it counts as failing; but not a reminder of
-    /// a fixed lease, which ends when it ends. `true` for the first one after a
+    /// A renewal leaves that the watchdog has not asked for. `true` for the first one after a
     /// confirmation.
     pub(crate) fn asked_to_renew(&self, sent: Moment) -> bool {
-        let mut state = self.state.lock();
-        if state.reasserts_fixed_lease() {
-            return false;
-        }
-        let first = state.failing.is_none();
-        state
-            .failing
-            .get_or_insert_with(|| (sent, NO_REPLY_YET.to_owned()));
-        first
+        self.state.lock().asked_to_renew(sent)
     }
 
     /// A renewal that left at `sent` has failed.
@@ -333,7 +379,7 @@ impl Hold {
             return;
         }
         let since = state.failing.take().map_or(sent, |(since, _)| since);
-        state.failing = Some((since, cause));
+        state.failing = Some((since, cause.into()));
     }
 
     /// Lost for good, unless it was lost or released before.
@@ -357,6 +403,7 @@ impl Hold {
     pub(crate) fn renewal_failure(&self) -> Option<LossReason> {
         let now = self.clock.now();
         let state = self.state.lock();
+        // A renewal that has left just now is no failure yet.
         let soon = state.claims.terms().lease / 20;
         let (since, cause) = state.failing.as_ref()?;
         let on_its_way = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
@@ -380,8 +427,7 @@ impl Hold {
         self.state.lock().deadline()
     }
 
-    /// Resolves when it is lost, at its deadline at the latest and without any
-    /// word from the server.
+    /// Resolves when it is lost: at its deadline at the latest, even if the server says nothing.
     pub(crate) async fn lost(&self) -> LossReason {
         loop {
             let changed = self.changed.notified();
@@ -396,6 +442,8 @@ impl Hold {
                 // Given back in time: it can't be lost any more.
                 return std::future::pending().await;
             }
+            // The deadline comes by our own clock: a holder whose network is gone has to stop
+            // before anybody else can have the lock.
             tokio::select! {
                 biased;
                 () = changed => {}
@@ -404,8 +452,8 @@ impl Hold {
         }
     }
 
-    /// One more guard shares the hold, on terms of its own. `None` if it is no longer to
-    /// be had; an error if its lease is too long for what others count on.
+    /// One more guard shares the hold, on terms of its own. `None` if the hold is lost or ends;
+    /// an error if the lease is longer than others count on.
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -416,8 +464,10 @@ impl Hold {
             .claims
             .check(terms.lease, terms.longest_lease, &self.key)?;
         let must_confirm = match terms.renew_every {
-            // So much from now, as if it were alone.
+            // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
+            // The watchdog sees to a renewed lease, unless this one is longer than the others, or
+            // less than a third of it is left.
             Some(_) => {
                 let left = state.valid_until.saturating_sub(now);
                 state.claims.renewed_lease() < Some(terms.lease) || left < terms.lease / 3
@@ -426,7 +476,7 @@ impl Hold {
         let claim = state.claims.add(terms, now);
         state.longest_asked = state.longest_asked.max(terms.lease);
         drop(state);
-        // Whoever waits for the deadline has to look again.
+        // With the guard's limit the deadline may come earlier.
         self.changed.notify_waiters();
         Ok(Some(Joined {
             claim,
@@ -434,15 +484,18 @@ impl Hold {
         }))
     }
 
-    /// One guard less. What only it wanted is nobody's any more.
+    /// One guard less, and with it its claim.
     pub(crate) fn leave(&self, claim: ClaimId) -> Leaving {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        // What is over stays so without the guard whose time was over.
+        // Judged first: a hold whose time is over stays lost without the guard whose limit that
+        // was.
         state.check(now);
         if !state.claims.remove(claim) {
             return state.nobody_left();
         }
+        // What the guard added goes with it, although the server keeps the hold for longer. The
+        // watchdog gives it back when the remaining claims are over (`is_cut`).
         let wanted = self.margin.end(now, state.wants(now));
         state.valid_until = state.valid_until.min(wanted);
         drop(state);
@@ -459,8 +512,9 @@ impl Hold {
         state.nobody_left()
     }
 
-    /// Ends the hold here if this is the last guard and has to give it back.
+    /// Ends the hold here if this is its last guard, which would have to give it back.
     pub(crate) fn end_with_last(&self) -> bool {
+        // Ended under the lock under which guards are counted: nobody joins in between.
         let mut state = self.state.lock();
         let last = state.claims.guards() == 1 && !state.claims.any_forgotten();
         if last {
@@ -483,12 +537,13 @@ impl Hold {
     }
 
     /// A guard wants it to last `lease` from now at least. An error, and nothing has changed,
-    /// if that is too long for what others count on.
+    /// if that is longer than others count on.
     pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut state = self.state.lock();
         state.claims.check(lease, None, &self.key)?;
         state.claims.raise(claim, lease, now);
+        // Before the request leaves: the server may grant it whether its answer comes or not.
         state.longest_asked = state.longest_asked.max(lease);
         Ok(())
     }
@@ -500,27 +555,80 @@ impl Hold {
         self.changed.notify_waiters();
     }
 
-    /// When it is to be given back although the server would keep it: its maximum hold time
-    /// is over, or what the guards want that remain.
-    pub(crate) fn must_end_at(&self) -> Option<Moment> {
-        let state = self.state.lock();
-        let limit = state.claims.first_limit().map(|(end, _)| end);
-        let cut = state.is_cut().then_some(state.valid_until);
-        limit.into_iter().chain(cut).min()
-    }
-
     /// Whether the server still keeps it when its guards have lost it for this reason.
     pub(crate) fn outlasts(&self, reason: &LossReason) -> bool {
-        matches!(reason, LossReason::MaxHold { .. }) || self.state.lock().is_cut()
+        self.state.lock().outlasts(reason)
     }
 
-    /// Notes when the watchdog looks at it next, and returns what was noted.
+    /// Notes when the watchdog looks at it next, and returns what was noted. Called with the
+    /// watchdog's table locked.
     pub(crate) fn set_due(&self, due: Option<Moment>) -> Option<Moment> {
-        std::mem::replace(&mut self.state.lock().due, due)
+        let nanos = due.map_or(NEVER, Moment::as_nanos);
+        let before = self.due.swap(nanos, Ordering::Relaxed);
+        (before != NEVER).then(|| Moment::from_nanos(before))
     }
 }
 
 impl State {
+    /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
+    fn watch_every(&self) -> Option<Duration> {
+        let terms = self.claims.terms();
+        if self.closed {
+            return terms.remind_every;
+        }
+        let kept = (self.kept > 0).then(|| terms.lease / 3);
+        terms.watch_every().into_iter().chain(kept).min()
+    }
+
+    fn look_at(&self, at: Moment) -> Option<Look> {
+        if self.over {
+            return None;
+        }
+        let end = self.must_end_at().unwrap_or(LATEST);
+        let earlier = match end <= at {
+            true => Duration::ZERO,
+            false => self.watch_every().unwrap_or_default() / 20,
+        };
+        let at = at.min(end).min(LATEST);
+        Some(Look { at, earlier })
+    }
+
+    /// When it is to be given back although the server would keep it: its maximum hold time
+    /// is over, or what the guards want that remain.
+    fn must_end_at(&self) -> Option<Moment> {
+        let limit = self.claims.first_limit().map(|(end, _)| end);
+        let cut = self.is_cut().then_some(self.valid_until);
+        limit.into_iter().chain(cut).min()
+    }
+
+    /// Whether the server still keeps it when its guards have lost it for this reason.
+    fn outlasts(&self, reason: &LossReason) -> bool {
+        matches!(reason, LossReason::MaxHold { .. }) || self.is_cut()
+    }
+
+    /// The lease that the watchdog asks for: what its guards want, all of it or what is left of
+    /// a fixed one. Once the client is closed, that only reminds the server of what is left.
+    fn lease_to_keep(&self, now: Moment) -> Duration {
+        let wanted = self.wants(now);
+        match self.closed {
+            true => wanted.min(self.kept_until.saturating_sub(now)),
+            false => wanted,
+        }
+    }
+
+    /// A renewal leaves. Until it is confirmed, it counts as failing; but not a reminder of
+    /// a fixed lease, which ends when it ends. `true` for the first one after a
+    /// confirmation.
+    fn asked_to_renew(&mut self, sent: Moment) -> bool {
+        if self.reasserts_fixed_lease() {
+            return false;
+        }
+        let first = self.failing.is_none();
+        self.failing
+            .get_or_insert_with(|| (sent, NO_REPLY_YET.into()));
+        first
+    }
+
     /// Whether the watchdog only reminds the server of it.
     fn reasserts_fixed_lease(&self) -> bool {
         let terms = self.claims.terms();
@@ -539,13 +647,15 @@ impl State {
     /// Whether a guard that wanted more than the others has gone: the server keeps it for
     /// longer than they want.
     fn is_cut(&self) -> bool {
-        // What is left of a fixed lease is a little less when the request leaves.
+        // With a margin: of a fixed lease a little less is left when a request for it leaves than
+        // when it was counted.
         self.valid_until + SafetyMargin::ROUNDING < self.kept_until
     }
 
     /// The last guard goes.
     fn nobody_left(&mut self) -> Leaving {
         self.left = true;
+        // A guard that was forgotten counts on the hold until its lease ends.
         if self.claims.any_forgotten() {
             self.over = true;
             return Leaving::LeftToLease;
@@ -575,7 +685,7 @@ impl State {
         let (since, cause) = self.failing.as_ref()?;
         Some(LossReason::RenewalFailed {
             since: now.saturating_sub(*since),
-            cause: cause.clone(),
+            cause: cause.clone().into_owned(),
         })
     }
 }

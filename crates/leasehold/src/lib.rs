@@ -57,9 +57,9 @@
 //! # Testing
 //!
 //! [`Client::embedded`] and [`Embedded`] are the same locks inside the process, without a
-//! server: on tokio's paused clock a lease of 30 s passes in no time. [`history`] judges
-//! whether two holds overlapped, and [`testing`] puts a network between clients and keyspace
-//! that loses, delays and doubles requests.
+//! server: on tokio's paused clock a lease of 30 s passes in no time. With the feature `testing`
+//! the module [`testing`] puts a network between clients and keyspace that loses, delays and
+//! doubles requests, and judges whether two holds overlapped.
 //!
 //! # When not to use it
 //!
@@ -73,13 +73,11 @@
 //! - `redis` (default): servers over TCP and unix sockets. Without it there is only the
 //!   embedded keyspace.
 //! - `tls`: `rediss://`, with rustls.
-//! - `blocking`: the facade for threads.
+//! - `blocking` (default): the facade for threads.
+//! - `testing`: the module [`testing`], for tests of code that locks. Nothing of it is in a
+//!   build without the feature.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![allow(
-    private_interfaces,
-    reason = "the kinds of locks are sealed traits: nobody outside can name or call what they are made of"
-)]
 
 mod backend;
 #[cfg(feature = "blocking")]
@@ -95,7 +93,6 @@ mod credentials;
 mod differential;
 mod error;
 mod guard;
-pub mod history;
 mod key;
 mod lease;
 mod loss;
@@ -105,6 +102,7 @@ mod renewal;
 mod room;
 mod standing;
 mod sync;
+#[cfg(feature = "testing")]
 pub mod testing;
 mod wait;
 

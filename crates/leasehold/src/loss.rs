@@ -1,4 +1,4 @@
-//! Why a lock was lost: what a holder is told.
+//! Why a lock was lost, as the holder is told.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use crate::key::Shown;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// Its lease ran out: a fixed lease that was not extended, or a process that
-    /// was stopped for too long to renew it.
+    /// Its lease ran out: a fixed lease was not extended, or the process was stopped for too long
+    /// to renew it.
     Expired,
     /// Somebody else holds it now.
     Taken {
@@ -20,28 +20,28 @@ pub enum LossReason {
     /// Its key was removed on the server before its lease was over: a restart
     /// without data, a flush, a deletion, a forced unlock by another kind of client.
     Deleted,
-    /// It was broken by [`force_unlock`](crate::Lock::force_unlock).
+    /// It was ended by [`force_unlock`](crate::Lock::force_unlock).
     Forced,
     /// It could not be renewed before its lease ran out.
     RenewalFailed {
-        /// How long renewing had failed when the lock was given up.
+        /// How long renewal had been failing when the lock was given up.
         since: Duration,
-        /// What stood in the way at last, after the server's address.
+        /// The last failure, after the server's address.
         cause: String,
     },
-    /// A part of it was lost, and what is left is not enough: a member of a
+    /// A part of it was lost, and the rest is not enough: a member of a
     /// [`MultiLock`](crate::MultiLock), the last one that made up the majority of a
     /// [`RedLock`](crate::RedLock), a value of a [`GroupLock`](crate::GroupLock).
     Member {
-        /// Which one: its name and its server, or its value.
+        /// Which part: its name and its server, or its value.
         member: String,
-        /// Why that was lost.
+        /// Why that part was lost.
         reason: Box<LossReason>,
     },
-    /// Its client was [closed](crate::Client::close), so it was not renewed any more, and its
-    /// lease ran out.
+    /// Its client was [closed](crate::Client::close), so it was no longer renewed, and its lease
+    /// ran out.
     Closed,
-    /// Its maximum hold time is over; it has been released.
+    /// Its maximum hold time is over, and it has been released.
     MaxHold {
         /// The maximum hold time that was set.
         limit: Duration,

@@ -72,9 +72,9 @@ impl Owner {
     }
 }
 
-/// Per name and owner, one small state machine: free (no slot), acquiring, held.
-/// Releasing is no state of its own: the release is queued before the slot is
-/// cleared, so whatever the owner asks next runs behind it.
+/// One small state machine for each name and owner: free (no slot), acquiring, held. Releasing
+/// is no state of its own: the release is queued before the slot is cleared, so the owner's next
+/// request runs behind it.
 #[derive(Default)]
 pub(crate) struct Owners {
     slots: Mutex<HashMap<(Key, Owner), Slot>>,
@@ -86,7 +86,7 @@ enum Slot {
     Held(Arc<Held>),
 }
 
-/// What an owner that wants a name finds.
+/// What an owner finds that wants a name.
 pub(crate) enum Entry {
     /// Nothing: it has to ask the server.
     Ask(Asking),
@@ -102,8 +102,8 @@ impl Owners {
         let mut slots = self.slots.lock();
         match slots.get(&id) {
             Some(Slot::Acquiring) => return Ok(Entry::Acquiring),
-            // A hold that is lost can't be joined; the owner asks anew while the
-            // guards of the lost one say so.
+            // The owner can't join a hold that is lost. It asks anew, while the guards of the lost
+            // hold say that it is lost.
             Some(Slot::Held(held)) => {
                 if let Some(joined) = held.hold().join(terms)? {
                     return Ok(Entry::Joined(Arc::clone(held), joined));
@@ -111,6 +111,8 @@ impl Owners {
             }
             None => {}
         }
+        // Under the same lock as the look: of two branches of one owner one asks, and the other
+        // waits for what becomes of that.
         slots.insert(id.clone(), Slot::Acquiring);
         Ok(Entry::Ask(Asking {
             owners: Arc::clone(self),
@@ -131,6 +133,7 @@ impl Owners {
     pub(crate) fn clear(&self, key: &Key, owner: &Owner, held: &Arc<Held>) {
         let id = (key.clone(), owner.clone());
         let mut slots = self.slots.lock();
+        // After a loss the slot may be that of the owner's next hold, or of its next acquire.
         if matches!(slots.get(&id), Some(Slot::Held(there)) if Arc::ptr_eq(there, held)) {
             slots.remove(&id);
             slots.give_back();
@@ -143,7 +146,7 @@ impl Owners {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the look, or a change between the two is missed.
+            // Registered before the look, or a change between the two would be missed.
             changed.as_mut().enable();
             if !matches!(self.slots.lock().get(&id), Some(Slot::Acquiring)) {
                 return;
@@ -157,8 +160,8 @@ impl Owners {
     }
 }
 
-/// An owner's turn to ask the server. Dropped without a hold, it leaves the name
-/// to the owner's other branches.
+/// An owner's right to ask the server. Dropped without a hold, it leaves the name to the owner's
+/// other branches.
 pub(crate) struct Asking {
     owners: Arc<Owners>,
     id: (Key, Owner),
@@ -182,6 +185,7 @@ impl Drop for Asking {
             slots.remove(&self.id);
             slots.give_back();
         }
+        // In both cases: the owner's other branches join the hold, or one of them asks.
         self.owners.changed.notify_waiters();
     }
 }

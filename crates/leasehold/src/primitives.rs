@@ -1,4 +1,4 @@
-//! What users hold: one file each, with its promise, its API, its guard and its
+//! What users hold: one file for each primitive, with its promise, its API, its guard and its
 //! steps.
 
 mod absence;
@@ -17,7 +17,7 @@ mod twin;
 
 use crate::backend::step::Step;
 
-/// The steps of all primitives: what the call's script is put together from.
+/// The steps of all primitives, from which the call's script is put together.
 #[cfg_attr(not(feature = "redis"), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
     [

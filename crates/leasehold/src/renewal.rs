@@ -1,8 +1,8 @@
-//! The watchdog: renews the holds of a client before their leases end, each on
-//! its own terms, and tells a holder what it finds out.
+//! The watchdog: renews the holds of a client before their leases end, each on its own terms,
+//! and tells a holder that its hold is lost.
 //!
-//! One task and one order of due times per client. Renewals that are due together
-//! travel together, because the connection's queue makes one call of them.
+//! One task and one order of due times per client. Renewals that are due together travel
+//! together, because the connection's queue makes one call of them.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -16,14 +16,15 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::backend::Backend;
-use crate::backend::step::{Cause, Failure, Value};
+use crate::backend::failure::{Cause, Failure};
+use crate::backend::step::Value;
 use crate::cleanup::Cleanup;
 use crate::clock::{Clock, Moment};
-use crate::lease::Hold;
+use crate::lease::{Due, Hold, Look};
 use crate::loss::LossReason;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
-/// The watchdog's own side: what holds there are, and when each is due.
+/// The watchdog of a client.
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
@@ -33,11 +34,20 @@ struct Shared {
     backend: Backend,
     cleanup: Arc<Cleanup>,
     clock: Clock,
-    holds: Mutex<BTreeMap<(Moment, u64), Arc<Hold>>>,
-    /// When the task wakes by itself; in ms, the greatest number for never. Only a
-    /// hold that is due earlier has to wake it, and few are.
+    holds: Mutex<Table>,
+    /// When the task wakes by itself, in ms; the greatest number for never. Only a hold that is
+    /// due earlier has to wake it, and few are.
     wakes_at_ms: AtomicU64,
     changed: Notify,
+}
+
+/// By when the watchdog looks at them.
+type Table = BTreeMap<(Moment, u64), Watched>;
+
+struct Watched {
+    hold: Arc<Hold>,
+    /// By how much earlier its renewal may travel with others.
+    earlier: Duration,
 }
 
 impl Renewal {
@@ -59,7 +69,7 @@ impl Renewal {
         Self { shared, task }
     }
 
-    /// Looks after a hold from now on, as its present terms ask for.
+    /// Watches a hold from now on, by its present terms.
     pub(crate) fn keep(&self, hold: &Arc<Hold>) {
         self.shared.schedule(hold);
     }
@@ -74,7 +84,7 @@ impl Renewal {
         self.task.is_finished()
     }
 
-    /// How many holds are looked after.
+    /// How many holds it watches.
     pub(crate) fn len(&self) -> usize {
         self.shared.holds.lock().len()
     }
@@ -87,33 +97,39 @@ impl Drop for Renewal {
 }
 
 impl Shared {
-    /// Due one renewal period after it was confirmed last, or somewhat earlier, or when
-    /// it has to end.
+    /// Due when the hold says, or somewhat earlier.
     fn schedule(&self, hold: &Arc<Hold>) {
-        let period = hold.watch_every();
-        // Holds that were acquired together, or renewed together after an outage, drift
-        // apart. Else thousands of them would come in one burst each time, and whatever
-        // else the client asks would stand behind it.
-        let renewal = period
-            .map(|period| hold.confirmed_at() + period.mul_f64(1.0 - SPREAD * fastrand::f64()));
-        match renewal.into_iter().chain(hold.must_end_at()).min() {
-            Some(due) => self.schedule_at(hold, due),
-            None => self.unschedule(hold),
-        }
+        // Holds that were acquired together, or renewed together after an outage, drift apart.
+        // Otherwise thousands of them would be due in one burst each time, and the client's other
+        // requests would wait behind it.
+        let part = SPREAD * fastrand::f64();
+        // Asked with the table locked: a hold that is released meanwhile is taken out after
+        // this, or says that it is over.
+        let holds = self.holds.lock();
+        let look = hold.next_look(part);
+        self.put(holds, hold, look);
     }
 
     fn schedule_at(&self, hold: &Arc<Hold>, due: Moment) {
-        let mut holds = self.holds.lock();
-        if let Some(old) = hold.set_due(Some(due)) {
+        let holds = self.holds.lock();
+        let look = hold.look_at(due);
+        self.put(holds, hold, look);
+    }
+
+    fn put(&self, mut holds: MutexGuard<'_, Table>, hold: &Arc<Hold>, look: Option<Look>) {
+        if let Some(old) = hold.set_due(look.map(|look| look.at)) {
             holds.remove(&(old, hold.number));
         }
-        if hold.is_over() {
-            hold.set_due(None);
+        let Some(look) = look else {
             return;
-        }
-        holds.insert((due, hold.number), Arc::clone(hold));
+        };
+        let watched = Watched {
+            hold: Arc::clone(hold),
+            earlier: look.earlier,
+        };
+        holds.insert((look.at, hold.number), watched);
         drop(holds);
-        let due_ms = wake_for(due);
+        let due_ms = wake_for(look.at);
         if due_ms < self.wakes_at_ms.fetch_min(due_ms, Ordering::SeqCst) {
             self.changed.notify_one();
         }
@@ -126,9 +142,8 @@ impl Shared {
         }
     }
 
-    /// Takes what is due, and what is due so soon after that it may as well
-    /// travel along, but no more than there is room for. Whoever looks after a hold puts
-    /// it back.
+    /// Takes the holds that are due, and those that are due so soon that they may as well travel
+    /// along, but no more than there is room for. Their task puts them back.
     fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Hold>> {
         let mut due = Vec::new();
         let mut holds = self.holds.lock();
@@ -136,28 +151,27 @@ impl Shared {
             && let Some(entry) = holds.first_entry()
         {
             let (at, _) = *entry.key();
-            let period = entry.get().watch_every().unwrap_or_default();
-            let ends = entry.get().must_end_at() == Some(at);
-            let along = if due.len() < ONE_CALL && !ends {
-                period / 20
+            let fits = due.len() < ONE_CALL;
+            let earlier = if fits {
+                entry.get().earlier
             } else {
                 Duration::ZERO
             };
-            if at.saturating_sub(now) > along {
+            if at.saturating_sub(now) > earlier {
                 break;
             }
-            let hold = entry.remove();
-            hold.set_due(None);
-            due.push(hold);
+            let watched = entry.remove();
+            watched.hold.set_due(None);
+            due.push(watched.hold);
         }
         due
     }
 
-    /// When the task wakes by itself. An earlier time that was set stays, also if
-    /// the hold it was for is gone: one idle wake-up later costs less than being
-    /// told of each short hold.
+    /// When the task wakes by itself. An earlier time that was set stays, even if its hold is
+    /// gone: one idle wake-up costs less than a notice of each short hold.
     fn next_wake(&self) -> Option<Moment> {
-        // Under the lock: a hold that comes next sees the new time.
+        // Under the lock: a hold that comes later sees the new time, and wakes the task if it is
+        // due earlier.
         let holds = self.holds.lock();
         let now_ms = self.clock.now().as_millis();
         let set_ms = self.wakes_at_ms.load(Ordering::SeqCst);
@@ -172,12 +186,12 @@ impl Shared {
 
 /// Up to which part of its period a renewal comes earlier.
 const SPREAD: f64 = 0.2;
-/// So many fill a call: then no more travel along.
+/// This many fill a call: then no more travel along.
 const ONE_CALL: usize = 256;
 
-/// Most renewals on their way. After a pause of the process all holds can be due at
-/// once: the others wait here, and not in the connection's queue,
-/// where whatever else the client asks would stand behind them.
+/// Most renewals on their way. After a pause of the process all holds can be due at once. The
+/// others wait here, and not in the connection's queue, where the client's other requests would
+/// wait behind them.
 const MOST_AT_ONCE: usize = 8 * ONE_CALL;
 
 /// The first whole millisecond at which it is due.
@@ -189,8 +203,8 @@ async fn run(shared: Arc<Shared>) {
     let mut renewals = JoinSet::new();
     let mut on_their_way = 0;
     loop {
-        // In one task, so that they are queued together and make one call: a task each
-        // costs more than the renewal.
+        // In one task, so that they are queued together and make one call: a task for each would
+        // cost more than the renewal.
         let due = shared.take_due(shared.clock.now(), MOST_AT_ONCE - on_their_way);
         on_their_way += due.len();
         for due in due.chunks(ONE_CALL) {
@@ -200,7 +214,7 @@ async fn run(shared: Arc<Shared>) {
             on_their_way -= done.unwrap_or(0);
         }
         if renewals.is_empty() {
-            // A task that panicked has not said how many it had.
+            // A task that panicked has not returned how many holds it had.
             on_their_way = 0;
         }
         if on_their_way == MOST_AT_ONCE {
@@ -239,130 +253,147 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Hold>>) -> usize {
 
 /// One hold is due: renew it, or end it.
 async fn renew_or_end(shared: Arc<Shared>, hold: Arc<Hold>) {
-    if hold.is_over() {
-        return;
-    }
-    if let Some(reason) = hold.loss() {
-        if hold.outlasts(&reason) {
-            end_hold(&shared, &hold, &reason);
-        }
-        return;
-    }
-    if hold.watch_every().is_none() {
-        shared.schedule(&hold);
-        return;
-    }
-    match renew(&shared.backend, shared.clock, &hold).await {
-        Renewed::Yes => shared.schedule(&hold),
-        Renewed::Lost => {}
-        Renewed::Failed => {
-            let now = shared.clock.now();
-            let left = hold.valid_until().saturating_sub(now);
-            if left.is_zero() {
-                // Marks it lost, with what stood in the way.
-                if let Some(reason) = hold.loss() {
-                    tracing::error!(key = %hold.key, %reason, "lock lost");
-                    if hold.outlasts(&reason) {
-                        end_hold(&shared, &hold, &reason);
-                    }
-                }
-                return;
+    let now = shared.clock.now();
+    match hold.due(now) {
+        Due::Nothing => {}
+        Due::Later => shared.schedule(&hold),
+        Due::End(reason) => end_hold(&shared, &hold, &reason),
+        Due::Renew { lease, first } => {
+            let renewal = Request {
+                backend: &shared.backend,
+                clock: shared.clock,
+                hold: &hold,
+            };
+            match renewal.send(lease, (now, first)).await {
+                Ok(Renewed::Yes) => shared.schedule(&hold),
+                Ok(Renewed::Lost) => {}
+                Err(_) => try_again_soon(&shared, &hold),
             }
-            let pause = (left / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
-            shared.schedule_at(&hold, now + pause);
         }
     }
+}
+
+/// It could not be renewed: it is tried again, unless its time is over.
+fn try_again_soon(shared: &Shared, hold: &Arc<Hold>) {
+    let now = shared.clock.now();
+    let left = hold.valid_until().saturating_sub(now);
+    if left.is_zero() {
+        // This look marks it lost, with the failure as the reason.
+        if let Some(reason) = hold.loss() {
+            tracing::error!(key = %hold.key, %reason, "lock lost");
+            if hold.outlasts(&reason) {
+                end_hold(shared, hold, &reason);
+            }
+        }
+        return;
+    }
+    let pause = (left / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
+    shared.schedule_at(hold, now + pause);
 }
 
 /// The holder has been told by its clock; now the lock is free for others.
 fn end_hold(shared: &Shared, hold: &Arc<Hold>, reason: &LossReason) {
     tracing::warn!(key = %hold.key, %reason, "lock lost; releasing what the server still keeps");
-    // Its guard may live on for long.
+    // Not by the guard, which may live on for long.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }
 
-/// What came of one renewal.
+/// The result of a renewal that the server has answered.
 pub(crate) enum Renewed {
     /// Confirmed.
     Yes,
     /// The server does not have it any more; the hold knows why.
     Lost,
-    /// Not known; the hold is good until its deadline.
-    Failed,
 }
 
-/// Renews a hold once, by its present terms.
-async fn renew(backend: &Backend, clock: Clock, hold: &Hold) -> Renewed {
-    let lease = hold.lease_to_keep(clock.now());
-    match try_renew(backend, clock, hold, lease).await {
-        Ok(renewed) => renewed,
-        Err(_) => Renewed::Failed,
-    }
-}
-
-/// As [`renew`], with the failure for a caller who waits for it.
+/// Renews a hold now, for a caller who waits for it.
 pub(crate) async fn try_renew(
     backend: &Backend,
     clock: Clock,
     hold: &Hold,
     lease: Duration,
 ) -> Result<Renewed, Failure> {
-    let Some(left) = ask_to_renew(backend, clock, hold, lease, None).await? else {
-        return Ok(Renewed::Lost);
+    let request = Request {
+        backend,
+        clock,
+        hold,
     };
-    // More than anybody asked for: the server's clock was set back, or somebody has
-    // changed the expiry. Left so, a lock whose holder dies would stay that long.
-    // Judged by the longest that was asked for until now: an extension may be on its way
-    // beside this.
-    let lease = hold.longest_asked();
-    if left > lease + Duration::from_secs(1) {
-        // Half-way, so that this request, should it come late, finds nothing to shorten.
-        let most = lease + (left - lease) / 2;
-        if ask_to_renew(backend, clock, hold, lease, Some(most))
-            .await?
-            .is_none()
-        {
-            return Ok(Renewed::Lost);
-        }
-    }
-    Ok(Renewed::Yes)
-}
-
-/// Renews once. Says how long the server keeps the hold now; `None`: it is lost, and
-/// knows why.
-async fn ask_to_renew(
-    backend: &Backend,
-    clock: Clock,
-    hold: &Hold,
-    lease: Duration,
-    most: Option<Duration>,
-) -> Result<Option<Duration>, Failure> {
     let sent = clock.now();
     let first = hold.asked_to_renew(sent);
-    match backend.submit(hold.steps.renew(lease, most)).await {
-        Ok(Value::Int(left_ms @ 1..)) => {
-            hold.confirmed(sent, lease);
-            Ok(Some(Duration::from_millis(left_ms.unsigned_abs())))
-        }
-        Ok(_) => {
-            is_gone(backend, hold, clock).await;
-            Ok(None)
-        }
-        // Something else stands there, so the hold does not.
-        Err(Failure {
-            cause: Cause::WrongKind(_),
-            ..
-        }) => {
-            hold.lose(LossReason::Deleted);
-            Ok(None)
-        }
-        Err(failure) => {
-            // Once per trouble: it is tried again many times before the lease ends.
-            if first {
-                tracing::warn!(key = %hold.key, cause = %failure.cause, "renewal failed; trying again");
+    request.send(lease, (sent, first)).await
+}
+
+/// The server's answer to a renewal.
+struct Confirmed {
+    /// How long the server keeps the hold now.
+    left: Duration,
+    /// The longest lease that was asked for until now.
+    longest: Duration,
+}
+
+/// A renewal of one hold.
+struct Request<'a> {
+    backend: &'a Backend,
+    clock: Clock,
+    hold: &'a Hold,
+}
+
+impl Request<'_> {
+    /// Renews; `sent` says when, and whether it is the first since one was confirmed.
+    async fn send(&self, lease: Duration, sent: (Moment, bool)) -> Result<Renewed, Failure> {
+        let Some(confirmed) = self.ask(lease, None, sent).await? else {
+            return Ok(Renewed::Lost);
+        };
+        // More than any guard asked for: the server's clock was set back, or somebody has changed
+        // the expiry. If its holder died, the lock would stay that long. Judged by the longest
+        // lease that was asked for by now, not when this left: an extension may have left
+        // meanwhile.
+        let Confirmed { left, longest } = confirmed;
+        if left > longest + Duration::from_secs(1) {
+            // Half-way: a copy of this request that comes late must find nothing to shorten.
+            let most = longest + (left - longest) / 2;
+            let now = self.clock.now();
+            let sent = (now, self.hold.asked_to_renew(now));
+            if self.ask(longest, Some(most), sent).await?.is_none() {
+                return Ok(Renewed::Lost);
             }
-            hold.failed_to_renew(sent, &failure);
-            Err(failure)
+        }
+        Ok(Renewed::Yes)
+    }
+
+    /// Asks once. `None`: it is lost, and knows why.
+    async fn ask(
+        &self,
+        lease: Duration,
+        most: Option<Duration>,
+        (sent, first): (Moment, bool),
+    ) -> Result<Option<Confirmed>, Failure> {
+        let hold = self.hold;
+        match self.backend.submit(hold.steps.renew(lease, most)).await {
+            Ok(Value::Int(left_ms @ 1..)) => Ok(Some(Confirmed {
+                left: Duration::from_millis(left_ms.unsigned_abs()),
+                longest: hold.confirmed(sent, lease),
+            })),
+            Ok(_) => {
+                is_gone(self.backend, hold, self.clock).await;
+                Ok(None)
+            }
+            // The key holds something else, so the hold is gone.
+            Err(Failure {
+                cause: Cause::WrongKind(_),
+                ..
+            }) => {
+                hold.lose(LossReason::Deleted);
+                Ok(None)
+            }
+            Err(failure) => {
+                // Once per trouble: it is tried again many times before the lease ends.
+                if first {
+                    tracing::warn!(key = %hold.key, cause = %failure.cause, "renewal failed; trying again");
+                }
+                hold.failed_to_renew(sent, &failure);
+                Err(failure)
+            }
         }
     }
 }
@@ -378,7 +409,7 @@ pub(crate) async fn is_gone(backend: &Backend, hold: &Hold, clock: Clock) {
 
 /// Why the server does not have a hold any more, as far as it can tell.
 pub(crate) async fn why_lost(backend: &Backend, hold: &Hold, clock: Clock) -> LossReason {
-    // A hold past its deadline has run out, whoever has come since.
+    // A hold past its deadline has run out, whether somebody else has come since or not.
     if clock.now() >= hold.valid_until() {
         return LossReason::Expired;
     }
@@ -415,7 +446,7 @@ mod tests {
         let apart = last.and_then(|last| Some(*last - *first?));
         assert!(apart >= Some(Duration::from_secs(1)), "{apart:?}");
         let largest = groups.values().max();
-        // What is due already goes as well, and that is a few each millisecond.
+        // Holds that are due already travel along, and those are a few each millisecond.
         assert!(largest <= Some(&(2 * ONE_CALL)), "{largest:?} at once");
     }
 }

@@ -1,14 +1,14 @@
-//! Room that a burst needed: given back when few are left.
+//! Memory that a table needed in a burst: given back when few entries are left.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// So much room is kept, whatever it is for.
+/// The capacity that a table keeps in any case.
 const KEPT: usize = 1024;
 
 pub(crate) trait Room {
-    /// To be called when something was taken out. Costs next to nothing each time: it acts
-    /// when most of what was there has gone since it did so last.
+    /// To be called when an entry was taken out. It costs next to nothing: it acts only when most
+    /// entries have gone since it acted last.
     fn give_back(&mut self);
 }
 

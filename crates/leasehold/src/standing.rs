@@ -1,5 +1,5 @@
-//! The holds that a client's guards stand for, also guards that were leaked: what closing the
-//! client leaves.
+//! The holds of a client's guards, leaked guards included. Closing the client leaves them to
+//! their leases.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -19,8 +19,10 @@ struct Table {
 }
 
 impl Standing {
-    /// A guard stands for it. After the close it is not renewed either.
+    /// A guard has this hold from now on.
     pub(crate) fn enter(&self, hold: &Arc<Hold>) {
+        // Under the lock under which the client is closed: a hold that is granted meanwhile is
+        // in the table by then, or finds the client closed. Else it would be renewed on.
         let mut table = self.table.lock();
         table.holds.insert(hold.number, Arc::downgrade(hold));
         if table.closed {
@@ -28,12 +30,12 @@ impl Standing {
         }
     }
 
-    /// No guard stands for it any more.
+    /// No guard has it any more.
     pub(crate) fn leave(&self, hold: &Hold) {
         self.table.lock().holds.remove(&hold.number);
     }
 
-    /// From here on none is renewed. Returns those that there are.
+    /// From here on no hold is renewed. Returns those that guards have.
     pub(crate) fn close(&self) -> Vec<Arc<Hold>> {
         let mut table = self.table.lock();
         table.closed = true;
@@ -50,7 +52,7 @@ impl Standing {
         self.table.lock().holds.len()
     }
 
-    /// How many of them are good.
+    /// How many of them are valid.
     pub(crate) fn good(&self) -> usize {
         let table = self.table.lock();
         let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();

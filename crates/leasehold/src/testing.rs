@@ -1,6 +1,7 @@
-//! What tests of code that locks need beside an [`Embedded`](crate::Embedded)
-//! keyspace on a paused clock: faults on demand. The
-//! [history checker](crate::history) judges what came of them.
+//! What tests of locking code need beside an [`Embedded`](crate::Embedded) keyspace on a paused
+//! clock: faults on demand. The [history checker](crate::testing::history) judges the outcome.
+
+pub mod history;
 
 pub use crate::backend::memory::Checkpoint;
-pub use crate::backend::network::{Fate, Network, Request};
+pub use crate::backend::network::{Fate, Network, Request, Step};

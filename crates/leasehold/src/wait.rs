@@ -1,9 +1,10 @@
 //! The only wait loop: ask, listen, ask again, sleep until a wake-up, the lease's
 //! end, the poll interval or the deadline, ask again.
 //!
-//! Nothing here rests on a message: each sleep has an end of its own, and what
-//! wakes a waiter is a hint to ask the server, never a grant. (What others of this process
-//! were granted for a waiter, or pass on to it, comes by itself: `Ask::meanwhile`.)
+//! No wait depends on a message: each sleep has an end of its own, and a wake-up is a hint to
+//! ask the server, never a grant. One kind of grant comes without an ask: another waiter of this
+//! process was granted something for this one, or a holder passes permits on to it
+//! (`Ask::meanwhile`).
 
 pub(crate) mod backoff;
 pub(crate) mod company;
@@ -25,7 +26,7 @@ use futures_util::FutureExt;
 use futures_util::future::select_all;
 
 use crate::backend::channels::{Channels, Listener, Signal};
-use crate::backend::step::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::config::{Settings, WaitStrategy};
 use crate::context::Context;
@@ -36,7 +37,7 @@ use outage::Down;
 use throttle::{Evidence, WakeUpThrottle};
 use turns::{Line, Place};
 
-/// Until when a caller waits.
+/// How long a caller waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Deadline {
     /// Asks once and never sleeps.
@@ -46,7 +47,7 @@ pub(crate) enum Deadline {
 }
 
 impl Deadline {
-    /// One that has passed already asks once.
+    /// An instant that has passed already is [`Now`](Self::Now): the caller asks once.
     pub(crate) fn at_instant(instant: tokio::time::Instant, clock: Clock) -> Self {
         let moment = clock.moment_of(instant);
         if moment <= clock.now() {
@@ -93,7 +94,7 @@ pub(crate) enum Answer<T> {
     Busy {
         ttl: Option<Duration>,
     },
-    /// Not yet, and nobody's expiry says when; perhaps after `within`.
+    /// Not yet, and no holder's expiry says when; perhaps after `within`.
     Later {
         within: Option<Duration>,
         evidence: Evidence,
@@ -102,24 +103,24 @@ pub(crate) enum Answer<T> {
 
 /// How a waiter asks: what a primitive adds to the loop.
 pub(crate) trait Ask: Sync {
-    /// What it gets when it is granted.
+    /// What the waiter gets when its request is granted.
     type Grant: Send;
 
     /// Asks the server once.
     fn ask(&self) -> impl Future<Output = Result<Answer<Self::Grant>, Failure>> + Send;
 
-    /// Before when it leaves it to others to ask.
+    /// The moment before which this waiter lets other processes ask.
     fn not_before(&self) -> Option<Moment> {
         None
     }
 
-    /// Resolves when somebody else of this process was granted something for this waiter, or
-    /// has passed it on.
+    /// Resolves when another waiter of this process was granted something for this one, or a
+    /// holder of this process has passed permits on to it.
     fn meanwhile(&self) -> impl Future<Output = Self::Grant> + Send {
         std::future::pending()
     }
 
-    /// What its channel has brought until now; told before each ask.
+    /// Called before each ask, so that the primitive can look at what the channel has brought.
     fn heard(&self, _listener: &Listener) {}
 }
 
@@ -127,20 +128,23 @@ pub(crate) trait Ask: Sync {
 pub(crate) struct Wait<'a> {
     pub(crate) context: &'a Context,
     pub(crate) key: &'a Key,
-    /// What those in one line have in common.
+    /// The key that the waiters of one line have in common.
     pub(crate) line_key: &'a Key,
-    /// Where releases are heard of: one, or several when the state is on several servers.
+    /// The channels on which releases are published: one, or several when the state is on
+    /// several servers.
     pub(crate) channels: &'a [(&'a Arc<Channels>, &'a str)],
     pub(crate) settings: &'a Settings,
     pub(crate) deadline: Deadline,
-    /// How it stands among those of this process who want the same.
+    /// How it lines up with the other waiters of this process.
     pub(crate) line: Line,
 }
 
-/// How long a key without expiry is waited for. A holder whose key an operator
-/// made persistent gives it an expiry again at its next renewal.
+/// How long a waiter bears a key without expiry. An operator may have made a holder's key
+/// persistent, and the holder gives it an expiry again at its next renewal: after 10 s, if it
+/// has the default lease.
 const PATIENCE_WITHOUT_EXPIRY: Duration = Duration::from_secs(12);
-/// Beyond an expiry, so that the ask comes when it is over.
+/// How long after an expiry the waiter asks: the server tells whole milliseconds, and the key
+/// has to be gone when the request arrives.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 /// Where the server denies the channel, its waiters poll this often at least.
 const POLL_INTERVAL_WHEN_DENIED: Duration = Duration::from_secs(1);
@@ -154,9 +158,12 @@ impl Wait<'_> {
         }
         let place = self.context.turns.line_up(self.line_key, self.line);
         let mut waiting = pin!(self.in_line(asker, &place));
+        // Polled through its place, which notes each poll: a waiter that was woken and is not
+        // polled in time is passed over.
         match poll_fn(|context| place.attend(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
-            // It may have been granted something all the same, just before the end.
+            // Another waiter may have been granted something for this one just before the end.
+            // Unclaimed, it would go back to the server although its waiter is still here.
             missed => match asker.meanwhile().now_or_never() {
                 Some(granted) => Ok(Some(granted)),
                 None => missed,
@@ -164,12 +171,13 @@ impl Wait<'_> {
         }
     }
 
-    /// Each waiter has limits of its own, wherever it stands.
+    /// Runs the wait within this waiter's own limits, wherever in the line it is.
     async fn in_line<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
         tokio::select! {
+            // Polled first: an answer that has come when the time is up still counts.
             biased;
             result = self.asks(asker, place) => result,
-            // What it may have been granted is undone.
+            // Dropping the ask undoes what it may have been granted.
             () = self.time_is_up(place) => self.ended(place),
         }
     }
@@ -186,11 +194,15 @@ impl Wait<'_> {
                 granted = asker.meanwhile() => return Ok(Some(granted)),
                 () = self.stand_down(asker) => {}
             }
+            // Marked before the request leaves: a release between the server's answer and a
+            // later mark would wake nobody.
             let marks = sleep.marks();
             for listener in &sleep.listeners {
                 asker.heard(listener);
             }
             let sent = clock.now();
+            // Noted before it leaves: if the time is up meanwhile, the error must not say that
+            // nothing ran.
             place.asks();
             let pause = match in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
@@ -200,7 +212,9 @@ impl Wait<'_> {
                 Ok(Answer::Busy { ttl }) => {
                     self.check_expiry(place, sent, ttl)?;
                     if sleep.listen() {
-                        // It stood already, but not when this ask left.
+                        // The subscription was live already, for another waiter; but this one
+                        // had no mark when it asked. A release since the server's answer has
+                        // not woken it, so it asks again.
                         continue;
                     }
                     sleep.throttle.busy(sent, clock.now(), ttl);
@@ -221,13 +235,18 @@ impl Wait<'_> {
                 Err(failure) => return Err(self.error(failure)),
             };
             tokio::select! {
+                // Also during the sleep: permits that a holder of this process passes on come
+                // without a message, and would lie unused until the next ask.
                 biased;
                 granted = asker.meanwhile() => return Ok(Some(granted)),
                 () = sleep.until(&marks, clock.now() + pause) => {}
             }
+            // `in_line` polls this side first: without this look one more request would leave
+            // when the sleep and the time end together.
             if self.deadline.has_passed(clock) {
                 return self.ended(place);
             }
+            // Passed over while nobody polled it: another waiter asks for the line now.
             if !place.has_turn()
                 && let Some(granted) = self.turn(asker, place).await?
             {
@@ -236,7 +255,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Waits until it is this one who asks for its line. What it got before, if it did.
+    /// Waits until this waiter is the one who asks for its line. `Some` if it gets what it
+    /// wants before that.
     async fn turn<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
         if let Line::Together { patience } = self.line {
             return self.together(asker, place, patience).await;
@@ -248,7 +268,8 @@ impl Wait<'_> {
         }
     }
 
-    /// The server has said that it is held. One without an end is not waited for for ever.
+    /// Notes that the server calls the lock held. An error when it has had no expiry for too
+    /// long: nobody is known who would ever free it.
     fn check_expiry(&self, place: &Place, sent: Moment, ttl: Option<Duration>) -> Result<()> {
         let now = self.context.clock.now();
         let mut outage = place.outage();
@@ -262,14 +283,17 @@ impl Wait<'_> {
     }
 
     /// Resolves at the deadline, or when no server has answered for as long as this waiter
-    /// puts up with.
+    /// bears an outage.
     async fn time_is_up(&self, place: &Place) {
         let clock = self.context.clock;
         let began = clock.now();
         loop {
+            // Registered before the state is read, or a failure between the two is missed.
             let mut went_down = pin!(place.went_down().notified());
             went_down.as_mut().enable();
             let since = place.outage().down_since(clock.now(), self.gap());
+            // An outage that others of the line have met before counts for this waiter from
+            // when it came: each has a limit of its own.
             let since = since.map(|since| since.max(began));
             let end = since.map_or(self.deadline, |since| {
                 self.deadline.or(since + self.settings.outage_timeout)
@@ -277,6 +301,8 @@ impl Wait<'_> {
             if end.has_passed(clock) {
                 return;
             }
+            // At `end` the state is read again: an answer may have ended the outage, and it counts
+            // no more if nobody has asked since the failure.
             tokio::select! {
                 biased;
                 () = end.passed(clock) => {}
@@ -285,14 +311,14 @@ impl Wait<'_> {
         }
     }
 
-    /// The longest time between two failures while somebody asks: for a reply, and for the
-    /// pause before the next request.
+    /// The longest time between two failures while somebody asks: that of a reply, and that of
+    /// the pause before the next request.
     fn gap(&self) -> Duration {
         self.context.backend.reply_timeout() + Duration::from_secs(1)
     }
 
-    /// What it gets that was granted nothing. "Still held" is only said of what a server has
-    /// said it of.
+    /// The result of a wait that was granted nothing. `None`, "still held", only if a server
+    /// has said so: a waiter that no server answered gets an error.
     fn ended<T>(&self, place: &Place) -> Result<Option<T>> {
         let outage = place.outage();
         let failure = match outage.down().cloned() {
@@ -303,7 +329,7 @@ impl Wait<'_> {
         };
         Err(self.error(match place.has_asked() {
             true => failure,
-            // It was another one's request.
+            // Another waiter of the line sent the request that failed: none of this one's ran.
             false => Failure {
                 outcome: Outcome::DidNotRun,
                 ..failure
@@ -311,9 +337,10 @@ impl Wait<'_> {
         }))
     }
 
-    /// Leaves it to others to ask, unless that would take the rest of its time.
+    /// Lets other processes ask first.
     async fn stand_down<A: Ask>(&self, asker: &A) {
         while let Some(until) = asker.not_before() {
+            // A wait asks before it ends, even in the turn of others.
             if self.deadline.comes_before(until) {
                 return;
             }
@@ -321,8 +348,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Those who enter together ask at once, and again each time that one of them got
-    /// in; meanwhile one of them waits for the server, which is its turn.
+    /// Readers that enter together ask at once. When that was in vain, one of them has the
+    /// turn: it waits for the server, and its grant makes the others ask again.
     async fn together<A: Ask>(
         &self,
         asker: &A,
@@ -330,6 +357,8 @@ impl Wait<'_> {
         patience: Duration,
     ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
+        // Not behind the writers of its process for ever: the first of them may itself wait for
+        // long, beside a process that writes all the time.
         tokio::select! {
             biased;
             () = place.entered() => {}
@@ -364,7 +393,7 @@ impl Wait<'_> {
         Ok(None)
     }
 
-    /// `try_acquire`: it does not overtake those of this process who wait, while the server
+    /// `try_acquire`: it does not overtake the waiters of this process, as long as the server
     /// answers them.
     async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         if self.context.turns.anyone_waits(self.line_key, self.line) {
@@ -387,7 +416,7 @@ impl Wait<'_> {
 
     fn error(&self, failure: Failure) -> Error {
         match self.line {
-            // Who waits for a latch takes nothing.
+            // A waiter for a latch takes nothing: it makes no difference whether its request ran.
             Line::AllAsk => failure.into_error_of_question(self.key),
             _ => failure.into_error(self.key),
         }
@@ -398,8 +427,8 @@ impl Wait<'_> {
     }
 }
 
-/// Asks once. A request that came to the server too late to be granted teaches us the
-/// server's time, and the next one is in time.
+/// Asks once. A server that refuses a request as too late tells its time, so the next request
+/// is in time.
 async fn in_time<A: Ask>(asker: &A) -> Result<Answer<A::Grant>, Failure> {
     for _ in 0..2 {
         match asker.ask().await {
@@ -413,7 +442,7 @@ async fn in_time<A: Ask>(asker: &A) -> Result<Answer<A::Grant>, Failure> {
 /// How one waiter sleeps.
 struct Sleep<'a> {
     wait: &'a Wait<'a>,
-    /// One for each channel, or none.
+    /// One for each channel of the wait, or none.
     listeners: Vec<Listener>,
     pauses: Option<Pauses>,
     failures: Pauses,
@@ -423,10 +452,13 @@ struct Sleep<'a> {
 impl<'a> Sleep<'a> {
     fn new(wait: &'a Wait<'a>) -> Self {
         let (listeners, pauses) = match &wait.settings.strategy {
-            // It counts what it hears from the time when it asks.
+            // A waiter for a latch listens from its first answer on, behind a confirmation of
+            // its own: a message from before must not open the latch for it.
             WaitStrategy::PubSub if wait.line == Line::AllAsk => (Vec::new(), None),
             WaitStrategy::PubSub => {
                 let channels = wait.channels.iter();
+                // A channel that is live before the first ask saves the second one. All or
+                // none: `listen` adds nothing to listeners that are there.
                 let live = channels.map(|(channels, name)| channels.listen_if_live(name));
                 (live.collect::<Option<_>>().unwrap_or_default(), None)
             }
@@ -445,7 +477,7 @@ impl<'a> Sleep<'a> {
         self.listeners.iter().map(Listener::mark).collect()
     }
 
-    /// Starts to listen, if that is how this waiter waits and it does not yet.
+    /// Starts to listen, if this waiter waits for messages and does not listen yet.
     /// `true` when a channel is live at once.
     fn listen(&mut self) -> bool {
         if self.pauses.is_some() || !self.listeners.is_empty() {
@@ -476,10 +508,12 @@ impl<'a> Sleep<'a> {
             }
         };
         let pause = match self.wait.line {
+            // The server takes a waiter that asks less often for dead, and its place is gone.
             Line::OnServer { ask_every } => pause.min(ask_every),
             _ => pause,
         };
-        // A TTL of 0 is a key about to end; asking at full speed would not help it.
+        // Not the TTL alone: with one of 0 a key is about to end, and the waiter would ask at
+        // full speed until it has.
         ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
     }
 
@@ -487,8 +521,8 @@ impl<'a> Sleep<'a> {
         self.failures.next()
     }
 
-    /// Sleeps until `moment`, or until a channel has moved since `marks` and that may
-    /// be followed.
+    /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets
+    /// the waiter follow that.
     async fn until(&mut self, marks: &[Signal], moment: Moment) {
         let clock = self.wait.context.clock;
         let not_before = self.throttle.not_before();
@@ -496,8 +530,9 @@ impl<'a> Sleep<'a> {
         let woken = async {
             match &mut listeners[..] {
                 [] => std::future::pending().await,
-                // Listening may have begun after the ask: then whatever comes from now
-                // on counts.
+                // Without a mark, listening began after the ask. Then whatever the channel has
+                // ever brought counts, and so does the confirmation of the subscription: only
+                // an ask behind that finds a release that nobody heard.
                 [listener] => {
                     let mark = marks.first().copied().unwrap_or_default();
                     listener.moved_since(mark).await;
@@ -510,6 +545,7 @@ impl<'a> Sleep<'a> {
                     select_all(moved).await;
                 }
             }
+            // Put off, not thrown away: this wake-up may be the one that matters.
             if let Some(not_before) = not_before {
                 clock.sleep_until(not_before).await;
             }
@@ -522,7 +558,7 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// The wait was shorter than what the server takes to answer.
+/// The wait was shorter than the server takes to answer.
 pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
     let what = "no answer before the wait was over";
     context

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::blocking::{Client, MultiLock, RedLock};
-use leasehold::history::Recorder;
+use leasehold::testing::history::Recorder;
 use leasehold::{ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer, eventually};
 

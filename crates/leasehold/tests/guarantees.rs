@@ -88,7 +88,7 @@ fn every_mutant_is_named_by_what_catches_it() {
 #[test]
 fn a_name_that_does_not_exist_is_found() {
     assert!(missing("mutants/none.patch").is_some());
-    assert!(missing("crates/leasehold/src/history.rs#no_such_function").is_some());
-    assert!(missing("crates/leasehold/src/history.rs#check").is_none());
+    assert!(missing("crates/leasehold/src/testing/history.rs#no_such_function").is_some());
+    assert!(missing("crates/leasehold/src/testing/history.rs#check").is_none());
     assert!(missing("valid_until").is_none());
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 /// From the top. A module may import from its own layer and from those below.
 const LAYERS: [&[&str]; 6] = [
     &["lib", "blocking"],
-    &["client", "history", "testing"],
+    &["client", "testing"],
     &["primitives"],
     &[
         "wait", "renewal", "cleanup", "context", "lease", "standing", "guard", "owner",

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use leasehold::history::{Recorder, Report};
 use leasehold::inspect::Activity;
+use leasehold::testing::history::{Recorder, Report};
 use leasehold::testing::{Fate, Network};
 use leasehold::{Client, Embedded, LockGuard, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};

@@ -7,9 +7,9 @@ mod limits;
 
 use std::time::Duration;
 
-use leasehold::history::Recorder;
 use leasehold::settings::{Backoff, WaitStrategy};
-use leasehold::testing::{Fate, Network, Request};
+use leasehold::testing::history::Recorder;
+use leasehold::testing::{Fate, Network, Request, Step};
 use leasehold::{Client, Embedded, ErrorKind, LossReason, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};
 
@@ -113,10 +113,10 @@ async fn a_token_whose_answer_is_lost_is_asked_for_again_and_one_that_comes_late
     let (client, network) = over_network(&server);
     let mut draws = 0;
     network.on_request(move |request| {
-        draws += usize::from(request.step == "fenced.draw");
+        draws += usize::from(request.step == Step::FencedDraw);
         match (request.step, draws) {
-            ("fenced.draw", 1) => Fate::default().reply_lost(),
-            ("fenced.draw", 2) => Fate::default().duplicated_after(100 * MS),
+            (Step::FencedDraw, 1) => Fate::default().reply_lost(),
+            (Step::FencedDraw, 2) => Fate::default().duplicated_after(100 * MS),
             _ => Fate::default(),
         }
     });
@@ -177,7 +177,7 @@ async fn an_acquire_that_comes_behind_its_undo_leaves_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
-        "lock.acquire" => Fate::default().request_lost().duplicated_after(200 * MS),
+        Step::LockAcquire => Fate::default().request_lost().duplicated_after(200 * MS),
         _ => Fate::default(),
     });
     let lock = client.lock("x");
@@ -194,7 +194,7 @@ async fn a_renewal_that_comes_a_second_time_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
-        "lock.renew" => Fate::default().duplicated_after(300 * MS),
+        Step::LockRenew => Fate::default().duplicated_after(300 * MS),
         _ => Fate::default(),
     });
     let guard = client.lock("x").acquire().await.unwrap();
@@ -211,7 +211,7 @@ async fn an_acquire_that_comes_a_second_time_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
-        "lock.acquire" => Fate::default().duplicated_after(300 * MS),
+        Step::LockAcquire => Fate::default().duplicated_after(300 * MS),
         _ => Fate::default(),
     });
     let guard = client.lock("x").acquire().await.unwrap();
@@ -292,7 +292,7 @@ async fn the_network_can_be_cut_by_what_decides_about_a_request() {
     let (client, network) = over_network(&server);
     let (ours, mut has_cut) = (network.clone(), false);
     network.on_request(move |request| {
-        if request.step == "lock.renew" && !has_cut {
+        if request.step == Step::LockRenew && !has_cut {
             has_cut = true;
             ours.cut();
         }
@@ -490,7 +490,7 @@ async fn a_multi_lock_whose_confirmation_is_late_ends_with_its_limit() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
-        "lock.renew" => Fate::delivered(300 * MS, Duration::ZERO),
+        Step::LockRenew => Fate::delivered(300 * MS, Duration::ZERO),
         _ => Fate::default(),
     });
     let held = server.client().lock("x").acquire().await.unwrap();
@@ -644,7 +644,7 @@ async fn a_request_that_cuts_what_a_clock_step_left_shortens_nothing_when_it_com
     let (client, network) = over_network(&server);
     let guard = client.lock("x").acquire().await.unwrap();
     network.on_request(|request| match request.step {
-        "lock.renew" => Fate::default().duplicated_after(100 * MS),
+        Step::LockRenew => Fate::default().duplicated_after(100 * MS),
         _ => Fate::default(),
     });
     server.step_clock_back(3600 * 1000 * MS);

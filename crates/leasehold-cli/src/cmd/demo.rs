@@ -12,7 +12,7 @@ mod worker;
 
 use std::time::Duration;
 
-use leasehold::history::monotonic_ns;
+use leasehold::testing::history::monotonic_ns;
 
 use crate::cli::Demo;
 use crate::duration;

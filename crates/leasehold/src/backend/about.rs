@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
-/// What is known of a server. One for each client of it: it is learned by connecting.
+/// What is known of a server. Each client has its own, which it learns by connecting.
 #[derive(Debug, Default)]
 pub(crate) struct About(Mutex<Known>);
 
@@ -17,12 +17,12 @@ struct Known {
 }
 
 impl About {
-    /// A connection stands since `now`, and the server has said on it for how long it has been
-    /// up at least, and which start of a server it is; `None` for what it has not said.
-    ///
-    /// What an earlier connection said counts no more. A server that does not say how old it is
-    /// may have been started just now, so it counts as if it had.
+    /// A connection is up since `now`. The server has said on it how long it has been up at
+    /// least, and which start of a server it is; `None` where it has not said so.
     pub(crate) fn connected(&self, now: Moment, uptime: Option<Duration>, run_id: Option<&str>) {
+        // All of it anew: the address may be another server's by now. One that does not say how
+        // old it is may have been started just now, and what it forgot nobody can look up; so it
+        // counts as if it had.
         let known = Known {
             started: Some(now - uptime.unwrap_or_default()),
             run_id: run_id.map(Arc::from),
@@ -35,7 +35,7 @@ impl About {
         self.known().started
     }
 
-    /// What no other server has, and this one has until it is started again.
+    /// The id that no other server has, and this one only until it is started again.
     #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) fn run_id(&self) -> Option<Arc<str>> {
         self.known().run_id

@@ -1,10 +1,11 @@
-//! Wake-ups: who in this process listens to which channel. One entry and one
-//! subscription per channel, however many listen.
+//! Wake-ups: which waiters of this process listen to which channel. One entry and one
+//! subscription per channel, however many waiters listen. (Here and not beside the wait loop,
+//! because the connection's task shares it with the waiters, and imports point down.)
 //!
-//! A message is a hint and nothing else. What travels to a listener is a counter:
-//! one that has moved since the listener asked means "ask again". Messages,
-//! confirmations and lost connections all move it, so that no waiter needs a case
-//! of its own for a message that was lost on the way.
+//! A message is a hint and nothing else. A listener sees a counter: if it has moved since the
+//! listener asked, that means "ask again". Messages, confirmations of a subscription and lost
+//! connections all move it, so a lost message needs no case of its own. (The subscription that
+//! follows a lost connection finds out what was missed: its confirmation makes the waiter ask.)
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +19,7 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub(crate) struct Channels {
     table: Mutex<Table>,
-    /// Told when a channel is wanted or no longer wanted.
+    /// Notified when a channel is wanted or no longer wanted.
     changed: Notify,
     /// Channels live without a subscription (the embedded backend).
     always_live: bool,
@@ -27,8 +28,8 @@ pub(crate) struct Channels {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<Arc<str>, Entry>,
-    /// Entries that no subscription has been asked for, and entries whose last listener
-    /// has left: what the connection's task has to do, however many stay as they are.
+    /// Entries for which no subscription was requested yet, and entries whose last listener has
+    /// left: the work of the connection's task, however many entries stay as they are.
     fresh: Vec<Arc<str>>,
     left: Vec<Arc<str>>,
 }
@@ -37,29 +38,31 @@ struct Table {
 struct Entry {
     signal: watch::Sender<Signal>,
     listeners: usize,
-    /// Among those that were left; it may have listeners again.
+    /// It is among `left`; it may have listeners again.
     noted: bool,
-    /// Of those who want the subscription confirmed once more, and of those whose
+    /// Of the listeners that want the subscription confirmed once more, and of those whose
     /// confirmation is on its way.
     wanted: Option<Start>,
     asked: Vec<Start>,
 }
 
-/// How many zeros a channel had brought when a confirmation came, once it has. It is noted
-/// there and then: whoever looks later would count from a later confirmation.
+/// How many zeros a channel had brought when a confirmation came, once it has come. It is noted
+/// there and then: a listener that looked only later would count from a later confirmation.
 type Start = Arc<OnceLock<u64>>;
 
 impl Entry {
-    /// A confirmation is asked for now.
+    /// A confirmation is requested now.
     fn ask(&mut self) {
         self.asked.extend(self.wanted.take());
     }
 
-    /// The last that was asked for has come; so have those before it.
+    /// The last confirmation that was requested has come; so have those before it.
     fn confirm(&mut self) {
         let zeros = self.signal.borrow().zeros;
+        // Also those that a lost connection took along: the next confirmation is later still, so
+        // no zero counts that was published before its listener came.
         for start in self.asked.drain(..) {
-            // Only once: nobody else has it.
+            // Drained, so each is set once.
             let _ = start.set(zeros);
         }
     }
@@ -70,11 +73,11 @@ impl Entry {
 pub(crate) struct Signal {
     /// Moves with everything that may mean "ask again".
     count: u64,
-    /// The server has confirmed the subscription and the connection stands.
+    /// The server has confirmed the subscription, and its connection is up.
     pub(crate) live: bool,
     /// The server refuses the channel; only polling helps.
     pub(crate) denied: bool,
-    /// Messages "0" so far: a latch that was opened.
+    /// Messages `0` so far: a latch was opened.
     zeros: u64,
 }
 
@@ -126,6 +129,8 @@ impl Channels {
             table.fresh.push(Arc::clone(&name));
         }
         drop(table);
+        // Behind the entry: the connection's task looks when it is notified, and a notice before
+        // the entry would find nothing to subscribe.
         self.changed.notify_one();
         self.listener(name, signal)
     }
@@ -142,15 +147,18 @@ impl Channels {
         entry.is_some_and(|entry| entry.signal.borrow().live)
     }
 
-    /// Listens to `name`, and has the subscription confirmed once more. What comes after
-    /// that confirmation was published after this call; a message that an older
-    /// subscription brings may have been on its way for any time.
+    /// Listens to `name`, and has the subscription confirmed once more. A message that comes
+    /// behind that confirmation was published after this call; one that an older subscription
+    /// brings may have been on its way for any time. For a latch, where a message is more than a
+    /// hint: Redisson leaves no note of a zero, and when it has also set the latch again, only
+    /// the message tells that it was open.
     pub(crate) fn listen_from_now(self: &Arc<Self>, name: &str) -> Listener {
         let mut listener = self.listen(name);
         let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(name) else {
             return listener;
         };
+        // Shared by all that come before the next request, which one confirmation answers.
         let start = Arc::clone(entry.wanted.get_or_insert_default());
         listener.start = Some(start);
         if self.always_live {
@@ -184,28 +192,31 @@ impl Channels {
         }
     }
 
-    /// Whoever listens to `name` asks again.
+    /// Makes the listeners of `name` ask again.
     pub(crate) fn wake(&self, name: &str) {
         self.told(name, b"");
     }
 
-    /// Everybody has a reason to ask again.
+    /// Makes all listeners ask again.
     pub(crate) fn wake_all(&self) {
         for entry in self.table.lock().entries.values() {
             entry.signal.send_modify(|signal| signal.count += 1);
         }
     }
 
-    /// Nothing listens here any more: for "nothing is left behind" checks.
+    /// How many channels have an entry: for checks that nothing is left behind.
     pub(crate) fn len(&self) -> usize {
         self.table.lock().entries.len()
     }
 }
 
+/// For the connection that carries the messages.
+#[cfg(any(feature = "redis", feature = "testing"))]
 impl Channels {
-    /// The connection that carries the messages is gone: whatever came since is lost.
+    /// The connection for messages is gone: messages that were published since are lost.
     pub(crate) fn all_down(&self) {
         let mut table = self.table.lock();
+        // All of them: those whose subscription was on its way as well.
         table.fresh = table.entries.keys().cloned().collect();
         for entry in table.entries.values() {
             entry.signal.send_modify(|signal| {
@@ -218,9 +229,12 @@ impl Channels {
     /// The server has answered the subscription to `name`.
     pub(crate) fn subscribed(&self, name: &str, denied: bool) {
         if let Some(entry) = self.table.lock().entries.get_mut(name) {
+            // Before the listeners are woken, which look at their zeros then.
             entry.confirm();
             entry.signal.send_if_modified(|signal| {
-                // One that only confirms what stood already is no news to the others.
+                // It moves the counter: a release between a waiter's ask and the subscription
+                // was heard by nobody, so the waiter asks again. A confirmation of what was
+                // confirmed before (`listen_from_now`) is no news to the others.
                 let news = signal.live == denied || signal.denied != denied;
                 signal.count += u64::from(news);
                 signal.live = !denied;
@@ -230,17 +244,18 @@ impl Channels {
         }
     }
 
-    /// Nobody listens to any channel, and nobody has until just now.
+    /// No channel has an entry: nobody listens, and no subscription lingers.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
         self.table.lock().entries.is_empty()
     }
 
-    /// The channels that a subscription has to be asked for; the caller does.
+    /// The channels for which a subscription has to be requested; the caller does that.
     pub(crate) fn take_fresh(&self) -> Vec<Arc<str>> {
         let mut table = self.table.lock();
         let mut fresh = std::mem::take(&mut table.fresh);
-        // Forgotten before anybody subscribed, it may stand there twice, or for nothing.
+        // A channel that was forgotten before anybody subscribed it may be here twice, or have
+        // no entry any more.
         fresh.sort_unstable();
         fresh.dedup();
         fresh.retain(|name| {
@@ -258,6 +273,8 @@ impl Channels {
             let Some(entry) = table.entries.get_mut(name) else {
                 return false;
             };
+            // Cleared also for a channel that is wanted again: when it is left next, it has to
+            // be noted anew.
             entry.noted = false;
             entry.listeners == 0 && table.entries.remove(name).is_some()
         });
@@ -271,24 +288,24 @@ impl Channels {
     }
 }
 
-/// One who listens to a channel. Dropping it ends that.
+/// One waiter's interest in a channel; dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct Listener {
     channels: Arc<Channels>,
     name: Arc<str>,
     signal: watch::Receiver<Signal>,
-    /// The confirmation that it has asked for, if it has.
+    /// The confirmation that it has requested, if it has.
     start: Option<Start>,
 }
 
 impl Listener {
-    /// What the channel looks like now. Taken before the request whose answer
-    /// will be trusted.
+    /// The channel's present state. A waiter takes it before the request whose answer it will
+    /// trust.
     pub(crate) fn mark(&self) -> Signal {
         *self.signal.borrow()
     }
 
-    /// Messages "0" that were published after it began to listen.
+    /// Messages `0` that were published after it began to listen.
     pub(crate) fn zeros(&self) -> u64 {
         let before = self.start.as_ref().and_then(|start| start.get());
         before.map_or(0, |before| self.mark().zeros.saturating_sub(*before))
@@ -296,7 +313,7 @@ impl Listener {
 
     /// Resolves when the channel has moved since `mark`.
     pub(crate) async fn moved_since(&mut self, mark: Signal) {
-        // The sender lives in the entry, and the entry as long as this listener.
+        // It can't fail: the sender lives in the entry, and the entry as long as this listener.
         let _ = self
             .signal
             .wait_for(|signal| signal.count != mark.count)
@@ -318,6 +335,8 @@ impl Drop for Listener {
             table.entries.remove(&self.name);
             table.entries.give_back();
         } else if !std::mem::replace(&mut entry.noted, true) {
+            // Left for the connection's task, which forgets it after a while: the next waiter of
+            // a busy name finds the subscription in place.
             table.left.push(Arc::clone(&self.name));
             self.channels.changed.notify_one();
         }

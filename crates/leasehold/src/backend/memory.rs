@@ -1,21 +1,24 @@
 //! The embedded backend: a keyspace, expiry and channels in this process, with no
 //! I/O. It knows keys and types, and no primitive.
 
+#[cfg(feature = "testing")]
+mod faults;
 pub(crate) mod keyspace;
+mod links;
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use super::channels::Channels;
-use super::network::Link;
-use super::step::{Failure, Operation, Value};
+use super::failure::Failure;
+use super::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
 use crate::sync::{Mutex, MutexGuard};
+#[cfg(feature = "testing")]
+pub use faults::Checkpoint;
 pub(crate) use keyspace::Keyspace;
-use keyspace::Stored;
+use links::Links;
 
 /// The address of an embedded keyspace.
 pub(crate) const ADDRESS: &str = "memory://";
@@ -58,81 +61,6 @@ impl Embedded {
     }
 }
 
-/// What goes wrong with a server, for tests.
-impl Embedded {
-    /// Removes every key, as `FLUSHALL` does: silently.
-    pub fn clear(&self) {
-        self.memory.keyspace().entries.clear();
-    }
-
-    /// Removes one key, as `DEL` does. `true` if it was there.
-    pub fn remove(&self, key: &str) -> bool {
-        self.memory.at_now().del(key.as_bytes())
-    }
-
-    /// Milliseconds left of a key, as `PTTL` says: -1 without expiry, -2 without key.
-    #[must_use]
-    pub fn ttl_ms(&self, key: &str) -> i64 {
-        self.memory.at_now().pttl(key.as_bytes())
-    }
-
-    /// The keys and values as they are now, to [roll back](Self::roll_back) to.
-    #[must_use]
-    pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint {
-            entries: self.memory.keyspace().entries.clone(),
-        }
-    }
-
-    /// Loses every write since `checkpoint`, as a failover to a replica that was
-    /// behind does. Leases go on to end when they would have.
-    pub fn roll_back(&self, checkpoint: &Checkpoint) {
-        self.memory.keyspace().entries = checkpoint.entries.clone();
-    }
-
-    /// Restarts the server without its data: the keys are gone, the connections cut, and
-    /// its clients learn when it started.
-    pub fn restart(&self) {
-        self.memory.start_anew();
-        self.clear();
-        self.cut_all();
-    }
-
-    /// Cuts the connections of all clients that have a
-    /// [`Network`](crate::testing::Network).
-    pub fn cut_all(&self) {
-        for link in self.memory.links() {
-            link.cut(None);
-        }
-    }
-
-    /// Sets the server's clock ahead: keys expire that much earlier.
-    pub fn step_clock_ahead(&self, by: Duration) {
-        self.memory.step_clock(millis(by));
-    }
-
-    /// Sets the server's clock back: keys live that much longer.
-    pub fn step_clock_back(&self, by: Duration) {
-        self.memory.step_clock(-millis(by));
-    }
-}
-
-fn millis(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// What an [`Embedded`] keyspace held: see [`Embedded::checkpoint`].
-#[derive(Clone)]
-pub struct Checkpoint {
-    entries: HashMap<Vec<u8>, Stored>,
-}
-
-impl fmt::Debug for Checkpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checkpoint").finish_non_exhaustive()
-    }
-}
-
 impl Default for Embedded {
     fn default() -> Self {
         Self::new()
@@ -143,13 +71,6 @@ impl fmt::Debug for Embedded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Embedded").finish_non_exhaustive()
     }
-}
-
-type Links = Arc<Mutex<Vec<Weak<Link>>>>;
-
-fn alive(links: &Links) -> Vec<Arc<Link>> {
-    let links = links.lock();
-    links.iter().filter_map(Weak::upgrade).collect()
 }
 
 /// The backend itself.
@@ -175,15 +96,11 @@ impl Memory {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let (channels, links) = (Channels::new(true), Links::default());
         let audience = {
-            let (channels, links) = (Arc::clone(&channels), Arc::clone(&links));
+            let (channels, links) = (Arc::clone(&channels), links.clone());
             Box::new(move |channel: &str| {
-                let linked = alive(&links).into_iter();
-                let linked = linked.filter(|link| link.is_subscribed(channel)).count();
                 // Those without a network share theirs: nobody listens, or more than one may.
                 let shared = if channels.is_live(channel) { 2 } else { 0 };
-                i64::try_from(linked)
-                    .unwrap_or(i64::MAX)
-                    .saturating_add(shared)
+                links.subscribed(channel).saturating_add(shared)
             })
         };
         Self {
@@ -211,9 +128,7 @@ impl Memory {
 
     fn publish(&self, channel: &str, message: &[u8]) {
         self.channels.told(channel, message);
-        for link in self.links() {
-            link.publish(channel, message);
-        }
+        self.links.publish(channel, message);
     }
 
     fn keyspace(&self) -> MutexGuard<'_, Keyspace> {
@@ -240,32 +155,12 @@ impl Memory {
         self.offset_ms.load(Ordering::SeqCst)
     }
 
-    fn step_clock(&self, by_ms: i64) {
-        self.offset_ms.fetch_add(by_ms, Ordering::SeqCst);
-    }
-
     pub(crate) fn server(&self) -> String {
         format!("{ADDRESS}#{}", self.number)
     }
 
     pub(crate) fn started(&self) -> Option<Moment> {
         *self.started.lock()
-    }
-
-    fn start_anew(&self) {
-        let now = self.clock.now();
-        *self.started.lock() = Some(now);
-    }
-
-    /// Messages go to `link` as well, for as long as it lives.
-    pub(crate) fn attach(&self, link: &Arc<Link>) {
-        let mut links = self.links.lock();
-        links.retain(|link| link.strong_count() > 0);
-        links.push(Arc::downgrade(link));
-    }
-
-    fn links(&self) -> Vec<Arc<Link>> {
-        alive(&self.links)
     }
 
     /// The keys that have not expired, for tests.

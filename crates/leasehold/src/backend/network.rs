@@ -7,6 +7,7 @@
 //! faults give the same history.
 
 mod line;
+mod step;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,10 +19,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 use self::line::{Event, Events, Pending};
+pub use self::step::Step;
 use super::about::About;
 use super::channels::Channels;
+use super::failure::{Cause, Failure, Outcome};
 use super::memory::{ADDRESS, Memory};
-use super::step::{Cause, Failure, Operation, Outcome, Value};
+use super::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -29,9 +32,8 @@ use crate::sync::{Mutex, MutexGuard};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// What it asks for, `lock.acquire` for example: the primitive, and the file of
-    /// the step in its folder.
-    pub step: &'a str,
+    /// What it asks for.
+    pub step: Step,
     /// The first key it touches: the name of the primitive.
     pub name: &'a str,
 }
@@ -102,14 +104,15 @@ type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 /// everything arrives at once.
 ///
 /// ```
-/// use leasehold::{Client, Embedded, ErrorKind, testing::Fate};
+/// use leasehold::testing::{Fate, Step};
+/// use leasehold::{Client, Embedded, ErrorKind};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> leasehold::Result<()> {
 /// let server = Embedded::new();
 /// let (client, network) = server.client_over_network(&Client::builder())?;
 /// network.on_request(|request| match request.step {
-///     "lock.acquire" => Fate::default().reply_lost(),
+///     Step::LockAcquire => Fate::default().reply_lost(),
 ///     _ => Fate::default(),
 /// });
 /// let error = client.lock("orders:42").try_acquire().await.unwrap_err();
@@ -333,7 +336,7 @@ impl Link {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
         let fate = lock(&self.on_request)(&Request {
-            step: operation.step.name,
+            step: Step::of(operation.step.name).expect("every step has its name"),
             name: &String::from_utf8_lossy(&operation.parts[0]),
         });
         let mut state = self.state();

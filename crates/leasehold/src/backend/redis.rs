@@ -1,5 +1,5 @@
-//! A server as the backend: one connection for calls, one for messages, both
-//! opened again whenever they are lost. Only this folder names the driver.
+//! A server as the backend: one connection for calls and one for messages. A task of its own
+//! opens each of them again whenever it is lost. Only this folder names the driver.
 
 mod address;
 mod call;
@@ -33,7 +33,8 @@ use self::pubsub::WakesAll;
 use self::refusals::LOOK_EVERY;
 use self::script::Script;
 use super::channels::Channels;
-use super::step::{Failure, Operation, Step};
+use super::failure::Failure;
+use super::step::{Operation, Step};
 use crate::clock::{Clock, Moment};
 use crate::credentials::Source;
 use crate::error::Result;
@@ -58,8 +59,8 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Connects once, so that a wrong address or password is told at once, and
-    /// from then on by itself.
+    /// Connects once, so that a wrong address or password is an error here, and from then on in
+    /// the background.
     pub(crate) async fn connect(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
         let (connector, lane) = Self::prepared(endpoint, steps, clock)?;
         let first = prepare(&connector, &lane)
@@ -160,14 +161,14 @@ impl Drop for Redis {
     }
 }
 
-/// A connection that can be used, and what the server has said on it.
+/// A connection that is ready for use, and what the server has said on it.
 struct Opened {
     connection: MultiplexedConnection,
     driver: Driver,
     told: Told,
 }
 
-/// What a server says of itself at the beginning. It counts once its connection is used.
+/// What a server says of itself at first. It counts from when its connection is used.
 struct Told {
     at: Moment,
     /// Its clock.
@@ -177,7 +178,8 @@ struct Told {
 }
 
 impl Told {
-    /// The connection before was to this server, and it has not been started again since.
+    /// The connection before this one was to the same server, and that was not started again
+    /// since.
     fn is_of_the_same_server(&self, lane: &Lane) -> bool {
         self.run_id.is_some() && self.run_id.as_deref() == lane.about.run_id().as_deref()
     }
@@ -201,13 +203,14 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Opened, Failure> 
         let info = ::redis::cmd("INFO");
         let mut lines = [0; 3].map(|_| connection.clone());
         let [one, other, third] = &mut lines;
-        // A server that denies them is found out by the first call, which says
-        // what is missing; a script that is not loaded is sent as text.
+        // No failure of these counts. If the user lacks a permission, the first call says which;
+        // a script that is not loaded is sent as text.
         let (time, info) = tokio::join!(
             time.query_async::<(i64, i64)>(one),
             info.query_async::<String>(other)
         );
-        // A server closes the connection of a stranger who sends more than a little.
+        // A server closes the connection of a client that has not logged in and sends more than
+        // a little, and the script is long.
         if time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH") {
             let _ = third.send_packed_command(&load).await;
         }
@@ -215,6 +218,8 @@ async fn prepare(connector: &Connector, lane: &Lane) -> Result<Opened, Failure> 
         let info = info.unwrap_or_default();
         server_info::check(&info, &lane.address)?;
         Ok(Told {
+            // Read behind the answers: the start of the server must not come out too early, or a
+            // majority would trust it too soon.
             at: lane.clock.now(),
             time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
             uptime: server_info::uptime(&info),
@@ -245,27 +250,32 @@ async fn keep_connected(connector: Arc<Connector>, lane: Ending, first: Option<O
         };
         match opened {
             Ok(opened) => {
-                // Told about an earlier connection, if at all.
+                // A notice that nobody has taken was about an earlier connection.
                 let _ = lane.given_up.notified().now_or_never();
                 lane.refusals.forget();
                 let since = lane.clock.now();
                 if std::mem::take(&mut down) {
                     tracing::info!(address = %lane.address, "connected again");
                 }
+                // Another server, or this one started again: the connection for messages has to
+                // follow. It may still be up, to a server where nobody publishes any more.
                 if lane.about.started().is_some() && !opened.told.is_of_the_same_server(&lane) {
                     connector.moved.notify_one();
                 }
+                // Before the first operation leaves: a grant of this server is judged by this
+                // server's start, not by an earlier one's.
                 opened.told.count(&lane);
                 lane.up(opened.connection, opened.driver);
                 connection = until_over(&connector, &lane, &mut looked).await;
                 if connection.is_some() {
                     continue;
                 }
-                // Until the first attempt has failed, operations wait: most cuts
-                // are healed by connecting again.
+                // Operations wait until the first attempt has failed: after most cuts the next
+                // connection is there at once.
                 lane.opening();
                 tracing::warn!(address = %lane.address, "the connection is lost; connecting again");
-                // One that did not last is not followed by the next without a pause.
+                // A connection that did not last is followed by a pause: a server that ends each
+                // one at once must not be connected to all the time.
                 if lane.clock.now().saturating_sub(since) > LASTING {
                     pause.reset();
                 } else {
@@ -273,7 +283,7 @@ async fn keep_connected(connector: Arc<Connector>, lane: Ending, first: Option<O
                 }
             }
             Err(failure) => {
-                // Once per outage: it is tried again every second.
+                // Once per outage: there is an attempt every second.
                 if !std::mem::replace(&mut down, true) {
                     tracing::warn!(address = %lane.address, cause = %failure.cause, "no connection; trying again");
                 }
@@ -287,8 +297,8 @@ async fn keep_connected(connector: Arc<Connector>, lane: Ending, first: Option<O
     }
 }
 
-/// Until a connection is lost or given up. If its server refuses to serve, until another one
-/// can take its place.
+/// Returns when a connection is lost or given up. If its server refuses to serve: when another
+/// connection can take its place, and with that.
 async fn until_over(
     connector: &Connector,
     lane: &Lane,
@@ -299,7 +309,8 @@ async fn until_over(
         () = lane.given_up.notified() => return None,
         another = look_elsewhere(connector, lane, looked) => another,
     };
-    // What was sent is answered first: the order of arrival is kept.
+    // The calls on their way are answered first: the order of arrival is kept. At most for a
+    // reply's time, as this server may not answer any more.
     lane.hold_back();
     tokio::select! {
         () = lane.driver.run() => {}
@@ -313,8 +324,8 @@ async fn until_over(
     Some(another)
 }
 
-/// Resolves with a new connection when the server refuses to serve, so that its name was
-/// looked up again. Not more often than a server can bear from all its clients.
+/// When the server refuses to serve, looks its name up again, and resolves with a connection
+/// to another server. No more often than a server bears it from all its clients.
 async fn look_elsewhere(connector: &Connector, lane: &Lane, looked: &mut Option<Moment>) -> Opened {
     loop {
         lane.refusals.leave().await;
@@ -323,7 +334,7 @@ async fn look_elsewhere(connector: &Connector, lane: &Lane, looked: &mut Option<
         }
         *looked = Some(lane.clock.now());
         match prepare(connector, lane).await {
-            // The same server again: nothing is better there.
+            // The same server again: it would refuse to serve here as well.
             Ok(opened) if opened.told.is_of_the_same_server(lane) => {
                 tracing::debug!(address = %lane.address, "the name stands for the server that refuses to serve");
             }

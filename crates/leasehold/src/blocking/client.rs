@@ -27,7 +27,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn connect(url: &str) -> Result<Self> {
         Self::connect_with(&ClientBuilder::default(), url)
     }
@@ -36,7 +36,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn connect_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
         let runtime = Runtime::start()?;
         let inner = runtime.block_on("ClientBuilder::connect", builder.connect(url))?;
@@ -48,7 +48,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn connect_in_background_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
         let runtime = Runtime::start()?;
         let entered = runtime.handle().enter();
@@ -57,7 +57,7 @@ impl Client {
         Ok(Self { inner, runtime })
     }
 
-    /// A client of an embedded keyspace of its own; see
+    /// A client with an embedded keyspace of its own; see
     /// [`Client::embedded`](crate::Client::embedded).
     ///
     /// # Panics
@@ -140,7 +140,7 @@ impl Client {
     }
 
     waits! { Client:
-        "What stands under `name`" inspect(name: &str) -> NameInfo;
+        "What kind of lock or synchronizer `name` is" inspect(name: &str) -> NameInfo;
     }
     reads! { Client:
         "What this client has under way" activity() -> Activity;
@@ -156,9 +156,9 @@ impl Client {
         &self.runtime
     }
 
-    /// The async client, which shares the connection and the watchdog. They live as long as
-    /// this client, its locks and its guards; a clone of the async client alone does not keep
-    /// them.
+    /// The async client, which shares the connection and the watchdog. These live as long as this
+    /// client, its locks and its guards. A clone of the async client alone does not keep them
+    /// alive.
     #[must_use]
     pub fn as_async(&self) -> &crate::Client {
         &self.inner

@@ -18,7 +18,7 @@ pub struct ExpirableSemaphore {
     runtime: Runtime,
 }
 
-/// Settings; see the async twins.
+/// Settings; see the async methods.
 impl ExpirableSemaphore {
     pub(crate) fn new(inner: crate::ExpirableSemaphore, runtime: Runtime) -> Self {
         Self { inner, runtime }
@@ -40,27 +40,27 @@ impl ExpirableSemaphore {
 /// Acquiring, permits by id, and their number.
 impl ExpirableSemaphore {
     reads! { ExpirableSemaphore:
-        "Its name" name() -> &str;
+        "The semaphore's name, as it was given" name() -> &str;
     }
     waits! { ExpirableSemaphore:
         "Waits for a permit" acquire() -> ExpirablePermit => own;
         "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => own_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<ExpirablePermit> => own_some;
         "Waits until `deadline` for a permit" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => own_some;
-        "Waits for several, all at once" acquire_many(permits: u32) -> ExpirablePermit => own;
-        "Acquires several if they are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => own_some;
-        "Waits at most `wait` for several" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => own_some;
-        "Waits until `deadline` for several" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => own_some;
+        "Waits for several permits, all at once" acquire_many(permits: u32) -> ExpirablePermit => own;
+        "Acquires several permits if they are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => own_some;
+        "Waits at most `wait` for several permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => own_some;
+        "Waits until `deadline` for several permits" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => own_some;
         "Gives a permit back by its id" release(id: PermitId) -> bool;
-        "Gives all of them back, or none" release_many(ids: &[PermitId]) -> bool;
+        "Gives permits back by their ids, all of them or none" release_many(ids: &[PermitId]) -> bool;
         "Sets the lease of a permit by its id" update_lease(id: PermitId, lease: Duration) -> bool;
-        "What is left of a permit's lease" remaining_ttl(id: PermitId) -> Ttl;
-        "How many are free" available_permits() -> i64;
-        "How many are in use" acquired_permits() -> u64;
-        "How many there are in all" permits() -> i64;
-        "How many there are in all, if there is a semaphore" capacity() -> Option<i64>;
+        "How much is left of a permit's lease" remaining_ttl(id: PermitId) -> Ttl;
+        "How many permits are free" available_permits() -> i64;
+        "How many permits are in use" acquired_permits() -> u64;
+        "How many permits there are in total" permits() -> i64;
+        "How many permits there are in total, if there is a semaphore" capacity() -> Option<i64>;
         "Makes the semaphore" try_set_permits(permits: u32) -> bool;
-        "Sets how many there are in all" set_permits(permits: u32) -> ();
+        "Sets how many permits there are in total" set_permits(permits: u32) -> ();
         "Changes the number of permits" add_permits(permits: i32) -> ();
         "Removes the semaphore" delete() -> bool;
     }
@@ -100,12 +100,13 @@ impl fmt::Debug for ExpirableSemaphore {
 
 /// Permits in use; see [`leasehold::ExpirablePermit`](crate::ExpirablePermit).
 ///
-/// Dropping them gives them back before the drop returns, or after the client's reply timeout
-/// in the background; inside a tokio runtime always in the background.
+/// Dropping them gives the permits back before the drop returns. If the server does not answer
+/// within the client's reply timeout, they are given back in the background. Inside a tokio runtime
+/// that is always in the background.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
-    /// `None` only once they have been given up.
+    /// `None` only after the permits have been given up.
     inner: Option<crate::ExpirablePermit>,
     runtime: Runtime,
 }
@@ -116,7 +117,7 @@ impl ExpirablePermit {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
             Some(permit) => self
@@ -130,13 +131,13 @@ impl ExpirablePermit {
         "The id of the permit, or of the first one" id() -> PermitId;
         "The ids of all permits" ids() -> &[PermitId];
         "Why a permit is lost" loss() -> Option<LossReason>;
-        "Whether they are held" is_held() -> bool;
-        "What renewing has met with" renewal_failure() -> Option<LossReason>;
+        "Whether the permits are held" is_held() -> bool;
+        "Why renewal is failing" renewal_failure() -> Option<LossReason>;
         "This hold's number" number() -> u64;
         "The semaphore's name" name() -> &str;
     }
     waits! { ExpirablePermit:
-        "Makes them last longer" extend(lease: Duration) -> ();
+        "Extends the lease of the permits" extend(lease: Duration) -> ();
     }
 
     /// Waits at most `wait` for a permit to be lost; see
@@ -149,14 +150,14 @@ impl ExpirablePermit {
         })
     }
 
-    /// Until when; see
+    /// Until when the permits are held for sure; see
     /// [`ExpirablePermit::valid_until`](crate::ExpirablePermit::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.twin().valid_until().into_std()
     }
 
-    /// Leaves them to their lease; see
+    /// Leaves the permits to their lease; see
     /// [`ExpirablePermit::forget`](crate::ExpirablePermit::forget).
     pub fn forget(mut self) {
         if let Some(permit) = self.inner.take() {
@@ -164,7 +165,7 @@ impl ExpirablePermit {
         }
     }
 
-    /// The async guard, for what reads it only.
+    /// The async guard, for methods that only read it.
     pub fn as_async(&self) -> &crate::ExpirablePermit {
         self.twin()
     }

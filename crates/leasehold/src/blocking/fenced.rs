@@ -14,7 +14,7 @@ impl<O: Ownership> Lock<O, Fenced> {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn last_token(&self) -> Result<Option<u64>> {
         self.runtime()
             .block_on("FencedLock::last_token", self.as_async().last_token())
@@ -22,7 +22,7 @@ impl<O: Ownership> Lock<O, Fenced> {
 }
 
 impl<O: Ownership> LockGuard<O, FencedGuard> {
-    /// This hold's token; see [`FencedGuard::token`](crate::FencedGuard::token).
+    /// The token of this hold; see [`FencedGuard::token`](crate::FencedGuard::token).
     #[must_use]
     pub fn token(&self) -> u64 {
         self.as_async().token()

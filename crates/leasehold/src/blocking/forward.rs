@@ -1,11 +1,11 @@
-//! What the methods of the facade are made of: forwards to the async twins, whose docs say
-//! what they do.
+//! Macros for the methods of the facade. Each method forwards to the async method of the same name,
+//! whose docs say what it does.
 //!
-//! Each line of a macro call is `"What it does" name(value: Type) -> Output;`. The type that it
-//! stands in has `twin()`, the async handle, and `runtime()`.
+//! Each line of a macro call is `"What it does" name(value: Type) -> Output;`. The type around it
+//! has `twin()`, the async handle, and `runtime()`.
 
-/// Methods that block until the async twin of the same name is done. With `=> wrap` the result
-/// goes through that method of the type, which makes the twin's guard one of its own.
+/// Methods that block until the async method of the same name is done. With `=> wrap` the result
+/// goes through that method of the type, which turns the async guard into a blocking one.
 macro_rules! waits {
     ($twin:ident: $(
         $what:literal $(#[$meta:meta])*
@@ -19,7 +19,7 @@ macro_rules! waits {
             ///
             /// # Errors
             ///
-            /// As its async twin.
+            /// As the async method.
             $(#[$meta])*
             pub fn $name(&self $(, $value: $type)*) -> crate::error::Result<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($name));
@@ -47,7 +47,7 @@ macro_rules! reads {
     };
 }
 
-/// Setters of a handle. The type has `with`, which changes the async handle.
+/// Setters of a handle. The type around them has `with`, which changes the async handle.
 macro_rules! setters {
     ($twin:ident: $($what:literal $name:ident($value:ident: $type:ty);)+) => {
         $(
@@ -63,14 +63,14 @@ macro_rules! setters {
     };
 }
 
-/// How a hold lasts.
+/// How long a hold lasts.
 macro_rules! lease_setters {
     ($twin:ident) => {
         $crate::blocking::forward::setters! { $twin:
             "Sets the lease of renewed holds" lease(lease: std::time::Duration);
             "Sets a fixed lease" fixed_lease(lease: std::time::Duration);
             "Sets how often holds are renewed" renew_every(period: std::time::Duration);
-            "Sets how long a hold may last" max_hold(limit: std::time::Duration);
+            "Sets how long a hold may last in total" max_hold(limit: std::time::Duration);
         }
     };
 }
@@ -79,9 +79,9 @@ macro_rules! lease_setters {
 macro_rules! wait_setters {
     ($twin:ident) => {
         $crate::blocking::forward::setters! { $twin:
-            "Sets how to wait" wait_strategy(strategy: $crate::config::WaitStrategy);
-            "Sets what a lost message costs" poll_interval(interval: std::time::Duration);
-            "Sets how long an outage is waited out" outage_timeout(timeout: std::time::Duration);
+            "Sets how a waiter waits" wait_strategy(strategy: $crate::config::WaitStrategy);
+            "Sets how often a waiter asks by itself" poll_interval(interval: std::time::Duration);
+            "Sets how long a wait outlasts an outage" outage_timeout(timeout: std::time::Duration);
         }
     };
 }

@@ -33,17 +33,17 @@ impl CountDownLatch {
 
     wait_setters! { CountDownLatch }
     reads! { CountDownLatch:
-        "Its name" name() -> &str;
+        "The latch's name, as it was given" name() -> &str;
     }
     waits! { CountDownLatch:
-        "Waits until it is open" wait() -> ();
-        "Waits at most `wait`" wait_for(wait: Duration) -> bool;
-        "Waits until `deadline`" wait_until(deadline: Instant) -> bool;
-        "Sets it to a count" try_set_count(count: u64) -> bool;
+        "Waits until the latch is open" wait() -> ();
+        "Waits at most `wait` until the latch is open" wait_for(wait: Duration) -> bool;
+        "Waits until `deadline` at the latest" wait_until(deadline: Instant) -> bool;
+        "Sets the latch to a count" try_set_count(count: u64) -> bool;
         "Counts down by one" count_down() -> u64;
-        "Counts down by several" count_down_by(steps: u64) -> u64;
-        "What is left" count() -> u64;
-        "Removes it" delete() -> bool;
+        "Counts down by several steps at once" count_down_by(steps: u64) -> u64;
+        "How much is left to count down" count() -> u64;
+        "Removes the latch" delete() -> bool;
     }
 }
 

@@ -11,11 +11,11 @@ use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::primitives::lock::{Kind, LockInfo, OneKey, Plain, Ttl};
 
-/// Whom the holds of a [`Lock`] belong to: [`PerThread`] or [`Explicit`].
+/// To whom the holds of a [`Lock`] belong: [`PerThread`] or [`Explicit`].
 pub trait Ownership: sealed::Sealed {}
 
-/// Holds belong to the thread that acquires them, which may acquire again. Their
-/// guards stay on that thread.
+/// Holds belong to the thread that acquires them. That thread can acquire again, and the guards
+/// stay on it.
 ///
 /// ```compile_fail,E0277
 /// let client = leasehold::blocking::Client::embedded();
@@ -26,7 +26,7 @@ pub trait Ownership: sealed::Sealed {}
 #[non_exhaustive]
 pub struct PerThread(PhantomData<*const ()>);
 
-/// Holds belong to an [`Owner`] that is passed along. Their guards may be sent.
+/// Holds belong to an [`Owner`] that is passed along. Their guards can be sent to other threads.
 ///
 /// ```
 /// let client = leasehold::blocking::Client::embedded();
@@ -51,18 +51,18 @@ thread_local! {
     static THREAD: Owner = Owner::new();
 }
 
-/// What the calling thread holds by.
+/// The owner of the calling thread's holds.
 pub(super) fn this_thread() -> Owner {
     THREAD.with(Clone::clone)
 }
 
 /// A lock for threads; see [`leasehold::Lock`](crate::Lock).
 ///
-/// Re-entrant per thread. [`owned_by`](Self::owned_by) ties re-entrance to an
-/// [`Owner`] instead, and its guards can be sent to other threads.
+/// It is re-entrant per thread. [`owned_by`](Self::owned_by) ties re-entrance to an [`Owner`]
+/// instead; the guards can then be sent to other threads.
 pub struct Lock<O: Ownership = PerThread, K = Plain> {
     inner: crate::Lock<K>,
-    /// `None`: whichever thread acquires.
+    /// `None`: the thread that acquires.
     owner: Option<Owner>,
     runtime: Runtime,
     ownership: PhantomData<fn() -> O>,
@@ -96,7 +96,7 @@ impl<K: OneKey> Lock<PerThread, K> {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     #[doc(alias = "isHeldByCurrentThread")]
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
         self.is_held_by(&this_thread())
@@ -104,7 +104,7 @@ impl<K: OneKey> Lock<PerThread, K> {
 }
 
 impl<O: Ownership, K> Lock<O, K> {
-    /// The async lock, for what is there only.
+    /// The async lock, for methods that only read it.
     pub(super) fn as_async(&self) -> &crate::Lock<K> {
         &self.inner
     }
@@ -114,7 +114,7 @@ impl<O: Ownership, K> Lock<O, K> {
     }
 }
 
-/// Settings; see the async twins.
+/// Settings; see the async methods.
 impl<O: Ownership, K: Kind> Lock<O, K> {
     pub(super) fn with(mut self, change: impl FnOnce(crate::Lock<K>) -> crate::Lock<K>) -> Self {
         self.inner = change(self.inner);
@@ -129,18 +129,18 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 impl<O: Ownership, K: Kind> Lock<O, K> {
     waits! { Lock:
         "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => own;
-        "Acquires it if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => own_some;
-        "Waits at most `wait`" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => own_some;
-        "Waits until `deadline`" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => own_some;
+        "Acquires the lock if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => own_some;
+        "Waits at most `wait` for the lock" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => own_some;
+        "Waits until `deadline` for the lock" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => own_some;
     }
 
-    /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). A thread
-    /// can't be cancelled: when the lock is lost `work` goes on, and the loss is the
-    /// result; `work` can ask the guard.
+    /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). A thread can't be
+    /// cancelled: when the lock is lost, `work` goes on, and the call returns the loss. `work` can
+    /// ask the guard.
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = work(&guard);
@@ -148,7 +148,7 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
         Ok(output)
     }
 
-    /// The async lock as the caller's own.
+    /// The async lock, with the owner of this handle or of the calling thread.
     fn twin(&self) -> crate::Lock<K> {
         match &self.owner {
             Some(owner) => self.inner.clone().owned_by(owner),
@@ -169,20 +169,20 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     }
 }
 
-/// Questions and force.
+/// Inspecting the lock, and ending a hold by force.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
-    /// Its name; see [`Lock::name`](crate::Lock::name).
+    /// The lock's name, as it was given; see [`Lock::name`](crate::Lock::name).
     #[must_use]
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
     waits! { Lock:
-        "Whether anybody holds it" is_locked() -> bool;
-        "Whether `owner` holds it" is_held_by(owner: &Owner) -> bool;
-        "What is left of the lease" remaining_ttl() -> Ttl;
-        "Who holds it" inspect() -> LockInfo;
-        "Ends whoever's hold there is" force_unlock() -> bool;
+        "Whether anybody holds the lock" is_locked() -> bool;
+        "Whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
+        "How much is left of the lease" remaining_ttl() -> Ttl;
+        "Who holds the lock" inspect() -> LockInfo;
+        "Ends all holds of the lock, whoever has them" force_unlock() -> bool;
     }
 }
 
@@ -205,12 +205,13 @@ impl<O: Ownership, K: fmt::Debug> fmt::Debug for Lock<O, K> {
 
 /// Proof that the lock is held; see [`leasehold::LockGuard`](crate::LockGuard).
 ///
-/// Dropping it releases the lock before the drop returns, or after the client's
-/// reply timeout in the background; inside a tokio runtime always in the background.
+/// Dropping it releases the lock before the drop returns. If the server does not answer within the
+/// client's reply timeout, the lock is released in the background. Inside a tokio runtime that is
+/// always in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate::LockGuard> {
-    /// `None` only once it has been given up.
+    /// `None` only after the guard has been given up.
     inner: Option<G>,
     runtime: Runtime,
     ownership: PhantomData<O>,
@@ -221,7 +222,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
             Some(guard) => {
@@ -235,15 +236,15 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     reads! { LockGuard:
         "Why the lock is lost" loss() -> Option<LossReason>;
         "Whether the lock is held" is_held() -> bool;
-        "What renewing has met with" renewal_failure() -> Option<LossReason>;
+        "Why renewal is failing" renewal_failure() -> Option<LossReason>;
         "How many guards share the hold" hold_count() -> usize;
-        "This hold's number" number() -> u64;
-        "This hold's id in Redis" holder_id() -> &str;
+        "The number of this hold" number() -> u64;
+        "The id of this hold in Redis" holder_id() -> &str;
         "The lock's name" name() -> &str;
     }
     waits! { LockGuard:
-        "Makes the lock last longer" extend(lease: Duration) -> ();
-        "This hold's fencing token" fencing_token() -> u64;
+        "Extends the lock" extend(lease: Duration) -> ();
+        "The fencing token of this hold" fencing_token() -> u64;
     }
 
     /// The guards of the members; see [`LockGuard::members`](crate::LockGuard::members).
@@ -252,8 +253,8 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     }
 
     /// Waits at most `wait` for the lock to be lost; see
-    /// [`LockGuard::lost`](crate::LockGuard::lost). For a thread that watches over
-    /// the work of others.
+    /// [`LockGuard::lost`](crate::LockGuard::lost). For a thread that watches over the work of
+    /// other threads.
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
         let lost = self.twin().lost();
@@ -262,7 +263,8 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         })
     }
 
-    /// Until when; see [`LockGuard::valid_until`](crate::LockGuard::valid_until).
+    /// Until when the lock is held for sure; see
+    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.twin().valid_until().into_std()
@@ -276,7 +278,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         }
     }
 
-    /// The async guard, for what reads it only.
+    /// The async guard, for methods that only read it.
     pub fn as_async(&self) -> &G {
         self.inner
             .as_ref()
@@ -301,7 +303,7 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
         &self.runtime
     }
 
-    /// What becomes of it, as a guard of the same thread or owner.
+    /// The guard that `turn` makes of this one, for the same thread or owner.
     pub(super) fn turned<T, E, F>(
         mut self,
         twin: &str,

@@ -1,4 +1,4 @@
-//! Locks that are made of several, for threads: forwards to the async ones.
+//! Locks over several others, for threads: forwards to the async ones.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::owner::Owner;
 use crate::primitives::lock::{FieldNames, Group, Multi, OneKey, Red};
 
-/// A lock that is a member of a [`MultiLock`] or [`RedLock`]; see
+/// A member of a [`MultiLock`] or [`RedLock`]; see
 /// [`leasehold::kind::Member`](crate::kind::Member).
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -32,7 +32,7 @@ impl<O: Ownership, K: OneKey> From<Lock<O, K>> for Member {
     }
 }
 
-/// Several locks, all or none; see [`leasehold::MultiLock`](crate::MultiLock).
+/// Several locks, all of them or none; see [`leasehold::MultiLock`](crate::MultiLock).
 ///
 /// ```
 /// use leasehold::blocking::{Client, MultiLock};
@@ -54,8 +54,9 @@ pub type RedLock<O = PerThread> = Lock<O, Red>;
 /// Several values of one group; see [`leasehold::GroupLock`](crate::GroupLock).
 pub type GroupLock<O = PerThread> = Lock<O, Group>;
 
-/// Whoever waits for several clients waits on the runtime of one of them, and needs the
-/// threads of all: those of the others renew and carry what is asked of their servers.
+/// The async members, and the runtime to wait on. A thread that waits for several clients waits on
+/// the runtime of one of them, but needs the threads of all: the other threads renew the holds of
+/// their clients and carry the requests to their servers.
 fn parts<M: Into<Member>>(
     members: impl IntoIterator<Item = M>,
 ) -> Result<(Vec<crate::primitives::lock::Member>, Runtime)> {
@@ -71,11 +72,11 @@ fn parts<M: Into<Member>>(
 }
 
 impl Lock<PerThread, Multi> {
-    /// The lock on all of these; see [`MultiLock::new`](crate::MultiLock::new).
+    /// The lock on all of these members; see [`MultiLock::new`](crate::MultiLock::new).
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let (members, runtime) = parts(members)?;
         Ok(Self::per_thread(crate::MultiLock::new(members)?, runtime))
@@ -106,11 +107,11 @@ impl<O: Ownership> Lock<O, Multi> {
 }
 
 impl Lock<PerThread, Red> {
-    /// The lock of a majority of these; see [`RedLock::new`](crate::RedLock::new).
+    /// The lock of a majority of these members; see [`RedLock::new`](crate::RedLock::new).
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let (members, runtime) = parts(members)?;
         Ok(Self::per_thread(crate::RedLock::new(members)?, runtime))
@@ -127,7 +128,7 @@ impl Lock<PerThread, Red> {
 
 impl<O: Ownership> Lock<O, Red> {
     setters! { RedLock:
-        "Sets how long a server is waited for" member_timeout(limit: Duration);
+        "Sets how long to wait for each server" member_timeout(limit: Duration);
         "Sets the longest lease that any hold of the lock may have" longest_lease(longest: Duration);
         "Sets whether a server that was just started is left out" distrust_restarted(distrust: bool);
     }
@@ -148,6 +149,6 @@ impl<O: Ownership> Lock<O, Red> {
 
 impl<O: Ownership> Lock<O, Group> {
     setters! { GroupLock:
-        "Sets how values are encoded" field_names(names: FieldNames);
+        "Sets how values are encoded as names in Redis" field_names(names: FieldNames);
     }
 }

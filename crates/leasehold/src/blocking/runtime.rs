@@ -8,8 +8,8 @@ use tokio::runtime::{Builder, Handle};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A runtime with one worker thread, and those that must not end before it. Clones share
-/// them; each ends with its last one.
+/// A runtime with one worker thread, and other runtimes that must not end before it. Clones share
+/// them; each runtime ends with its last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Runtime {
     inner: Arc<Inner>,
@@ -39,8 +39,8 @@ impl Runtime {
         })
     }
 
-    /// The first of several clients' runtimes, which keeps the others alive: what uses all
-    /// of those clients waits on one of them. `None` if there are none.
+    /// The first of several clients' runtimes, which keeps the others alive: a lock that uses all
+    /// of those clients waits on one of them. `None` if there are no runtimes.
     pub(crate) fn first_of(runtimes: Vec<Self>) -> Option<Self> {
         let inner = Arc::clone(&runtimes.first()?.inner);
         Some(Self {
@@ -57,9 +57,9 @@ impl Runtime {
             .handle()
     }
 
-    /// Gives back what a thread has dropped, before the drop returns: a program may end right
-    /// after it, and then nobody is left to send it. Inside a task it must not wait; there
-    /// the client's own thread sees to it.
+    /// Gives back what a thread drops, before the drop returns: the program may end right after
+    /// that, and then nobody is left to send the release. Inside a task this must not wait; there
+    /// the client's own thread sends the release.
     pub(crate) fn release_dropped<G, F>(&self, guard: G, release: impl FnOnce(G) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -72,8 +72,8 @@ impl Runtime {
         }
     }
 
-    /// As [`block_on`](Self::block_on), also on a thread that ends just now: a value in a
-    /// `thread_local` may be dropped after tokio's own, which waiting there would need.
+    /// As [`block_on`](Self::block_on), but also works on a thread that is just ending: a value in
+    /// a `thread_local` may be dropped after tokio's own values, which waiting there would need.
     #[track_caller]
     pub(crate) fn finish<T, F>(&self, twin: &str, work: F) -> F::Output
     where
@@ -103,8 +103,8 @@ impl Runtime {
         })
     }
 
-    /// Runs `future` on the calling thread; what it waits for is driven by the
-    /// worker. `twin` is the async method to use instead inside a task.
+    /// Runs `future` on the calling thread; the worker drives what it waits for. `twin` is the
+    /// async method to use instead inside a task.
     #[track_caller]
     pub(crate) fn block_on<F: Future>(&self, twin: &str, future: F) -> F::Output {
         assert!(
@@ -116,10 +116,10 @@ impl Runtime {
     }
 }
 
-/// Whether this thread may wait: not one that runs async tasks just now.
+/// Whether this thread may wait: a thread that is running async tasks may not.
 ///
-/// A thread of `spawn_blocking` is inside a runtime and may. Tokio tells the two
-/// apart only by panicking, and only there it is asked.
+/// A thread of `spawn_blocking` is inside a runtime and may wait. Tokio tells the two cases apart
+/// only by panicking, so it is asked only inside a runtime.
 fn may_block() -> bool {
     let Ok(here) = Handle::try_current() else {
         return true;
@@ -127,9 +127,9 @@ fn may_block() -> bool {
     catch_unwind(AssertUnwindSafe(|| here.block_on(std::future::ready(())))).is_ok()
 }
 
-/// How long the last one waits for the client's thread to end, which still sends what is
-/// left to give back: longer than that waits for the server (`backend/redis/driver.rs`). The
-/// thread may be looking up a name.
+/// How long the last clone waits for the client's thread to end. That thread still sends what is
+/// left to give back, so this is longer than the thread waits for the server
+/// (`backend/redis/driver.rs`). The wait has a limit because the thread may be looking up a name.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Drop for Inner {
@@ -139,7 +139,7 @@ impl Drop for Inner {
         };
         match Handle::try_current() {
             Err(error) if error.is_missing_context() => runtime.shutdown_timeout(PATIENCE),
-            // Waiting would panic inside a task, and on a thread that ends just now.
+            // Waiting would panic inside a task, and on a thread that is just ending.
             _ => runtime.shutdown_background(),
         }
     }

@@ -11,7 +11,7 @@ use crate::primitives::rw::{self, Read, Write};
 
 /// A read-write lock for threads; see [`leasehold::RwLock`](crate::RwLock).
 ///
-/// Re-entrant per thread: a thread that writes can read inside.
+/// It is re-entrant per thread: a thread that holds the write side can also read.
 ///
 /// ```
 /// # fn main() -> leasehold::Result<()> {
@@ -55,7 +55,7 @@ impl RwLock<PerThread> {
     }
 }
 
-/// Settings; see the async twins.
+/// Settings; see the async methods.
 impl<O: Ownership> RwLock<O> {
     fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
         let inner = change(self.inner);
@@ -72,13 +72,13 @@ impl<O: Ownership> RwLock<O> {
     }
 
     reads! { RwLock:
-        "Its name" name() -> &str;
+        "The lock's name, as it was given" name() -> &str;
     }
     lease_setters! { RwLock }
     wait_setters! { RwLock }
     setters! { RwLock:
-        "Sets whether writers go first" prefer_writers(preferred: bool);
-        "Tells Redisson's watchdog timeout" redisson_watchdog(timeout: Duration);
+        "Sets whether a waiting writer keeps new readers out" prefer_writers(preferred: bool);
+        "Sets the watchdog timeout of Redisson's clients" redisson_watchdog(timeout: Duration);
     }
 }
 
@@ -87,7 +87,7 @@ type Reading<O> = LockGuard<O, rw::ReadGuard>;
 /// A guard of the write side.
 type Writing<O> = LockGuard<O, rw::WriteGuard>;
 
-/// Errors are those of the async twins.
+/// Errors are those of the async methods.
 #[allow(
     clippy::missing_errors_doc,
     reason = "said once, on the impl and in each twin"
@@ -118,12 +118,13 @@ impl<O: Ownership> RwLock<O> {
         self.read.try_acquire()
     }
 
-    /// Waits at most `wait`; see [`RwLock::try_read_for`](crate::RwLock::try_read_for).
+    /// Waits at most `wait` for the read side; see
+    /// [`RwLock::try_read_for`](crate::RwLock::try_read_for).
     pub fn try_read_for(&self, wait: Duration) -> Result<Option<Reading<O>>> {
         self.read.try_acquire_for(wait)
     }
 
-    /// Waits until `deadline`; see
+    /// Waits until `deadline` for the read side; see
     /// [`RwLock::try_read_until`](crate::RwLock::try_read_until).
     pub fn try_read_until(&self, deadline: Instant) -> Result<Option<Reading<O>>> {
         self.read.try_acquire_until(deadline)
@@ -140,12 +141,13 @@ impl<O: Ownership> RwLock<O> {
         self.write.try_acquire()
     }
 
-    /// Waits at most `wait`; see [`RwLock::try_write_for`](crate::RwLock::try_write_for).
+    /// Waits at most `wait` for the write side; see
+    /// [`RwLock::try_write_for`](crate::RwLock::try_write_for).
     pub fn try_write_for(&self, wait: Duration) -> Result<Option<Writing<O>>> {
         self.write.try_acquire_for(wait)
     }
 
-    /// Waits until `deadline`; see
+    /// Waits until `deadline` for the write side; see
     /// [`RwLock::try_write_until`](crate::RwLock::try_write_until).
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<Writing<O>>> {
         self.write.try_acquire_until(deadline)
@@ -169,7 +171,7 @@ impl<O: Ownership> LockGuard<O, rw::WriteGuard> {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn downgrade(self) -> Result<Reading<O>> {
         self.turned("WriteGuard::downgrade", |guard| guard.downgrade())
     }
@@ -181,7 +183,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     ///
     /// # Errors
     ///
-    /// [`NotUpgraded`], with this guard.
+    /// [`NotUpgraded`], which has this guard.
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
         let runtime = self.runtime().clone();
         self.turned("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
@@ -193,7 +195,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     }
 }
 
-/// Why a guard has not become one of the write side, with that guard; see
+/// Why a read guard has not become a write guard, together with that read guard; see
 /// [`leasehold::NotUpgraded`](crate::NotUpgraded).
 #[derive(Debug)]
 pub struct NotUpgraded<O: Ownership = PerThread> {
@@ -202,12 +204,12 @@ pub struct NotUpgraded<O: Ownership = PerThread> {
 }
 
 impl<O: Ownership> NotUpgraded<O> {
-    /// The guard, which is for reading as before.
+    /// The guard, which still holds the read side.
     pub fn into_guard(self) -> Reading<O> {
         self.guard
     }
 
-    /// What went wrong; `None` when others read.
+    /// The error; `None` when the reason is other readers.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()

@@ -7,15 +7,15 @@ use super::forward::{must_exist_setter, reads, wait_setters, waits};
 use super::runtime::Runtime;
 use crate::error::Result;
 
-/// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which says what
-/// a killed process does to its permits.
+/// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which says what becomes
+/// of the permits of a killed process.
 #[derive(Clone)]
 pub struct Semaphore {
     inner: crate::Semaphore,
     runtime: Runtime,
 }
 
-/// Settings; see the async twins.
+/// Settings; see the async methods.
 impl Semaphore {
     pub(crate) fn new(inner: crate::Semaphore, runtime: Runtime) -> Self {
         Self { inner, runtime }
@@ -30,27 +30,27 @@ impl Semaphore {
     must_exist_setter! { Semaphore }
 }
 
-/// Acquiring and the number of permits.
+/// Acquiring, and the number of permits.
 impl Semaphore {
     reads! { Semaphore:
-        "Its name" name() -> &str;
+        "The semaphore's name, as it was given" name() -> &str;
     }
     waits! { Semaphore:
         "Waits for a permit" acquire() -> SemaphorePermit => own;
         "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => own_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<SemaphorePermit> => own_some;
         "Waits until `deadline` for a permit" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => own_some;
-        "Waits for several, all at once" acquire_many(permits: u32) -> SemaphorePermit => own;
-        "Acquires several if they are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => own_some;
-        "Waits at most `wait` for several" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => own_some;
-        "Waits until `deadline` for several" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => own_some;
+        "Waits for several permits, all at once" acquire_many(permits: u32) -> SemaphorePermit => own;
+        "Acquires several permits if they are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => own_some;
+        "Waits at most `wait` for several permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => own_some;
+        "Waits until `deadline` for several permits" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => own_some;
         "Adds free permits" release(permits: u32) -> ();
         "Adds free permits to a semaphore that exists" release_if_exists(permits: u32) -> bool;
         "Changes the number of permits" add_permits(permits: i32) -> ();
         "Takes all free permits" drain() -> i64;
-        "How many are free" available_permits() -> i64;
+        "How many permits are free" available_permits() -> i64;
         "Makes the semaphore" try_set_permits(permits: u32) -> bool;
-        "Makes the semaphore for a while" try_set_permits_for(permits: u32, life: Duration) -> bool;
+        "Makes a semaphore with an expiry" try_set_permits_for(permits: u32, life: Duration) -> bool;
         "Removes the semaphore" delete() -> bool;
     }
 
@@ -89,14 +89,14 @@ impl fmt::Debug for Semaphore {
 
 /// Permits in use; see [`leasehold::SemaphorePermit`](crate::SemaphorePermit).
 ///
-/// Dropping them gives them back before the drop returns, or after the client's reply timeout
-/// in the background; inside a tokio runtime always in the background. A thread of this
-/// process that waits may have them then: one that waits still when the program ends takes
-/// them with it.
+/// Dropping them gives the permits back before the drop returns. If the server does not answer
+/// within the client's reply timeout, they are given back in the background. Inside a tokio runtime
+/// that is always in the background. A waiting thread of this process may then get the permits; if
+/// it still waits when the program ends, it takes them with it.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
-    /// `None` only once they have been given up.
+    /// `None` only after the permits have been given up.
     inner: Option<crate::SemaphorePermit>,
     runtime: Runtime,
 }
@@ -107,7 +107,7 @@ impl SemaphorePermit {
     ///
     /// # Errors
     ///
-    /// As its async twin.
+    /// As the async method.
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
             Some(permit) => self
@@ -117,14 +117,15 @@ impl SemaphorePermit {
         }
     }
 
-    /// Keeps them in use; see [`SemaphorePermit::forget`](crate::SemaphorePermit::forget).
+    /// Keeps the permits in use; see [`SemaphorePermit::forget`](crate::SemaphorePermit::forget).
     pub fn forget(mut self) {
         if let Some(permit) = self.inner.take() {
             permit.forget();
         }
     }
 
-    /// Takes some out; see [`SemaphorePermit::split`](crate::SemaphorePermit::split).
+    /// Takes some of the permits out; see
+    /// [`SemaphorePermit::split`](crate::SemaphorePermit::split).
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
         let inner = self.inner.as_mut()?.split(permits)?;
@@ -134,11 +135,11 @@ impl SemaphorePermit {
         })
     }
 
-    /// Adds others; see [`SemaphorePermit::merge`](crate::SemaphorePermit::merge).
+    /// Adds other permits to these; see [`SemaphorePermit::merge`](crate::SemaphorePermit::merge).
     ///
     /// # Panics
     ///
-    /// When `other` is of another semaphore or client, or they are too many.
+    /// When `other` is of another semaphore or client, or when the sum is too large.
     pub fn merge(&mut self, mut other: Self) {
         if let (Some(inner), Some(other)) = (&mut self.inner, other.inner.take()) {
             inner.merge(other);
@@ -146,7 +147,7 @@ impl SemaphorePermit {
     }
 
     reads! { SemaphorePermit:
-        "How many these are" permits() -> u32;
+        "How many permits these are" permits() -> u32;
         "The semaphore's name" name() -> &str;
     }
 

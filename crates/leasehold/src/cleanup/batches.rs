@@ -1,7 +1,9 @@
-//! What several give back of one name at the same time goes as one request.
+//! Permits of one name that several holders give back at the same time go as one request.
 //!
-//! A batch is open from the first of them until its request is queued, which happens under
-//! the lock of the table: whoever finds none open knows that all before is in the queue.
+//! A batch is open from its first return until its request is queued. That happens under the
+//! lock of the table: a request that finds no open batch knows that all returns before it are in
+//! the queue. Each request for the name sends the open batch first, so that it never overtakes
+//! permits that were given back before it.
 
 use std::collections::HashMap;
 
@@ -9,7 +11,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::idempotency::Marked;
 use crate::backend::Reply;
-use crate::backend::step::{Failure, Operation};
+use crate::backend::failure::Failure;
+use crate::backend::step::Operation;
 use crate::clock::Moment;
 use crate::key::Key;
 use crate::room::Room;
@@ -34,16 +37,17 @@ pub(crate) struct Sent {
     pub(crate) operation: Operation,
     pub(crate) reply: Reply,
     pub(crate) left_at: Moment,
-    /// We listen where it is told of.
+    /// This client listens to the channel on which the return is published.
     pub(crate) we_listen: bool,
 }
 
-/// Of one request: it sends a message for each.
+/// The most returns in one request, which sends a message for each.
 const MOST: u32 = 64;
 
 type Ending = Option<Result<(), Failure>>;
 
-/// For whoever opened a batch: the one who sees it through.
+/// For the task that sees a batch through. None of its holders does: a future that nobody polls
+/// must not hold up the others.
 pub(crate) struct Carrier {
     sent: oneshot::Receiver<Sent>,
     ending: watch::Sender<Ending>,
@@ -56,6 +60,7 @@ impl Batches {
     /// Adds `permits` to the open batch of the name, or opens one: then there is a carrier.
     /// `None` when it is full, and has to be sent first.
     pub(crate) fn join(&self, key: &Key, permits: u32) -> Option<(Member, Option<Carrier>)> {
+        // Joined under the lock under which it is sent: no return comes behind its request.
         let mut table = self.open.lock();
         if let Some(open) = table.get_mut(key) {
             if open.members == MOST {
@@ -80,14 +85,15 @@ impl Batches {
 
     /// Sends the open batch of the name, if there is one.
     pub(crate) fn send(&self, key: &Key, submit: impl FnOnce(i64) -> Sent) -> bool {
-        // Held while it is submitted, for the order. Should the runtime have stopped, what is
-        // dropped then is requests, and none of them comes back for this lock.
+        // Locked while the request is submitted: a request that finds no batch in between could
+        // overtake it. (If the runtime has ended, requests are dropped under the lock, and none
+        // of them comes back for it.)
         let mut table = self.open.lock();
         let Some(open) = table.remove(key) else {
             return false;
         };
         table.give_back();
-        // Without a carrier its reply is dropped, and the request goes nevertheless.
+        // Without a carrier nobody reads the reply, but the request goes nevertheless.
         let _ = open.sent.send(submit(open.permits));
         true
     }

@@ -1,10 +1,10 @@
-//! Idempotency keys: what a request that can't be repeated without harm leaves on the server, so
-//! that it counts once.
+//! Idempotency keys. A request that can't be repeated without harm leaves its reply on the
+//! server under such a key, its marker, so that it counts once.
 //!
-//! A marker ends by itself, and until then takes memory. So each request takes the marker
-//! of an earlier one along, whose answer came long enough ago that no copy of it can still
-//! be under way. One that was sent again is not among them: a network that held back the
-//! first for long may bring it yet.
+//! A marker ends by itself, but until then it takes memory, and a busy semaphore would fill the
+//! server. So each request removes the marker of an earlier one, whose answer came long enough
+//! ago that no copy of it can still be on its way. The marker of a request that was sent again
+//! stays until its end: a network that held back the first copy for long may bring it yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// How long a marker outlives its answer.
 const KEPT: Duration = Duration::from_secs(5);
-/// More than these are not kept for one name, however fresh.
+/// How many are kept for one name, however fresh they are.
 const MOST: usize = 512;
 /// Names whose markers are known. Those of the others end by themselves.
 const MOST_NAMES: usize = 2048;
 /// How long a marker stays on the server.
 pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(60);
 
-/// For how long after a request left first it may be sent again: it still finds its marker
-/// then, and has the time that a connection and a reply may take.
+/// How long after it first left a request may be sent again: it still finds its marker then, and
+/// has the time that a connection and a reply may take.
 pub(crate) fn repeatable_for(reply_timeout: Duration) -> Duration {
     MARKER_LIFE
         .saturating_sub(Duration::from_secs(10))
         .saturating_sub(reply_timeout)
 }
 
-/// The markers of one request: its own, and one that is not needed any more.
+/// The markers of one request: its own, and one that is no longer needed.
 #[derive(Clone, Debug)]
 pub(crate) struct Marked {
     pub(crate) marker: String,
@@ -60,7 +60,6 @@ type Answered = HashMap<Key, VecDeque<(Moment, String)>>;
 
 impl IdempotencyKeys {
     fn table(&self) -> MutexGuard<'_, Answered> {
-        // No code that can panic runs under this lock.
         self.answered.lock()
     }
 
@@ -69,13 +68,15 @@ impl IdempotencyKeys {
         let mut table = self.table();
         let old = table.get_mut(key).and_then(|markers| {
             let (since, _) = markers.front()?;
+            // Beyond `MOST` it goes although it is fresh: a busy name must fill neither the
+            // server's memory nor ours.
             let over = now.saturating_sub(*since) >= KEPT || markers.len() > MOST;
             over.then(|| markers.pop_front()).flatten()
         });
         drop(table);
         Marked {
             marker: key.idempotency_key(id),
-            // Where there is none yet, a key that never is.
+            // A step always removes one: where none is old enough, a key that never exists.
             done: old.map_or_else(|| key.idempotency_key("-"), |(_, marker)| marker),
         }
     }
@@ -83,6 +84,7 @@ impl IdempotencyKeys {
     /// The request with this marker was sent once, and answered.
     pub(crate) fn answered(&self, key: &Key, marked: Marked, now: Moment) {
         let mut table = self.table();
+        // Bounded, however many names are used: a marker that is forgotten here ends by itself.
         if table.len() >= MOST_NAMES && !table.contains_key(key) {
             make_room(&mut table, now);
         }
@@ -91,9 +93,10 @@ impl IdempotencyKeys {
     }
 }
 
-/// Forgets names that are used no more, and as many others as there have to be so that this
-/// is not done again soon.
+/// Forgets the names that are no longer used, and others as well, until half of the table is
+/// left.
 fn make_room(table: &mut Answered, now: Moment) {
+    // Half, so that the next name does not make this necessary again.
     let mut room = MOST_NAMES / 2;
     table.retain(|_, markers| {
         let is_used = markers

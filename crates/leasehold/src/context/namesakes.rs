@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// More are forgotten all at once, and looked at anew. Few names have braces around them.
+/// When there are more, all are forgotten and looked at anew. Few names have braces around them.
 const MOST: usize = 1024;
 
 /// By the name without its braces; whether this client has been told that it uses both.
@@ -17,7 +17,7 @@ pub(crate) struct Namesakes {
     braced: Mutex<HashMap<Key, bool>>,
 }
 
-/// What a use of a name gives reason to.
+/// What a client has to do because it uses a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// To look whether this other name is used by anybody.
@@ -40,7 +40,7 @@ impl Namesakes {
             self.any.store(true, Ordering::Release);
             return Some(Reason::Look(bare));
         }
-        // Who uses no name in braces pays nothing.
+        // A client that uses no name in braces does not pay for the lock.
         if !self.any.load(Ordering::Acquire) {
             return None;
         }

@@ -11,7 +11,7 @@ use crate::key::Key;
 /// When a guard's maximum hold time is over, and what that was.
 pub(crate) type Limit = (Moment, Duration);
 
-/// By which a guard's claim is known within its hold.
+/// Names a guard's claim within its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimId(u64);
 
@@ -26,7 +26,7 @@ struct Claim {
     /// When its lease ends, if that is fixed.
     end: Moment,
     limit: Option<Limit>,
-    /// Its guard has gone without giving it up.
+    /// Its guard was forgotten: it has gone, and has not given the claim up.
     forgotten: bool,
 }
 
@@ -41,12 +41,13 @@ impl Claim {
         }
     }
 
-    /// One claim for two that are alike in whether they are renewed.
+    /// One claim for two forgotten ones, which are both renewed or both fixed.
     fn and(self, other: Self) -> Self {
         let (one, two) = (self.terms, other.terms);
         Self {
             terms: one.and(two),
             end: self.end.max(other.end),
+            // No guard is there that it could end.
             limit: None,
             ..self
         }
@@ -54,6 +55,8 @@ impl Claim {
 
     /// How long a hold whose request leaves now has to last for it.
     fn wants(&self, now: Moment) -> Duration {
+        // A renewed lease begins anew with each request. A fixed one has an end, which the
+        // request may only confirm.
         match self.terms.renew_every {
             Some(_) => self.terms.lease,
             None => self.end.saturating_sub(now),
@@ -92,6 +95,7 @@ impl Claims {
     /// This guard wants the hold to last `lease` from now at least.
     pub(super) fn raise(&mut self, id: ClaimId, lease: Duration, now: Moment) {
         if let Some(claim) = self.find(id) {
+            // Never less: the guard counts on what it was promised before.
             claim.terms.lease = claim.terms.lease.max(lease);
             claim.end = claim.end.max(now + lease);
         }
@@ -113,20 +117,22 @@ impl Claims {
         remain
     }
 
-    /// Its guard goes, and what it wanted stays. `false` if no other guard remains.
+    /// Its guard goes, and its claim stays. `false` if no other guard remains.
     pub(super) fn forget(&mut self, id: ClaimId) -> bool {
         let remain = self.remain_without(id);
         if let Some(claim) = self.find(id) {
             claim.forgotten = true;
             claim.limit = None;
         }
+        // A hold that is entered and forgotten again and again must not grow with each time.
         self.fold_forgotten();
         remain
     }
 
-    /// Of those without a guard one that is renewed and one that is not are enough, whatever
-    /// their number.
+    /// Makes the claims without a guard into two at most, whatever their number.
     fn fold_forgotten(&mut self) {
+        // One renewed and one fixed: as one claim, a fixed lease would be renewed for ever, or a
+        // renewed one would end.
         for renewed in [true, false] {
             let alike =
                 |claim: &mut Claim| claim.forgotten && claim.terms.renew_every.is_some() == renewed;
@@ -164,19 +170,22 @@ impl Claims {
         let each = self.list.iter().map(|claim| claim.terms);
         let all = each.reduce(Terms::and).expect("there is always one");
         Terms {
+            // Each guard has its own: `first_limit`.
             max_hold: None,
             ..all
         }
     }
 
-    /// An error if the hold would last for longer than others count on, whichever of its
-    /// guards is a majority's.
+    /// An error if the hold would last longer than others count on, whichever of its guards
+    /// belongs to a majority.
     pub(super) fn check(
         &self,
         lease: Duration,
         longest: Option<Duration>,
         key: &Key,
     ) -> Result<()> {
+        // Both ways: a guard of a majority may enter a longer hold, and a hold of a majority may
+        // be extended or entered by another guard.
         let all = self.terms();
         check_longest(lease.max(all.lease), longest.max(all.longest_lease), key)
     }

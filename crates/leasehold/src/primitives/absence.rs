@@ -1,8 +1,8 @@
-//! A semaphore that nobody has made: an acquire of it fails, or the waiter is told.
+//! A semaphore that nobody has made: an acquire of it fails, or warns that it waits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::step::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
@@ -25,7 +25,7 @@ impl Absence {
         }
     }
 
-    /// The server has said that there is none.
+    /// The server has said that there is no semaphore.
     pub(super) fn found(&self, context: &Context, key: &Key) -> Result<(), Failure> {
         if self.must_exist {
             return Err(missing(context));
@@ -42,8 +42,8 @@ impl Absence {
     }
 }
 
-/// For an acquire that would stand in line behind others of this process, who may wait for
-/// a semaphore that there is not: looks by itself, while `deadline` lets it.
+/// For an acquire that would wait behind others of this process, which may wait for a semaphore
+/// that does not exist: asks the server by itself, while `deadline` allows it.
 pub(super) async fn check_behind_others(
     context: &Context,
     key: &Key,
@@ -66,7 +66,7 @@ pub(super) async fn check_behind_others(
             Ok(true) => Ok(()),
             Ok(false) => Err(missing(context).into_error(key)),
             Err(error) if asks_once => Err(error),
-            // The wait goes on while no server answers, and says what stands in the way.
+            // The wait goes on while no server answers, and reports the reason itself.
             Err(_) => Ok(()),
         },
         () = too_late => Ok(()),

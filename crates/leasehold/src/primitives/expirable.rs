@@ -1,4 +1,4 @@
-//! The semaphore whose permits have leases: what a killed process had comes back.
+//! The semaphore whose permits have leases: the permits of a killed process come back.
 
 mod ask;
 mod permit;
@@ -24,29 +24,30 @@ use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
 use steps::Names;
 
-/// Permits that are acquired or released with one call, at most: it is one step of the
-/// server, which does nothing else meanwhile.
+/// The most permits that one call acquires or releases. A call is one step of the server, which
+/// does nothing else meanwhile.
 const MOST_AT_ONCE: u64 = 1000;
 
-/// A semaphore by name whose permits have ids and leases: the permits of a process that
-/// was killed come back when their leases end. Shared with Redisson's
-/// `RPermitExpirableSemaphore` of the same name.
+/// A semaphore by name whose permits have ids and leases. Acquiring takes permits, and waits until
+/// enough are free. The permits of a process that was killed come back when their leases end.
+/// Shared with Redisson's `RPermitExpirableSemaphore` of the same name.
 ///
-/// A handle is cheap to make and to clone; its settings are its own. Permits are renewed
-/// in the background until they are released, unless [`lease`](Self::lease) sets a fixed
-/// one. A semaphore that nobody has made has no permits:
-/// [`try_set_permits`](Self::try_set_permits) makes one, and whoever waits goes on waiting until
-/// then, unless the handle says that it [must exist](Self::must_exist).
+/// A handle is cheap to make and to clone, and each has its own settings. Permits are renewed in
+/// the background until they are released, unless [`fixed_lease`](Self::fixed_lease) is set. A
+/// semaphore that nobody has made has no permits. [`try_set_permits`](Self::try_set_permits) makes
+/// it; until then a waiter keeps waiting, unless its handle says that the semaphore [must
+/// exist](Self::must_exist).
 ///
-/// **What it promises.** Of one name, no more permits are in use at once than were set, each
-/// from the return of the acquire to the call of the release, or to
-/// [`valid_until`](ExpirablePermit::valid_until) if that comes first; under the conditions
-/// that [`Lock`](crate::Lock) names. Leases end by the server's clock. Redisson's clients go
-/// by their own: one whose clock is ahead takes permits back early, for everybody, and one
-/// whose clock is behind has its own taken back before it believes that they end.
+/// **What it promises.** For one name, no more permits are in use at once than were set, under the
+/// conditions that [`Lock`](crate::Lock) names. A permit is in use from the return of its acquire
+/// to the call of its release, or to [`valid_until`](ExpirablePermit::valid_until) if that comes
+/// first. Leases end by the server's clock. Redisson's clients use their own clocks. A client whose
+/// clock is ahead takes everybody's permits back early. A client whose clock is behind loses its
+/// own permits before it believes that they end.
 ///
-/// Permits that Redisson acquires without a lease never end by themselves; here
-/// [`remaining_ttl`](Self::remaining_ttl) says so, and [`release`](Self::release) gives them back.
+/// Permits that Redisson acquires without a lease never end by themselves.
+/// [`remaining_ttl`](Self::remaining_ttl) shows this, and [`release`](Self::release) gives such
+/// permits back.
 ///
 /// # Examples
 ///
@@ -79,7 +80,7 @@ pub struct ExpirableSemaphore {
     must_exist: bool,
 }
 
-/// Settings. Each changes this handle only; what is acquired already keeps its terms.
+/// Settings. Each changes this handle only; permits that are already held keep their terms.
 impl ExpirableSemaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
         let names = Key::parse(name).map(|key| Names {
@@ -97,38 +98,38 @@ impl ExpirableSemaphore {
     lease_setters! {}
     must_exist_setter! {}
     wait_setters! {
-        /// The end of the next lease wakes it, too.
+        /// The end of the next lease wakes a waiter, too.
     }
 }
 
 /// Acquiring.
 impl ExpirableSemaphore {
-    /// Waits for a permit, without a limit.
+    /// Waits for a permit, without a time limit.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_timeout`](Self::outage_timeout), `OutcomeUnknown` when it has not and a request
-    /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
-    /// refuses, `Misuse` for a bad name, setting or number, `NotFound` when there is no
-    /// semaphore and there [must](Self::must_exist) be one.
+    /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
+    /// all the same; `WrongKind` when the key holds something else; `Denied` when the server
+    /// refuses; `Misuse` for a bad name, setting or number; `NotFound` when there is no semaphore
+    /// and there [must](Self::must_exist) be one.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait and the place in this process's line. What
-    /// was granted while the answer was on its way is given back in the background; at the
-    /// latest it comes back one lease after the grant.
+    /// Dropping the future gives up the wait and the place in this process's line. Permits that the
+    /// server has granted, or grants while the answer is on its way, are given back in the
+    /// background. At the latest they come back one lease after the grant.
     #[doc(alias = "acquireAsync")]
     pub async fn acquire(&self) -> Result<ExpirablePermit> {
         self.acquire_many(1).await
     }
 
-    /// Acquires a permit if one is free. `Ok(None)` means that none is, or that others of
-    /// this process wait for permits.
+    /// Acquires a permit if one is free. `Ok(None)` means that none is free, or that other waiters
+    /// of this process come first.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); a server that does not answer is an error at once.
+    /// As [`acquire`](Self::acquire). If the server does not answer, that is an error at once.
     ///
     /// # Cancel safety
     ///
@@ -142,8 +143,8 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered at
-    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at all
+    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
     ///
@@ -153,7 +154,7 @@ impl ExpirableSemaphore {
         self.try_acquire_many_for(1, wait).await
     }
 
-    /// Waits until `deadline` at the latest for a permit; a deadline in the past asks once.
+    /// Waits for a permit until `deadline` at the latest. A deadline in the past asks once.
     ///
     /// # Errors
     ///
@@ -169,8 +170,8 @@ impl ExpirableSemaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits for `permits` permits, all at once and without a limit: 1 to 1000. They are one
-    /// guard with many ids.
+    /// Waits for `permits` permits, 1 to 1000, all at once and without a time limit. They share one
+    /// guard, which has an id for each.
     ///
     /// # Errors
     ///
@@ -181,14 +182,14 @@ impl ExpirableSemaphore {
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<ExpirablePermit> {
         loop {
-            // Without a deadline there is no other end than permits or an error.
+            // Without a deadline a wait ends only with permits or an error.
             if let Some(permit) = self.acquire_by(permits, Deadline::Never).await? {
                 return Ok(permit);
             }
         }
     }
 
-    /// Acquires `permits` permits if so many are free, 1 to 1000.
+    /// Acquires `permits` permits, 1 to 1000, if that many are free.
     ///
     /// # Errors
     ///
@@ -220,7 +221,7 @@ impl ExpirableSemaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits until `deadline` at the latest for `permits` permits, 1 to 1000.
+    /// Waits for `permits` permits, 1 to 1000, until `deadline` at the latest.
     ///
     /// # Errors
     ///
@@ -256,32 +257,32 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Permits by their ids, from whichever process or language.
+/// Permits by their ids, whichever process or language acquired them.
 impl ExpirableSemaphore {
-    /// Gives a permit back by its id. `false` when its lease was over, or there is no such
-    /// permit; one whose lease is over but that nobody has taken back yet is given back all
+    /// Gives a permit back by its id. `false` when its lease was over, or when there is no such
+    /// permit. A permit whose lease is over, but that nobody has taken back yet, is given back all
     /// the same.
     ///
-    /// A guard of that permit learns at its next renewal that it is lost.
+    /// If a guard holds that permit, it learns of the loss at its next renewal.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
-    /// `OutcomeUnknown` when it may have been given back; `WrongKind`, `Denied` and `Misuse`
-    /// as for [`acquire`](Self::acquire).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the permit may have been given back; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it may happen whether the future is dropped or not.
+    /// Once the future has been polled, the request may take effect even if the future is dropped.
     #[doc(alias = "tryRelease")]
     pub async fn release(&self, id: PermitId) -> Result<bool> {
         let names = self.names()?;
         Ok(self.change(names.release(&[id], false)).await? == 1)
     }
 
-    /// Gives permits back by their ids, all of them or none. `false`, and nothing is
-    /// changed, when the lease of one is over or there is no such permit. An id that stands
-    /// there twice counts once. 1 to 1000.
+    /// Gives permits back by their ids, 1 to 1000, all of them or none. `false`, and nothing is
+    /// changed, when the lease of one of them is over or there is no such permit. An id that is
+    /// given twice counts once.
     ///
     /// # Errors
     ///
@@ -300,10 +301,12 @@ impl ExpirableSemaphore {
         Ok(self.change(names.release(&ids, true)).await? == 1)
     }
 
-    /// Sets the lease of a permit anew, to more or to less than it has: it ends `lease` from
-    /// now. `false` when it was over, or there is no such permit. A guard's own lease is
-    /// made longer with [`ExpirablePermit::extend`], of which the guard knows; of a shorter one
-    /// it learns at its next renewal, and of one that is fixed not before its end.
+    /// Sets the lease of a permit anew, longer or shorter than before: it ends `lease` from now.
+    /// `false` when the lease was over, or when there is no such permit.
+    ///
+    /// To make the lease of a guard longer, use [`ExpirablePermit::extend`], so that the guard
+    /// knows of it. A guard whose lease was made shorter here learns of it at its next renewal. A
+    /// guard with a fixed lease does not learn of it before that lease ends.
     ///
     /// # Errors
     ///
@@ -319,7 +322,7 @@ impl ExpirableSemaphore {
         Ok(self.change(names.update(id, lease)).await? == 1)
     }
 
-    /// What is left of a permit's lease.
+    /// How much is left of a permit's lease.
     ///
     /// # Errors
     ///
@@ -327,7 +330,7 @@ impl ExpirableSemaphore {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "getLeaseTime")]
     pub async fn remaining_ttl(&self, id: PermitId) -> Result<Ttl> {
         let names = self.names()?;
@@ -339,8 +342,8 @@ impl ExpirableSemaphore {
 
 /// The number of permits.
 impl ExpirableSemaphore {
-    /// How many permits are free; negative when some were taken away while they were in
-    /// use. Permits whose leases are over are taken back.
+    /// How many permits are free. The number is negative when permits were taken away while they
+    /// were in use. Permits whose leases are over are taken back first.
     ///
     /// # Errors
     ///
@@ -349,7 +352,7 @@ impl ExpirableSemaphore {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "availablePermits")]
     pub async fn available_permits(&self) -> Result<i64> {
         Ok(self.counts().await?.free)
@@ -363,13 +366,13 @@ impl ExpirableSemaphore {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "acquiredPermits")]
     pub async fn acquired_permits(&self) -> Result<u64> {
         Ok(self.counts().await?.held)
     }
 
-    /// How many permits there are in all, free or in use; 0 when there is no semaphore.
+    /// How many permits there are in total, free or in use; 0 when there is no semaphore.
     ///
     /// # Errors
     ///
@@ -377,17 +380,17 @@ impl ExpirableSemaphore {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "getPermits")]
     pub async fn permits(&self) -> Result<i64> {
         Ok(self.counts().await?.total())
     }
 
-    /// How many permits there are in all, free or in use. `None` when there is no semaphore:
+    /// How many permits there are in total, free or in use. `None` when there is no semaphore:
     /// nobody has set a number, or it was deleted.
     ///
-    /// With [`try_set_permits`](Self::try_set_permits) it lets the first caller decide, and
-    /// tells each other one what stands:
+    /// With [`try_set_permits`](Self::try_set_permits) it lets the first caller decide, and tells
+    /// every other caller which number was set:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -409,14 +412,14 @@ impl ExpirableSemaphore {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     pub async fn capacity(&self) -> Result<Option<i64>> {
         let counts = self.counts().await?;
         Ok(counts.there.then(|| counts.total()))
     }
 
-    /// Makes the semaphore, with `permits` permits. `false` when there is one already; it
-    /// stays as it is, and [`capacity`](Self::capacity) tells its number.
+    /// Makes the semaphore, with `permits` permits. `false` when there is one already, which stays
+    /// as it is; [`capacity`](Self::capacity) returns its number.
     ///
     /// # Errors
     ///
@@ -434,9 +437,9 @@ impl ExpirableSemaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Sets how many permits there are in all, whether there is a semaphore or not. Fewer
-    /// than are in use is possible: then the number of free ones is negative until enough
-    /// have come back.
+    /// Sets how many permits there are in total, whether there is a semaphore or not. If the number
+    /// is smaller than what is in use, the number of free permits is negative until enough have
+    /// come back.
     ///
     /// # Errors
     ///
@@ -455,7 +458,8 @@ impl ExpirableSemaphore {
             .map(drop)
     }
 
-    /// Changes the number of permits by `permits`. Makes the semaphore if there is none.
+    /// Changes the number of permits by `permits`, up or down. Makes the semaphore if there is
+    /// none.
     ///
     /// # Errors
     ///
@@ -473,8 +477,8 @@ impl ExpirableSemaphore {
             .map(drop)
     }
 
-    /// Removes the semaphore, and with it the permits in use: their guards learn it at
-    /// their next renewal. `false` when there was none.
+    /// Removes the semaphore, and with it the permits in use: their guards learn of it at their
+    /// next renewal. `false` when there was none.
     ///
     /// # Errors
     ///
@@ -506,7 +510,7 @@ impl ExpirableSemaphore {
         self.names.as_ref().map_err(Clone::clone)
     }
 
-    /// The name, as it was given; empty if it could not be one.
+    /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.names.as_ref().map_or("", |names| names.key.as_str())
@@ -522,9 +526,9 @@ impl fmt::Debug for ExpirableSemaphore {
     }
 }
 
-/// What there is of a semaphore.
+/// What the server says of a semaphore.
 struct Counts {
-    /// Negative when some are missing.
+    /// Negative when permits were taken away while they were in use.
     free: i64,
     held: u64,
     /// Whether there is a semaphore.

@@ -18,29 +18,27 @@ use crate::wait::Deadline;
 use crate::wait::turns::Line;
 use steps::{FairHold, Place};
 
-/// A lock that is given to its waiters in the order in which they came, over all
-/// processes. Shared with Redisson's `getFairLock` and `getNonReentrantFairLock` of the
-/// same name: both stand in one queue.
+/// A lock that its waiters get in the order in which they came, over all processes. Shared with
+/// Redisson's `getFairLock` and `getNonReentrantFairLock` of the same name: the waiters of both are
+/// in one queue.
 ///
-/// A waiter's place is on the server. It is kept as long as the waiter asks again
-/// within the [`waiter_timeout`](Self::waiter_timeout), which it does by itself, also
-/// after a lost connection; it is given up at once when the wait ends in any other way
-/// than with the lock. A process that is killed while it waits stands in the way for
-/// the waiter timeout at most, as long as another process with this library waits too,
-/// holds or tries the lock (Redisson alone waits for minutes).
+/// A waiter's place is on the server. The waiter keeps it by asking again within the
+/// [`waiter_timeout`](Self::waiter_timeout), which it does by itself, even after a lost connection.
+/// If the wait ends in any other way than with the lock, the place is given up at once. A process
+/// that is killed while it waits is in the way for the waiter timeout at most, as long as another
+/// process with this library waits for the lock, holds it or tries it. (Redisson alone waits for
+/// minutes.)
 ///
-/// [`try_acquire`](Self::try_acquire) takes no place, and gets the lock only when
+/// [`try_acquire`](Self::try_acquire) takes no place in the queue, and gets the lock only when
 /// nobody waits.
 ///
-/// It promises what [`Lock`] promises. It is slower: a hand-over costs a round trip
-/// of the waiter whose turn it is, and while some of Redisson's are in line each grant
-/// costs the server work for everybody in it, as with Redisson. All users of a name have
-/// to use the fair lock: a plain [`Lock`] of the same name excludes it, and stands in no
-/// line.
+/// It promises what [`Lock`] promises. It is slower: a hand-over costs a round trip of the waiter
+/// whose turn it is. While some of Redisson's waiters are in line, each grant costs the server work
+/// for every waiter in it, as with Redisson. All users of a name have to use the fair lock: a plain
+/// [`Lock`] of the same name excludes it, but is in no line.
 ///
-/// The order is lost where the server loses data, or its clock is set ahead by more
-/// than the waiter timeout: then the waiters come in again in any order, and each of
-/// them still waits.
+/// The order is lost when the server loses data, or when its clock is set ahead by more than the
+/// waiter timeout. The waiters then join again in any order, and each of them still waits.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -74,7 +72,8 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Asks that a waiter may miss before it loses its place.
+    /// How often a waiter asks within its timeout. It may miss that many asks before it loses its
+    /// place.
     const ASKS_PER_TIMEOUT: u32 = 3;
 
     pub(crate) fn new() -> Self {
@@ -130,10 +129,10 @@ impl Named for Fair {
 }
 
 impl FairLock {
-    /// Sets how long a waiter that does not ask keeps its place: how long a killed
-    /// process stands in the way. A waiter asks three times as often, whatever the
+    /// Sets how long a waiter that does not ask keeps its place, and so how long a killed process
+    /// is in the way. A waiter asks three times as often, whatever the
     /// [`poll_interval`](Self::poll_interval) is. 5 s by default, 100 ms to an hour. Each waiter
-    /// has the timeout of the handle it came by.
+    /// has the timeout of its own handle.
     #[doc(alias = "fairLockWaitTimeout")]
     #[must_use]
     pub fn waiter_timeout(mut self, timeout: Duration) -> Self {
@@ -141,9 +140,8 @@ impl FairLock {
         self
     }
 
-    /// Who waits for the lock, first come first, as ids `uuid:n` of the client and the
-    /// wait (here) or the thread (Redisson). For operators: by the time the answer is
-    /// here it may have changed.
+    /// The waiters for the lock in their order, as ids `uuid:n` of the client and the wait (here)
+    /// or the thread (Redisson). For operators: the answer may be out of date when it arrives.
     ///
     /// # Errors
     ///
@@ -151,7 +149,7 @@ impl FairLock {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     pub async fn waiters(&self) -> Result<Vec<String>> {
         let key = self.key()?;
         let ids = match request::query(self.context(), key, steps::line(key)).await? {

@@ -1,4 +1,4 @@
-//! The fenced lock: a plain lock whose holds carry a number that rises.
+//! The fenced lock: a plain lock whose holds carry a rising number.
 
 pub(in crate::primitives) mod draw;
 pub(crate) mod steps;
@@ -18,26 +18,25 @@ use steps::FencedHold;
 
 /// A lock whose holds carry a *fencing token*: a number that rises from hold to hold.
 ///
-/// A lock alone can't stop a holder that does not know yet that it has lost it: one
-/// whose process stood still, or whose request was under way for too long. Give the
-/// token to the protected resource with each change, and let the resource refuse a
-/// token below the greatest one it has seen: then it refuses that holder.
-/// `docs/fencing.md` has such checks for databases, Redis, HTTP and object stores.
+/// A lock alone can't stop a holder that has lost it and does not know so yet, because its process
+/// stood still or its request was under way for too long. Give the token to the protected resource
+/// with each change, and let the resource refuse a token below the greatest one it has seen. Then
+/// the resource refuses that holder. `docs/fencing.md` has such checks for databases, Redis, HTTP
+/// and object stores.
 ///
-/// The lock is the same as the plain [`Lock`] of that name, and so excludes it; but a
-/// plain acquire takes no token: here its guard can draw one later
-/// ([`LockGuard::fencing_token`], as the guards of other kinds can), Redisson's `RLock`
-/// has none. The counter is Redisson's (`RFencedLock`), and both sides count on from each
-/// other.
+/// The lock is the same as the plain [`Lock`] of that name, so the two exclude each other. But a
+/// plain acquire takes no token. Here the guard of a plain lock can draw a token later
+/// ([`LockGuard::fencing_token`]), and so can the guards of other kinds; Redisson's `RLock` has
+/// none. The counter is Redisson's (`RFencedLock`), and both sides count on from each other.
 ///
-/// Tokens are whole numbers from 1 to 2^53. Each is greater than the one before, and
-/// at least the server's time in microseconds, so that they rise also after the
-/// counter was lost. (One that *Java* takes after lost data starts again at 1.) A
-/// re-entry with an [`Owner`](crate::Owner) has the token of its hold.
+/// Tokens are whole numbers from 1 to 2^53. Each is greater than the one before, and at least the
+/// server's time in microseconds, so tokens rise even after the counter was lost. (A token that
+/// *Java* takes after lost data starts again at 1.) A re-entry with an [`Owner`](crate::Owner) has
+/// the token of its hold.
 ///
-/// The counter stays in Redis for ever, as Redisson's does, unless the client was told
-/// that [only Rust](crate::settings::Peers::RustOnly) uses its names: then it goes a day after
-/// its last use.
+/// The counter stays in Redis forever, as Redisson's does, unless the client was told that [only
+/// Rust](crate::settings::Peers::RustOnly) uses its names. In that case the counter is removed a
+/// day after its last use.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -73,10 +72,10 @@ impl Acquire for Fenced {
             if guard.token().is_some() {
                 return Ok(Some(guard));
             }
-            // A re-entry into a hold that was acquired as a plain one.
+            // A re-entry into a hold that was acquired without a token.
             match draw::token_of(guard.share()).await {
                 Ok(_) => return Ok(Some(guard)),
-                // Lost meanwhile: ask anew.
+                // The hold was lost meanwhile: ask anew.
                 Err(_) if !guard.is_held() => {}
                 Err(error) => return Err(error),
             }
@@ -104,8 +103,8 @@ impl Named for Fenced {
 }
 
 impl FencedLock {
-    /// The last token that was given, whoever got it; `None` if there was none, or its
-    /// counter is gone. For a hold's own token ask [its guard](FencedGuard::token).
+    /// The last token that was given, to any hold. `None` if no token was given, or the counter is
+    /// gone. For the token of one hold ask [its guard](FencedGuard::token).
     ///
     /// # Errors
     ///
@@ -113,7 +112,7 @@ impl FencedLock {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "getToken")]
     pub async fn last_token(&self) -> Result<Option<u64>> {
         let key = self.key()?;
@@ -133,8 +132,8 @@ pub struct FencedGuard {
 }
 
 impl FencedGuard {
-    /// This hold's token: greater than that of every hold before. It is never that of
-    /// another hold, whatever has become of this one.
+    /// The token of this hold, greater than the token of every hold before. It is never the token
+    /// of another hold, whatever has become of this one.
     #[doc(alias = "lockAndGetToken")]
     #[doc(alias = "tryLockAndGetToken")]
     #[must_use]
@@ -164,7 +163,7 @@ impl FencedGuard {
 
 impl Made for FencedGuard {
     fn made(guard: LockGuard) -> Self {
-        // It came with the grant, or was drawn by the re-entry.
+        // The token came with the grant, or the re-entry has drawn it.
         let token = guard.token().unwrap_or_default();
         Self { guard, token }
     }

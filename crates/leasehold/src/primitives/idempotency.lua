@@ -1,5 +1,5 @@
--- Leaves what a request has replied under its marker, so that the same request, come a
--- second time, changes nothing. False, or what stands in the way.
+-- Leaves a request's reply under its marker, so that the same request changes nothing when it
+-- comes a second time. Gives false, or what stands in the way.
 local function remember(marker, reply)
   return redis.pcall('SET', marker, reply, 'PX', 60000).err or false
 end

@@ -1,4 +1,4 @@
-//! The latch: opens once for all who wait, when it was counted down.
+//! The latch: it opens once for all waiters, when it was counted down.
 
 pub(crate) mod steps;
 
@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::channels::Listener;
-use crate::backend::step::{Failure, Value};
+use crate::backend::failure::Failure;
+use crate::backend::step::Value;
 use crate::config::{Settings, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,29 +21,29 @@ use crate::sync::Mutex;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
-/// Redisson counts with 63 bits, scripts are exact up to these.
+/// Redisson counts with 63 bits; scripts are exact up to this number.
 const MOST: u64 = 10_000_000_000_000;
 
-/// A latch by name: it is set to a count, tasks of all processes count it down, and at
-/// zero everybody who waits goes on. Shared with Redisson's `RCountDownLatch` of the same
-/// name.
+/// A latch by name. It is set to a count, tasks of all processes count it down, and at zero every
+/// waiter goes on. Shared with Redisson's `RCountDownLatch` of the same name.
 ///
-/// A handle is cheap to make and to clone; its settings are its own. A latch that nobody
-/// has set is open, and so is one that has reached zero; either can be set (again).
+/// A handle is cheap to make and to clone, and each has its own settings. A latch that nobody has
+/// set is open, and so is a latch that has reached zero. Either can be set (again).
 ///
-/// **What it promises.** Whoever waits goes on when the count reaches zero, also when the
-/// latch is set again at once and when the message about it is lost. (One exception: a
-/// Redisson client counts to zero, and one sets the latch again before we have asked. That
-/// leaves only Redisson's message, and it counts from when the server has confirmed that we
-/// listen, a round trip or two into the wait. It is missed if it comes before that or while
-/// the connection that would have brought it is down, and by whoever does not listen: see
-/// [`wait_strategy`](Self::wait_strategy).) A count-down counts once, however
-/// often the network delivers it. A latch has no owner and no lease: if a process that
-/// should count down is killed, those who wait do so until [`delete`](Self::delete), so
-/// give [`wait_for`](Self::wait_for) a limit.
+/// **What it promises.** A waiter goes on when the count reaches zero, even when the latch is set
+/// again at once, and even when the message about it is lost. There is one exception: a Redisson
+/// client counts the latch to zero, and a Redisson client sets it again, before our waiter has
+/// asked. Then only Redisson's message shows that the latch was open. The message counts from the
+/// moment when the server has confirmed that we listen, a round trip or two into the wait. A
+/// message that comes earlier, or while the connection that would bring it is down, is missed. A
+/// waiter that does not listen misses it, too: see [`wait_strategy`](Self::wait_strategy).
 ///
-/// A name with a brace can't be used for a latch in a Redis Cluster: Redisson puts braces
-/// around it for the channel, and the two end up in different slots.
+/// A count-down counts once, however often the network delivers it. A latch has no owner and no
+/// lease. If a process that should count down is killed, the waiters wait until the latch is
+/// [deleted](Self::delete), so give [`wait_for`](Self::wait_for) a limit.
+///
+/// A name with a brace can't be used for a latch in a Redis Cluster: Redisson puts braces around
+/// the name for the channel, and key and channel end up in different slots.
 ///
 /// # Examples
 ///
@@ -90,36 +91,35 @@ impl CountDownLatch {
     }
 
     wait_setters! {
-        /// Beyond an hour a lost message about a latch that was set again at once can be
-        /// missed.
+        /// With more than an hour, a waiter that lost the message can miss a latch that was set
+        /// again at once.
     }
 }
 
 /// Waiting.
 impl CountDownLatch {
-    /// Waits until the latch is open, without a limit.
+    /// Waits until the latch is open, without a time limit.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has
-    /// answered for the [`outage_timeout`](Self::outage_timeout), `WrongKind` when the key
-    /// holds something else, `Denied` when the server refuses, `Misuse` for a bad name or
-    /// setting.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
+    /// the [`outage_timeout`](Self::outage_timeout), `WrongKind` when the key holds something else,
+    /// `Denied` when the server refuses, `Misuse` for a bad name or setting.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait; nothing is left behind.
+    /// Dropping the future gives up the wait and leaves nothing behind.
     #[doc(alias = "await")]
     pub async fn wait(&self) -> Result<()> {
         while !self.wait_by(Deadline::Never).await? {}
         Ok(())
     }
 
-    /// Waits at most `wait` until the latch is open. `false` when it was not.
+    /// Waits at most `wait` until the latch is open. `false` when it was not open by then.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait). `Unavailable` also when the server has not answered at all
+    /// As [`wait`](Self::wait). `Unavailable` also when the server has given no answer at all
     /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
@@ -138,8 +138,8 @@ impl CountDownLatch {
         self.wait_by(Deadline::At(deadline)).await
     }
 
-    /// Waits until `deadline` at the latest; a deadline in the past asks once. `false` when
-    /// the latch was not open by then. Takes tokio's or the standard library's instant.
+    /// Waits until `deadline` at the latest. `false` when the latch was not open by then. A
+    /// deadline in the past asks once. Takes an instant of tokio or of the standard library.
     ///
     /// # Errors
     ///
@@ -178,18 +178,18 @@ impl CountDownLatch {
 
 /// Counting.
 impl CountDownLatch {
-    /// Sets the latch to `count`. `false` when it has a count already; that stays.
+    /// Sets the latch to `count`. `false` when the latch has a count already, which stays.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered
-    /// and nothing was changed, `OutcomeUnknown` when it may have been; `WrongKind` when the
-    /// key holds something else, `Denied` when the server refuses, `Misuse` for a bad name,
-    /// a count of zero (such a latch is open without being set) or one over 10^13.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered and
+    /// nothing was changed; `OutcomeUnknown` when something may have been changed; `WrongKind` when
+    /// the key holds something else; `Denied` when the server refuses; `Misuse` for a bad name, for
+    /// a count of zero (such a latch is open without being set) or for a count over 10^13.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it may happen whether the future is dropped or not.
+    /// Once the future has been polled, the request may take effect even if the future is dropped.
     #[doc(alias = "trySetCount")]
     pub async fn try_set_count(&self, count: u64) -> Result<bool> {
         let key = self.key()?;
@@ -199,8 +199,8 @@ impl CountDownLatch {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Counts down by one, and says how much is left: at zero the latch opens. One that is
-    /// open stays so.
+    /// Counts down by one and returns what is left. At zero the latch opens. A latch that is open
+    /// stays open.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl CountDownLatch {
         self.count_down_by(1).await
     }
 
-    /// Counts down by `steps` at once, at most to zero, and says how much is left.
+    /// Counts down by `steps` at once, at most to zero, and returns what is left.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl CountDownLatch {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "getCount")]
     pub async fn count(&self) -> Result<u64> {
         let key = self.key()?;
@@ -250,9 +250,9 @@ impl CountDownLatch {
         Ok(seen.count)
     }
 
-    /// Removes the latch. `false` when it was open. Those of this library who wait go on;
-    /// Redisson's go on waiting, as they do when Redisson deletes a latch, until their
-    /// limit is over or the latch is set and counted down again.
+    /// Removes the latch. `false` when it was open. Waiters of this library go on. Redisson's
+    /// waiters keep waiting, as they do when Redisson deletes a latch, until their limit is over or
+    /// the latch is set and counted down again.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl CountDownLatch {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// The name, as it was given; empty if it could not be one.
+    /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::as_str)
@@ -297,7 +297,7 @@ impl fmt::Debug for CountDownLatch {
     }
 }
 
-/// One who waits.
+/// One waiter.
 struct Asker<'a> {
     latch: &'a CountDownLatch,
     key: &'a Key,
@@ -306,12 +306,12 @@ struct Asker<'a> {
 
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// When it had been opened last while it was not open yet. It was opened since if it was
-    /// opened later.
+    /// When the latch had last been opened, as of the first answer that said it was not open. A
+    /// later opening is one that this waiter waited for.
     since: Option<i64>,
-    /// How far the channel has moved.
+    /// How many signals the channel had brought before the last ask.
     mark: Option<u64>,
-    /// A message has said that it was opened, since this waiter began to listen.
+    /// Since this waiter began to listen, a message has said that the latch was opened.
     told: bool,
 }
 
@@ -335,7 +335,7 @@ impl Ask for Asker<'_> {
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));
         }
-        // No clock is compared with another one: the next server's may be behind.
+        // Compares two openings and never two clocks: that of the next server may be behind.
         self.seen.lock().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
             within: None,

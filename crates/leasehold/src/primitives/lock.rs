@@ -1,5 +1,5 @@
-//! The lock: one holder at a time, over all processes. [`Lock`] is the handle of
-//! every kind of lock; what they differ in is `kind.rs`.
+//! The lock: one holder at a time, over all processes. [`Lock`] is the handle of every kind of
+//! lock; `kind.rs` has what differs between the kinds.
 
 pub(in crate::primitives) mod ask;
 pub(crate) mod group;
@@ -35,20 +35,28 @@ pub use member::Member;
 pub use multi::{Multi, MultiLock};
 pub use red::{Red, RedLock};
 
-/// A lock by name: one holder at a time, over all processes that use the same
-/// server. Shared with Redisson's `RLock`, `getSpinLock` and
-/// `getNonReentrantLock` of the same name.
+/// A lock by name. Acquiring it waits until nobody else holds it, over all processes that use the
+/// same server, and gives a [`LockGuard`].
 ///
-/// A handle is cheap to make and to clone and holds nothing by itself; its
-/// settings are its own. [`acquire`](Self::acquire) and its relatives give a
-/// [`LockGuard`].
+/// [`acquire`](Self::acquire) waits for the lock, [`try_acquire`](Self::try_acquire) asks for it
+/// once, and [`try_acquire_for`](Self::try_acquire_for) waits for a limited time. The hold is
+/// renewed in the background until the guard is released or dropped, unless
+/// [`fixed_lease`](Self::fixed_lease) says otherwise. The lock is shared with Redisson's `RLock`,
+/// `getSpinLock` and `getNonReentrantLock` of the same name.
 ///
-/// **What it promises.** For one name, the intervals from the return of an acquire
-/// to the call of the release, or to [`valid_until`](LockGuard::valid_until) if
-/// that comes first, of two holders do not overlap, as long as no clock drifts by
-/// more than the configured drift within a lease, the server loses no data, nobody
-/// removes the key by force, and the holder stops at `valid_until`. Where a holder
-/// can't be trusted to stop, only a check at the protected resource helps.
+/// A handle is cheap to make and to clone, and holds nothing by itself. Each handle has its own
+/// settings.
+///
+/// **What it promises.** The interval of a holder begins when its acquire returns. It ends when its
+/// release is called, or at [`valid_until`](LockGuard::valid_until) if that comes first. For one
+/// name, the intervals of two holders do not overlap, as long as
+///
+/// - no clock drifts by more than the configured drift within a lease,
+/// - the server loses no data,
+/// - nobody removes the key by force, and
+/// - the holder stops at `valid_until`.
+///
+/// Where a holder can't be trusted to stop, only a check at the protected resource helps.
 ///
 /// # Examples
 ///
@@ -86,11 +94,13 @@ pub struct Lock<K = Plain> {
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
-    /// Where it is noted what a holder in the way has left, for who asks as a member.
+    /// For a member of several locks: where to note how much of its lease the holder in the way has
+    /// left.
     held_for: Option<Arc<OnceLock<Duration>>>,
     kind: K,
 }
 
+#[allow(private_bounds, reason = "nothing here is public")]
 impl<K: kind::Named> Lock<K> {
     pub(crate) fn named(context: Arc<Context>, name: &str, kind: K) -> Self {
         let key = Key::parse(name);
@@ -116,13 +126,13 @@ impl<K: kind::Named> Lock<K> {
         }
     }
 
-    /// The same lock, on the terms of a hold that is there.
+    /// The same lock, with the terms of an existing hold.
     pub(super) fn on_terms(mut self, terms: Terms) -> Self {
         self.settings.take(terms);
         self
     }
 
-    /// Asks so often at least while it waits.
+    /// Makes a waiter ask at least once every `pause`.
     pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
         self.settings.poll_interval = self.settings.poll_interval.min(pause);
     }
@@ -135,14 +145,15 @@ impl<K: kind::Named> Lock<K> {
         &mut self.kind
     }
 
-    /// What those who want the same have in common: see [`kind::Named::line_key`].
+    /// The key of the line in which this lock's waiters wait: see [`kind::Named::line_key`].
     fn line_key(&self) -> Result<Key> {
         Ok(self.kind.line_key(self.key()?))
     }
 }
 
 impl<K> Lock<K> {
-    /// One that has no name of its own, whose first server's client is `context`.
+    /// A lock over several others, which has no name of its own. `context` is that of the first
+    /// server's client.
     fn whole(context: Arc<Context>, key: Key, kind: K) -> Self {
         Self {
             settings: context.settings(),
@@ -156,16 +167,15 @@ impl<K> Lock<K> {
     }
 }
 
-/// Settings. Each changes this handle only; what is acquired already keeps its terms.
+/// Settings. Each changes this handle only; locks that are held already keep their terms.
 impl<K: Kind> Lock<K> {
     lease_setters! {
-        /// With an [`Owner`] it counts for the guard that asked for it, and while that
-        /// lives.
+        /// With an [`Owner`], the limit belongs to the guard that asked for it and applies while
+        /// that guard lives.
     }
     wait_setters! {}
 
-    /// Acquires as `owner`, who can enter again while it holds the lock. See
-    /// [`Owner`].
+    /// Acquires as `owner`. An owner that holds the lock can enter it again: see [`Owner`].
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.in_role(K::ROLE));
@@ -175,44 +185,43 @@ impl<K: Kind> Lock<K> {
 
 /// Acquiring.
 impl<K: Kind> Lock<K> {
-    /// Waits for the lock, without a limit.
+    /// Waits for the lock, without a time limit.
     ///
-    /// Of those of this process who wait for one name, the first one asks the server. So keep
-    /// polling the future (or spawn it): one that was woken and is not polled within a tenth of
-    /// a second is passed over by those behind it. It keeps its place, and goes on when it is
-    /// polled again. What the server had granted it meanwhile it holds.
+    /// Of the waiters of this process for one name, the first one asks the server. So keep polling
+    /// the future, or spawn it. A waiter that was woken but is not polled within a tenth of a
+    /// second is passed over by the waiters behind it. It keeps its place, and goes on when it is
+    /// polled again. If the server has granted it the lock in the meantime, it holds the lock.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_timeout`](Self::outage_timeout), `OutcomeUnknown` when it has not and a request
-    /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
-    /// refuses, `Misuse` for a bad name or setting.
+    /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
+    /// all the same; `WrongKind` when the key holds something else; `Denied` when the server
+    /// refuses; `Misuse` for a bad name or setting.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait and the place in this process's line.
-    /// If the server had granted the lock and the answer was still on its way, the
-    /// lock is released in the background; at the latest it is free one lease after
-    /// the grant.
+    /// Dropping the future gives up the wait and the place in this process's line. If the server
+    /// has granted the lock and the answer is still on its way, the lock is released in the
+    /// background; at the latest it is free one lease after the grant.
     #[doc(alias = "lock")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn acquire(&self) -> Result<K::Guard> {
         loop {
-            // Without a deadline there is no other end than a guard or an error.
+            // Without a deadline a wait ends only with a guard or an error.
             if let Some(guard) = self.acquire_by(Deadline::Never).await? {
                 return Ok(guard);
             }
         }
     }
 
-    /// Acquires the lock if it is free. `Ok(None)` means that somebody holds it, or
-    /// that others of this process wait for it and the server answers them.
+    /// Acquires the lock if it is free. `Ok(None)` means that somebody holds it, or that other
+    /// waiters of this process come first and the server answers them.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); a server that does not answer is an error at
-    /// once, `Unavailable` or `OutcomeUnknown`, and never `Ok(None)`.
+    /// As [`acquire`](Self::acquire). If the server does not answer, that is an error at once,
+    /// `Unavailable` or `OutcomeUnknown`, and never `Ok(None)`.
     ///
     /// # Cancel safety
     ///
@@ -222,12 +231,12 @@ impl<K: Kind> Lock<K> {
         self.acquire_by(Deadline::Now).await
     }
 
-    /// Waits at most `wait` for the lock. `Ok(None)` means it was still held.
+    /// Waits at most `wait` for the lock. `Ok(None)` means that the lock was still held.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered
-    /// at all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at all
+    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
     ///
@@ -239,8 +248,8 @@ impl<K: Kind> Lock<K> {
         self.acquire_by(Deadline::At(deadline)).await
     }
 
-    /// Waits until `deadline` at the latest for the lock; a deadline in the past asks
-    /// once. Takes tokio's or the standard library's instant.
+    /// Waits for the lock until `deadline` at the latest. A deadline in the past asks once. Takes
+    /// an instant of tokio or of the standard library.
     ///
     /// # Errors
     ///
@@ -257,8 +266,7 @@ impl<K: Kind> Lock<K> {
         self.acquire_by(deadline).await
     }
 
-    /// Runs `work` under the lock: acquires it, runs `work` until it is done or the
-    /// lock is lost, and releases it.
+    /// Acquires the lock, runs `work` until it is done or the lock is lost, and releases the lock.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -272,8 +280,8 @@ impl<K: Kind> Lock<K> {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). [`ErrorKind::Lost`](crate::ErrorKind::Lost)
-    /// when the lock was lost before `work` was done; `work` has been dropped then.
+    /// As [`acquire`](Self::acquire). [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was
+    /// lost before `work` was done; in that case `work` has been dropped.
     ///
     /// # Cancel safety
     ///
@@ -291,10 +299,9 @@ impl<K: Kind> Lock<K> {
     }
 }
 
-/// Questions and force.
+/// Inspecting the lock, and ending a hold by force.
 impl<K: OneKey> Lock<K> {
-    /// Whether anybody holds the lock now. By the time the answer is here it may
-    /// have changed.
+    /// Whether anybody holds the lock now. The answer may be out of date when it arrives.
     ///
     /// # Errors
     ///
@@ -302,14 +309,14 @@ impl<K: OneKey> Lock<K> {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "isLocked")]
     pub async fn is_locked(&self) -> Result<bool> {
         Ok(self.inspect().await?.is_locked())
     }
 
-    /// Whether `owner` holds the lock, by the server's word. No call is made if this
-    /// client knows of no hold of that owner.
+    /// Whether the server says that `owner` holds the lock. Makes no call if this client knows of
+    /// no hold of that owner.
     ///
     /// # Errors
     ///
@@ -317,7 +324,7 @@ impl<K: OneKey> Lock<K> {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
@@ -330,7 +337,7 @@ impl<K: OneKey> Lock<K> {
         Ok(info.holders.iter().any(|holder| holder.id == id))
     }
 
-    /// What is left of the present hold's lease on the server.
+    /// How much is left, on the server, of the current hold's lease.
     ///
     /// # Errors
     ///
@@ -338,7 +345,7 @@ impl<K: OneKey> Lock<K> {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "remainTimeToLive")]
     pub async fn remaining_ttl(&self) -> Result<Ttl> {
         Ok(self.inspect().await?.ttl)
@@ -354,7 +361,7 @@ impl<K: OneKey> Lock<K> {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "getHoldCount")]
     pub async fn inspect(&self) -> Result<LockInfo> {
         let key = self.key()?;
@@ -365,20 +372,20 @@ impl<K: OneKey> Lock<K> {
         .ok_or_else(|| request::malformed(&self.context, key))
     }
 
-    /// Ends whoever's hold there is. `true` if there was one.
+    /// Ends all holds of this lock, whoever has them. `true` if there were any.
     ///
-    /// For operators: the holder is told ([`LossReason::Forced`](crate::LossReason::Forced)) at its next
-    /// renewal, up to a third of its lease later, and **works on until then beside
-    /// whoever comes next**. Redisson's own holders are not told at all.
+    /// For operators. The holder learns of it ([`LossReason::Forced`](crate::LossReason::Forced))
+    /// at its next renewal, up to a third of its lease later. **Until then it works on beside the
+    /// next holder.** Redisson's own holders are not told at all.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect), and `OutcomeUnknown` when it may have happened. A key
+    /// As [`inspect`](Self::inspect), and `OutcomeUnknown` when the hold may have been ended. A key
     /// that is not a lock of this kind is left alone.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it may happen whether the future is dropped or not.
+    /// Once the future has been polled, the hold may be ended even if the future is dropped.
     #[doc(alias = "forceUnlock")]
     #[doc(alias = "delete")]
     pub async fn force_unlock(&self) -> Result<bool> {
@@ -406,7 +413,7 @@ impl<K> Lock<K> {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// The name, as it was given; empty if it could not be one.
+    /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::as_str)

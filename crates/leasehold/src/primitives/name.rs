@@ -1,5 +1,5 @@
-//! What stands under a name, recognised by its keys: for operators, who know the name and
-//! not what it is used for.
+//! What a name is, recognised by its keys. For operators, who know the name but not what it is used
+//! for.
 
 pub(crate) mod steps;
 
@@ -13,86 +13,85 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 
-/// What stands under a name: what [`Client::inspect`](crate::Client::inspect) gives.
+/// What a name is: the answer of [`Client::inspect`](crate::Client::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NameInfo {
-    /// What it is, and who has it.
+    /// What kind it is, and who has it.
     pub found: Found,
-    /// What is left of the key on the server.
+    /// How long the key has left on the server.
     pub ttl: Ttl,
-    /// Who stands in line for a fair lock, first come first, the first 1000. `None` when
-    /// nobody does: no key says who waits for anything else.
+    /// The first 1000 waiters for a fair lock, in their order. `None` when nobody waits in line: no
+    /// key says who waits for anything else.
     pub waiting: Option<Vec<String>>,
-    /// The fencing token that a hold of this name was given last.
+    /// The last fencing token that a hold of this name was given.
     pub last_token: Option<u64>,
 }
 
-/// What a key is, as far as keys can tell. Of a large one the first 1000 holds are shown.
+/// What a key is, as far as keys can tell. Of a large key the first 1000 holds are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
     /// There is no key: a lock that is free, a semaphore that nobody has made, or a latch
     /// that nobody has set.
     Nothing,
-    /// A lock: plain, fair, fenced or spin lock, which are the same key.
+    /// A lock: plain, fair, fenced or spin lock, which all have the same key.
     Lock(HoldInfo),
     /// A read-write lock.
     ReadWrite {
         /// The write hold.
         writer: Option<HoldInfo>,
-        /// The read holds, without those that are over.
+        /// The read holds whose leases are not over.
         readers: Vec<HoldInfo>,
     },
-    /// A group of locks: which values are held, without those whose leases are over.
+    /// A group of locks: the values that are held and whose leases are not over.
     Group(Vec<ValueInfo>),
     /// A semaphore whose permits have leases, with some of them in use.
     Leases {
-        /// How many permits are free, those whose leases are over among them; negative when
-        /// some were taken away while they were in use. `None` when the key with their number
-        /// is gone.
+        /// How many permits are free, including those whose leases are over. Negative when permits
+        /// were taken away while they were in use. `None` when the key with their number is gone.
         free: Option<i64>,
-        /// How many are in use.
+        /// How many permits are in use.
         held: u64,
-        /// Those in use, the one whose lease ends first in front.
+        /// The permits in use, ordered by the end of their leases.
         permits: Vec<PermitInfo>,
     },
-    /// A count: the free permits of a semaphore (of one with leases, when none is in use), or
+    /// A count: the free permits of a semaphore (of one with leases, when no permit is in use), or
     /// what is left to count of a latch that Redisson has set. The keys of the two are alike.
     Count(i64),
-    /// A latch. Zero: it is open, and was set or opened within the last hour.
+    /// A latch. Zero means that it is open, and was set or opened within the last hour.
     Latch {
         /// What is left to count down.
         left: u64,
     },
-    /// Something else: no key of this library or of Redisson's locks and synchronizers, or
-    /// a key that stands beside one of them.
+    /// Something else: not a key of this library or of Redisson's locks and synchronizers, or a key
+    /// that exists beside one of theirs.
     Unknown {
         /// What it is, in words.
         what: String,
     },
 }
 
-/// One hold of a lock, as it stands in Redis.
+/// One hold of a lock, as Redis has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldInfo {
     /// `uuid:n`: the client, and the hold (here) or the thread (Redisson).
     pub id: String,
-    /// How often it has entered. Always 1 for holds of this library, which counts
+    /// How often its holder has entered. Always 1 for holds of this library, which counts
     /// re-entries in the client.
     pub count: u64,
-    /// What is left of its lease.
+    /// How much is left of its lease.
     pub ttl: Ttl,
 }
 
-/// A value of a group that is held.
+/// A value of a group that somebody holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueInfo {
-    /// Its field: a hash of the value, which can't be turned back into it.
+    /// Its field: a hash of the value, which can't be turned back into the value.
     pub field: String,
-    /// Who holds it.
+    /// The hold.
     pub hold: HoldInfo,
 }
 
@@ -102,11 +101,11 @@ pub struct ValueInfo {
 pub struct PermitInfo {
     /// Its id, as [`PermitId`](crate::PermitId) writes and reads it.
     pub id: String,
-    /// What is left of its lease.
+    /// How much is left of its lease.
     pub ttl: Ttl,
 }
 
-/// Asks for it.
+/// Asks the server what `name` is.
 pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
     let key = Key::parse(name)?;
     let reply = request::query(context, &key, steps::look(&key)).await?;
@@ -114,7 +113,7 @@ pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
     Ok(raw.recognise())
 }
 
-/// What the step replies.
+/// The reply of the step.
 struct Raw {
     kind: String,
     ttl: Ttl,
@@ -128,7 +127,7 @@ struct Raw {
     opened: bool,
 }
 
-/// A field of a hash, and what is left of the read hold that it may be.
+/// A field of a hash. If it is a read hold, with the time that this has left.
 struct Field {
     name: String,
     value: String,
@@ -198,7 +197,7 @@ impl Raw {
         }
     }
 
-    /// A hash that is some kind of lock.
+    /// A hash that is a lock of some kind.
     fn lock(&self) -> Option<Found> {
         let mode = self.fields.iter().find(|field| field.name == "mode");
         match (mode, &self.fields[..]) {
@@ -218,7 +217,7 @@ impl Raw {
                 writer = Some(field.hold(self.ttl)?);
             } else {
                 let hold = field.hold(Ttl::of_key(field.left_ms))?;
-                // The field of a read hold that is over stands until the next release.
+                // The field of a read hold that is over remains until the next release.
                 if field.left_ms >= 0 || field.left_ms == -1 {
                     readers.push(hold);
                 }
@@ -270,14 +269,14 @@ impl Raw {
             ttl: left(*ends_ms),
         });
         Found::Leases {
-            // Whoever asks next takes them back.
+            // The next ask takes back permits whose leases are over.
             free: free.map(|free| free.saturating_add(over)),
             held: u64::try_from(self.held.saturating_sub(over)).unwrap_or(0),
             permits: permits.collect(),
         }
     }
 
-    /// Those of ours that are gone, and are still to be taken out, are left out.
+    /// The waiters in line, without ours that are gone but not taken out yet.
     fn line(&self) -> Option<Vec<String>> {
         let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
         let alive = self.waiting.iter().filter(waits);
@@ -300,7 +299,7 @@ impl Field {
         }
     }
 
-    /// The hold that it is: the client and a number, with how often it has entered.
+    /// The hold in this field: the client and a number, and how often its holder has entered.
     fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
         let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
         let count = count.then(|| self.value.parse().ok())??;

@@ -1,20 +1,21 @@
-//! Tells who uses both `x` and `{x}` that they share the keys beside them. Redisson names
-//! them so; nothing here can change it.
+//! Warns a program that uses both `x` and `{x}`, because the two names share the keys beside them.
+//! Redisson names those keys, and nothing here can change it.
 
 use super::semaphore::steps;
-use crate::backend::step::{Cause, Value};
+use crate::backend::failure::Cause;
+use crate::backend::step::Value;
 use crate::context::Context;
 use crate::context::namesakes::Reason;
 use crate::key::Key;
 
-/// `key` is about to be acquired or waited for. The first time that a name in braces is
-/// used, the server is asked beside it whether the other one is there.
+/// `key` is about to be acquired or waited for. When a name in braces is used for the first time,
+/// the server is also asked whether the other name exists.
 pub(super) fn look(context: &Context, key: &Key) {
     match context.namesakes.used(key) {
         None => {}
         Some(Reason::Tell(other)) => tell(context.backend.address(), key, &other),
         Some(Reason::Look(other)) => {
-            // Any step would do that says whether something stands there, of whatever kind.
+            // Any step would do that says whether a key exists, whatever its kind.
             let reply = context.backend.submit(steps::available(&other));
             let (key, address) = (key.clone(), context.backend.address().to_owned());
             context.cleanup.spawn(async move {

@@ -1,8 +1,8 @@
--- Tells who waits for permits how many are free, after so many more have become free; says
--- how many connections heard it, -1 when that can't be known. As many of Redisson's threads
--- ask as a message says, but one asynchronous waiter for each message, whatever it says: so
--- there is one for each of the permits, within reason, and the number is in the first.
--- Redisson fails on a negative one. An ACL may deny the channel.
+-- Tells the waiters for permits how many are free, after `more` have become free. Gives how many
+-- connections heard it, -1 when that can't be known. Of Redisson's threads as many ask as a
+-- message says, but of its asynchronous waiters one for each message, whatever that says. So
+-- there is a message for each permit, within reason, and the number is in the first. Redisson
+-- fails on a negative number. An ACL may deny the channel.
 local function publish_free(channel, free, more)
   if free <= 0 then
     return -1

@@ -1,11 +1,13 @@
-//! Requests that can't be repeated without harm: each leaves its reply under a marker of
-//! its own, and looks for it first. Here is how they are sent; the Lua is `idempotency.lua`, and
-//! its twin stands in `twin.rs`.
+//! Requests that can't be repeated without harm. Each leaves its reply under a marker of its own,
+//! and looks for that marker first. This file sends them; the Lua is `idempotency.lua`, and its
+//! twin is in `twin.rs`.
 
 use std::time::Duration;
 
 use crate::backend::Reply;
-use crate::backend::step::{Failure, Operation, Outcome, Value};
+use crate::backend::failure::{Failure, Outcome};
+use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::step::{Operation, Value};
 use crate::cleanup::idempotency::{Marked, repeatable_for};
 use crate::clock::Moment;
 use crate::context::Context;
@@ -18,8 +20,8 @@ pub(super) fn mark(context: &Context, key: &Key) -> Marked {
     context.idempotency.mark(key, &id, context.clock.now())
 }
 
-/// Sends a request under a marker of its own, again and again until it is answered or the
-/// time for that is over: it counts once.
+/// Sends a request under a marker of its own, again and again until it is answered or the time for
+/// that is over. It counts once.
 pub(super) async fn idempotent(
     context: &Context,
     key: &Key,
@@ -42,66 +44,58 @@ pub(super) async fn idempotent(
 /// The answer to a request.
 pub(super) struct Answered {
     pub(super) value: Value,
-    /// Whether no other copy of the request can still be under way. The network may hold one
-    /// back on a connection that was given up, so its marker stays for as long as it lives.
+    /// Whether no other copy of the request can still be under way. The network may hold a copy
+    /// back on a connection that was given up; then the marker stays for as long as it lives.
     pub(super) is_only_copy: bool,
 }
 
-/// Sends `operation` until it is answered; it has been sent once, at `left_at` as `reply`.
+/// Sends `operation` until it is answered. It was sent once already, at `sent`, and `first` is that
+/// reply.
 pub(super) async fn repeat(
     context: &Context,
-    left_at: Moment,
-    mut reply: Reply,
+    sent: Moment,
+    first: Reply,
     operation: Operation,
 ) -> Result<Answered, Failure> {
     let (backend, clock) = (&context.backend, context.clock);
-    let marked_until = left_at + repeatable_for(backend.reply_timeout());
+    let marked_until = sent + repeatable_for(backend.reply_timeout());
     let (mut limit, mut may_have_run) = (None, false);
-    let mut pause = Duration::from_millis(10);
-    loop {
-        let failure = match reply.await {
-            Ok(value) => {
-                let is_only_copy = !may_have_run;
-                return Ok(Answered {
-                    value,
-                    is_only_copy,
-                });
-            }
-            Err(failure) => failure,
-        };
-        may_have_run |= failure.outcome == Outcome::MayHaveRun;
-        // Two replies that don't come end a connection; the third request has a new one.
+    let goes_on = |failed: Failed<'_>| {
+        may_have_run |= failed.failure.outcome == Outcome::MayHaveRun;
+        // Two missing replies end a connection, so the third request has a new one.
         let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout() * 2);
-        // Without its marker a request that has run would count twice.
-        let unmarked = may_have_run && clock.now() + pause >= marked_until;
-        if !failure.may_heal() || clock.now() >= limit || unmarked {
-            return Err(match may_have_run {
-                true => Failure {
-                    outcome: Outcome::MayHaveRun,
-                    ..failure
-                },
-                false => failure,
-            });
-        }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
-        reply = backend.submit(operation.clone());
+        // Without its marker, a request that has run would count twice.
+        let unmarked = may_have_run && clock.now() + failed.pause >= marked_until;
+        failed.failure.may_heal() && clock.now() < limit && !unmarked
+    };
+    let send = || backend.submit(operation.clone());
+    let pauses = Pauses::from(Duration::from_millis(10));
+    match until_answered(clock, (first, sent), pauses, send, goes_on).await {
+        Ok(value) => Ok(Answered {
+            value,
+            is_only_copy: !may_have_run,
+        }),
+        Err(failure) if may_have_run => Err(Failure {
+            outcome: Outcome::MayHaveRun,
+            ..failure
+        }),
+        Err(failure) => Err(failure),
     }
 }
 
-/// A change that needs no marker: it is sent once.
+/// Sends a change that needs no marker, once.
 pub(super) async fn change(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
     reply.map_err(|failure| failure.into_error_of_change(key))
 }
 
-/// A question.
+/// Sends a question.
 pub(super) async fn query(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
     reply.map_err(|failure| failure.into_error_of_question(key))
 }
 
-/// The number that is the reply.
+/// The reply as a number.
 pub(super) fn integer(context: &Context, key: &Key, reply: &Value) -> Result<i64> {
     match reply {
         Value::Int(number) => Ok(*number),

@@ -1,4 +1,4 @@
-//! The read-write lock: many may read, or one write, over all processes.
+//! The read-write lock: many readers or one writer, over all processes.
 
 mod guard;
 mod holds;
@@ -17,31 +17,31 @@ pub use guard::{NotUpgraded, ReadGuard, WriteGuard};
 use kind::Common;
 pub use kind::{Read, Write};
 
-/// A read-write lock by name: many may read, or one write, over all processes that use
-/// the same server. Shared with Redisson's `RReadWriteLock` of the same name.
+/// A read-write lock by name: many readers or one writer, over all processes that use the same
+/// server. Shared with Redisson's `RReadWriteLock` of the same name.
 ///
 /// [`read`](Self::read) and [`write`](Self::write) acquire a side. [`read_lock`](Self::read_lock)
-/// and [`write_lock`](Self::write_lock) give a side as a [`Lock`], with all that has:
-/// leases, owners, force, questions. What a `Lock` promises holds here for each write hold
-/// against all others, and for each read hold against write holds. A read hold has a lease
-/// of its own: one that ends takes nothing from the others.
+/// and [`write_lock`](Self::write_lock) give a side as a [`Lock`], with everything that a `Lock`
+/// has: leases, owners, inspection, force. The promise of `Lock` applies here to each write hold
+/// against all other holds, and to each read hold against write holds. Each read hold has a lease
+/// of its own: when it ends, the other read holds stay.
 ///
-/// **Re-entrance.** An [`Owner`] that writes can read inside, and either side can be entered
-/// again. An owner that only reads can't wait for the write side, because it would wait for
-/// itself: that is an error, and [`ReadGuard::try_upgrade`] is the way. Without an owner
-/// nothing is re-entrant, reading neither: a task that reads and reads again can stand behind a
-/// writer that stands behind it.
+/// **Re-entrance.** An [`Owner`] that holds the write side can also take the read side, and it can
+/// enter again a side that it holds. An owner that holds only the read side can't wait for the
+/// write side, because it would wait for itself. That is an error; use [`ReadGuard::try_upgrade`]
+/// instead. Without an owner nothing is re-entrant, not even reading: a task that takes the read
+/// side twice can deadlock with a writer that waits for its first read.
 ///
-/// **Who goes first.** A writer that waits keeps *new* readers of this library out, so that a
-/// stream of readers can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's
-/// readers don't know of it and come in all the same. In one process it is first come, first
-/// served, but a reader stands behind a writer for a second at most. Readers that stand together
-/// enter together, unless a writer of another process waits: then one of them enters after each
-/// write.
+/// **Who goes first.** A waiting writer keeps *new* readers of this library out, so that a stream
+/// of readers can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's readers know
+/// nothing of this and enter all the same. Inside one process waiters are served in the order they
+/// came, except that a reader stays behind a writer for a second at most. Readers that are next to
+/// each other in line enter together, unless a writer of another process waits: then one of them
+/// enters after each write.
 ///
-/// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its
-/// own timeout. So each hold here is confirmed thrice in that time, also one with a fixed lease,
-/// up to its end: see [`redisson_watchdog`](Self::redisson_watchdog).
+/// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its own
+/// timeout. So each hold here is confirmed three times within that timeout. This includes a hold
+/// with a fixed lease, until that lease ends: see [`redisson_watchdog`](Self::redisson_watchdog).
 ///
 /// # Examples
 ///
@@ -94,14 +94,15 @@ impl RwLock {
         self.write.clone()
     }
 
-    /// The name, as it was given; empty if it could not be one.
+    /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.read.name()
     }
 }
 
-/// Settings of both sides, as [`Lock`] has them. Each changes this handle only.
+/// Settings of both sides, with the meaning that they have for [`Lock`]. Each changes this handle
+/// only.
 impl RwLock {
     fn each(
         self,
@@ -131,7 +132,7 @@ impl RwLock {
         )
     }
 
-    /// Sets how often holds are renewed at least: see [`Lock::renew_every`].
+    /// Sets how often holds are renewed: see [`Lock::renew_every`].
     #[must_use]
     pub fn renew_every(self, period: Duration) -> Self {
         self.each(
@@ -140,7 +141,7 @@ impl RwLock {
         )
     }
 
-    /// Sets how long a hold may last in all: see [`Lock::max_hold`].
+    /// Sets how long a hold may last in total: see [`Lock::max_hold`].
     #[must_use]
     pub fn max_hold(self, limit: Duration) -> Self {
         self.each(|lock| lock.max_hold(limit), |lock| lock.max_hold(limit))
@@ -156,8 +157,8 @@ impl RwLock {
         )
     }
 
-    /// Sets how often a waiter asks although nothing has woken it: see [`Lock::poll_interval`].
-    /// A writer asks every 2 s at least while it [keeps readers out](Self::prefer_writers).
+    /// Sets how often a waiter asks when nothing wakes it: see [`Lock::poll_interval`]. A writer
+    /// that [keeps readers out](Self::prefer_writers) asks at least every 2 s.
     #[must_use]
     pub fn poll_interval(self, cap: Duration) -> Self {
         self.each(
@@ -166,7 +167,7 @@ impl RwLock {
         )
     }
 
-    /// Sets how long an outage is waited out: see [`Lock::outage_timeout`].
+    /// Sets how long a wait goes on while no server answers: see [`Lock::outage_timeout`].
     #[must_use]
     pub fn outage_timeout(self, limit: Duration) -> Self {
         self.each(
@@ -181,23 +182,25 @@ impl RwLock {
         self.each(|lock| lock.owned_by(owner), |lock| lock.owned_by(owner))
     }
 
-    /// Sets whether a writer that waits keeps new readers out, and whether this handle's
-    /// readers stay out for one. On by default.
+    /// Sets whether a waiting writer keeps new readers out, and whether this handle's readers stay
+    /// out for a waiting writer. On by default.
     ///
-    /// It works among the clients of this library. The writer leaves a mark that ends 5 s
-    /// after its last ask, so one whose process was killed keeps readers out no longer.
-    /// Readers inside a write hold of their owner and re-entries don't wait for it. One write
-    /// after the other passes a reader for about a second; then it leaves a mark of its own
-    /// while somebody writes or is about to, and goes before the next writer. Off, readers come and go as
-    /// Redisson's do, and a writer may wait for as long as they overlap.
+    /// This works between clients of this library. A waiting writer leaves a mark that ends 5 s
+    /// after the writer's last request, so the mark of a killed process keeps readers out no longer
+    /// than that. Readers inside a write hold of their owner don't wait for a mark, and neither do
+    /// re-entries. When one write follows another, a waiting reader is passed over for about a
+    /// second. After that the reader leaves a mark of its own while somebody writes or is about to
+    /// write, and goes before the next writer. When the setting is off, readers come and go as
+    /// Redisson's do, and a writer may wait for as long as reads overlap.
     #[must_use]
     pub fn prefer_writers(self, preferred: bool) -> Self {
         self.change(|common| common.prefer_writers = preferred)
     }
 
-    /// Tells the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock:
-    /// 30 s by default, as theirs is. Holds are confirmed every third of it at least, because
-    /// such a client's renewals can cut all leases of the lock to it. At least 3 ms.
+    /// Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock. 30 s
+    /// by default, which is Redisson's default too; at least 3 ms. Holds are confirmed at least
+    /// once in each third of it, because the renewals of such a client can cut all leases of the
+    /// lock to that timeout.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn redisson_watchdog(self, timeout: Duration) -> Self {
@@ -212,7 +215,7 @@ impl RwLock {
     }
 }
 
-/// Acquiring, in short. What each promises stands at the method of [`Lock`] that it is.
+/// Acquiring. Each method is a short form of a method of [`Lock`], which says what it promises.
 #[allow(
     clippy::missing_errors_doc,
     reason = "said once, in the methods that these are"

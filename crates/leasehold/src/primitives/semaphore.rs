@@ -1,4 +1,4 @@
-//! The semaphore: so many permits, over all processes.
+//! The semaphore: a number of permits that all processes share.
 
 mod ask;
 mod permit;
@@ -25,34 +25,32 @@ use returns::Names;
 /// Redisson counts permits with 31 bits.
 pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 
-/// A semaphore by name: a number of permits that all processes on the same server share.
-/// Shared with Redisson's `RSemaphore` of the same name.
+/// A semaphore by name: a number of permits that all processes on the same server share. Acquiring
+/// takes permits, and waits until enough are free. Shared with Redisson's `RSemaphore` of the same
+/// name.
 ///
-/// **A process that is killed takes its permits with it.** In Redisson's format a permit
-/// has no owner and no lease: it is a number in Redis that somebody has counted down, and
-/// nobody can tell who. [`add_permits`](Self::add_permits) puts back by hand what was lost.
-/// Where processes may die, use [`ExpirableSemaphore`](crate::ExpirableSemaphore): its
-/// permits come back by themselves.
+/// **A process that is killed takes its permits with it.** In Redisson's format a permit has no
+/// owner and no lease: an acquire counts down a number in Redis, and nothing there says who did so.
+/// [`add_permits`](Self::add_permits) puts lost permits back by hand. Where processes may die, use
+/// [`ExpirableSemaphore`](crate::ExpirableSemaphore): its permits come back by themselves.
 ///
-/// A handle is cheap to make and to clone; its settings are its own. A semaphore that
-/// nobody has made has no permits: [`try_set_permits`](Self::try_set_permits) makes one, and
-/// whoever waits goes on waiting until then, unless the handle says that it
-/// [must exist](Self::must_exist).
+/// A handle is cheap to make and to clone, and each has its own settings. A semaphore that nobody
+/// has made has no permits. [`try_set_permits`](Self::try_set_permits) makes it; until then a
+/// waiter keeps waiting, unless its handle says that the semaphore [must exist](Self::must_exist).
 ///
-/// **What it promises.** An acquire gets all the permits that it asks for, or none. A
-/// request counts once, however often the network delivers it, and one whose answer never
-/// came is undone; so while no process is killed, the server loses no data and an outage
-/// is shorter than a minute, permits in use and free permits add up to those that were
-/// set. Those of this process who wait get theirs in the order they came, whatever number
-/// they ask for.
+/// **What it promises.** An acquire gets all the permits that it asks for, or none. A request
+/// counts once, however often the network delivers it, and a request whose answer never came is
+/// undone. So the permits in use and the free permits add up to the number that was set, as long as
+/// no process is killed, the server loses no data and an outage is shorter than a minute. The
+/// waiters of one process get their permits in the order they came, whatever number they ask for.
 ///
-/// **Among processes** there is no order, but a busy one leaves another its turn. For 10 ms
-/// after the server has granted it something, what a process gives back passes on to those of
-/// it who wait, without a request. The first that is given back after that goes to the server,
-/// and unless nobody else listens, the process leaves it to others for 2 ms, or for 16 ms now
-/// and then when nobody takes it. Beside several busy processes, who is slower than they are
-/// can wait for long. What [`drain`](Self::drain), [`delete`](Self::delete) and a negative
-/// [`add_permits`](Self::add_permits) change binds the process's waiters when its turn is over.
+/// **Between processes** there is no order, but a busy process leaves others a turn. A grant from
+/// the server starts a turn of 10 ms, during which permits that the process gives back go to its
+/// own waiters, without a request. The first release after that goes to the server. Unless nobody
+/// else listens, the process then leaves the permits to others for 2 ms, or now and then for 16 ms
+/// if nobody takes them. Beside several busy processes, a slower one can wait for a long time.
+/// Changes by [`drain`](Self::drain), [`delete`](Self::delete) and a negative
+/// [`add_permits`](Self::add_permits) bind the waiters of a process when its turn is over.
 ///
 /// # Examples
 ///
@@ -103,32 +101,32 @@ impl Semaphore {
 
 /// Acquiring.
 impl Semaphore {
-    /// Waits for a permit, without a limit.
+    /// Waits for a permit, without a time limit.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_timeout`](Self::outage_timeout), `OutcomeUnknown` when it has not and a request
-    /// may have run, `WrongKind` when the key holds something else, `Denied` when the server
-    /// refuses, `Misuse` for a bad name or setting, `NotFound` when there is no semaphore and
-    /// there [must](Self::must_exist) be one.
+    /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
+    /// all the same; `WrongKind` when the key holds something else; `Denied` when the server
+    /// refuses; `Misuse` for a bad name or setting; `NotFound` when there is no semaphore and there
+    /// [must](Self::must_exist) be one.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait and the place in this process's line. Permits
-    /// that were granted, or are while the answer is on its way, are given back in the
+    /// Dropping the future gives up the wait and the place in this process's line. Permits that the
+    /// server has granted, or grants while the answer is on its way, are given back in the
     /// background.
     #[doc(alias = "acquireAsync")]
     pub async fn acquire(&self) -> Result<SemaphorePermit> {
         self.acquire_many(1).await
     }
 
-    /// Acquires a permit if one is free. `Ok(None)` means that none is, or that others of
-    /// this process wait for permits.
+    /// Acquires a permit if one is free. `Ok(None)` means that none is free, or that other waiters
+    /// of this process come first.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); a server that does not answer is an error at once,
+    /// As [`acquire`](Self::acquire). If the server does not answer, that is an error at once,
     /// `Unavailable` or `OutcomeUnknown`, and never `Ok(None)`.
     ///
     /// # Cancel safety
@@ -143,8 +141,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered at
-    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at all
+    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
     ///
@@ -154,8 +152,8 @@ impl Semaphore {
         self.try_acquire_many_for(1, wait).await
     }
 
-    /// Waits until `deadline` at the latest for a permit; a deadline in the past asks once.
-    /// Takes tokio's or the standard library's instant.
+    /// Waits for a permit until `deadline` at the latest. A deadline in the past asks once. Takes
+    /// an instant of tokio or of the standard library.
     ///
     /// # Errors
     ///
@@ -171,7 +169,7 @@ impl Semaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits for `permits` permits, all at once and without a limit. Acquiring zero permits
+    /// Waits for `permits` permits, all at once, without a time limit. Acquiring zero permits
     /// succeeds at once.
     ///
     /// # Errors
@@ -183,14 +181,14 @@ impl Semaphore {
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit> {
         loop {
-            // Without a deadline there is no other end than permits or an error.
+            // Without a deadline a wait ends only with permits or an error.
             if let Some(permit) = self.acquire_by(permits, Deadline::Never).await? {
                 return Ok(permit);
             }
         }
     }
 
-    /// Acquires `permits` permits if so many are free.
+    /// Acquires `permits` permits if that many are free.
     ///
     /// # Errors
     ///
@@ -223,7 +221,7 @@ impl Semaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits until `deadline` at the latest for `permits` permits.
+    /// Waits for `permits` permits until `deadline` at the latest.
     ///
     /// # Errors
     ///
@@ -266,32 +264,32 @@ impl Semaphore {
     }
 }
 
-/// Giving back, and the number of permits.
+/// Giving permits back, and changing their number.
 impl Semaphore {
-    /// Adds `permits` free permits, as a release without a guard does: for those that
-    /// another process or a [forgotten](SemaphorePermit::forget) permit has taken.
+    /// Adds `permits` free permits, without a guard. For permits that another process has taken, or
+    /// that were [forgotten](SemaphorePermit::forget).
     ///
-    /// Nothing checks that they were ever acquired. More than were taken raise the number
-    /// above what was set, and a semaphore that does not exist is made: both are
-    /// Redisson's rule, and [`release_if_exists`](Self::release_if_exists) keeps from the
+    /// Nothing checks that the permits were ever acquired. Releasing more permits than were taken
+    /// raises their number above what was set. Releasing to a semaphore that does not exist makes
+    /// one. Both are Redisson's rules; [`release_if_exists`](Self::release_if_exists) avoids the
     /// second.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered
-    /// and nothing was changed, `OutcomeUnknown` when it may have been; `WrongKind`,
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered and
+    /// nothing was changed; `OutcomeUnknown` when something may have been changed; `WrongKind`,
     /// `Denied` and `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it may happen whether the future is dropped or not.
+    /// Once the future has been polled, the request may take effect even if the future is dropped.
     pub async fn release(&self, permits: u32) -> Result<()> {
         check_number("permits", permits.into(), MOST_PERMITS, self.key()?)?;
         self.add(permits.into(), false).await.map(drop)
     }
 
-    /// As [`release`](Self::release), but only to a semaphore that exists. `false` when it
-    /// does not.
+    /// As [`release`](Self::release), but only to a semaphore that exists. `false` when there is
+    /// none.
     ///
     /// # Errors
     ///
@@ -306,8 +304,8 @@ impl Semaphore {
         self.add(permits.into(), true).await
     }
 
-    /// Changes the number of permits by `permits`. Fewer than are in use is possible: then
-    /// the number of free ones is negative until enough have come back.
+    /// Changes the number of permits by `permits`, up or down. If fewer remain than are in use, the
+    /// number of free permits is negative until enough have come back.
     ///
     /// # Errors
     ///
@@ -321,8 +319,8 @@ impl Semaphore {
         self.add(permits.into(), false).await.map(drop)
     }
 
-    /// Takes all free permits and says how many there were; a negative number of them
-    /// becomes zero. Nothing gives them back by itself.
+    /// Takes all free permits and returns how many there were. A negative number of free permits
+    /// becomes zero. Nothing gives the drained permits back by itself.
     ///
     /// # Errors
     ///
@@ -339,8 +337,8 @@ impl Semaphore {
         request::integer(context, key, &reply)
     }
 
-    /// How many permits are free; negative when some were taken away while they were in
-    /// use. By the time the answer is here it may have changed.
+    /// How many permits are free. The number is negative when permits were taken away while they
+    /// were in use. The answer may be out of date when it arrives.
     ///
     /// # Errors
     ///
@@ -349,7 +347,7 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// A question; nothing is left behind.
+    /// Dropping the future leaves nothing behind.
     #[doc(alias = "availablePermits")]
     pub async fn available_permits(&self) -> Result<i64> {
         Ok(self.counts().await?.0)
@@ -367,8 +365,8 @@ impl Semaphore {
         Err(request::malformed(&self.context, key))
     }
 
-    /// Makes the semaphore, with `permits` permits. `false` when there is one already; it
-    /// stays as it is.
+    /// Makes the semaphore, with `permits` permits. `false` when there is one already, which stays
+    /// as it is.
     ///
     /// # Errors
     ///
@@ -398,8 +396,8 @@ impl Semaphore {
         self.set(permits, Some(life)).await
     }
 
-    /// Removes the semaphore. `false` when there was none. Permits that are in use stay so,
-    /// and releasing them makes a new one.
+    /// Removes the semaphore. `false` when there was none. Permits that are in use stay in use, and
+    /// releasing them makes a new semaphore.
     ///
     /// # Errors
     ///
@@ -439,7 +437,7 @@ impl Semaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// The name, for a request that runs behind what was given back before.
+    /// The name, for a request that must run after the permits that were given back before it.
     fn next(&self) -> Result<&Key> {
         let key = self.key()?;
         returns::send(&self.context, &self.names(key));
@@ -457,7 +455,7 @@ impl Semaphore {
         }
     }
 
-    /// The name, as it was given; empty if it could not be one.
+    /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::as_str)

@@ -1,14 +1,14 @@
-//! The settings that handles have in common; each handle keeps its own in
+//! The settings that handles have in common. Each handle keeps its own in
 //! [`Settings`](crate::config::Settings).
 
-/// How a hold lasts, for a handle whose acquires give holds.
+/// How long a hold lasts, for handles that acquire holds.
 macro_rules! lease_setters {
     ($(#[$max_hold:meta])*) => {
-        /// Sets the lease of renewed holds: how long a hold outlasts a process that is
-        /// killed. It is renewed in the background until it is released.
+        /// Sets the lease of renewed holds: how long a hold outlasts a process that is killed. The
+        /// hold is renewed in the background until it is released.
         ///
-        /// At least 100 ms, at most 2^53 ms. Without this call the lease is the client's
-        /// (30 s). Not together with [`fixed_lease`](Self::fixed_lease).
+        /// At least 100 ms, at most 2^53 ms. Without this call it is the client's lease (30 s).
+        /// Can't be combined with [`fixed_lease`](Self::fixed_lease).
         #[doc(alias = "lockWatchdogTimeout")]
         #[must_use]
         pub fn lease(mut self, lease: Duration) -> Self {
@@ -16,13 +16,13 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets a fixed lease: how long a hold lasts. It is not renewed, and ends by
-        /// itself if it is not released.
+        /// Sets a fixed lease: how long a hold lasts. The hold is not renewed, and ends by itself
+        /// if it is not released.
         ///
-        /// At least 10 ms, at most 2^53 ms. The order of the setters makes no difference:
-        /// a handle that has a fixed lease and a [`lease`](Self::lease) or a
-        /// [`renew_every`](Self::renew_every) as well says so when it is used
-        /// ([`Misuse`](crate::ErrorKind::Misuse)).
+        /// At least 10 ms, at most 2^53 ms. The order of the setters makes no difference. A handle
+        /// with both a fixed lease and a [`lease`](Self::lease) or a
+        /// [`renew_every`](Self::renew_every) reports [`Misuse`](crate::ErrorKind::Misuse) when it
+        /// is used.
         #[doc(alias = "leaseTime")]
         #[must_use]
         pub fn fixed_lease(mut self, lease: Duration) -> Self {
@@ -30,9 +30,9 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets how often a hold is renewed. A third of the lease by default, at least
-        /// 1 ms, at most half the lease. A renewal comes up to a fifth of that earlier, so
-        /// that many holds are not renewed in one burst. Not together with
+        /// Sets how often a hold is renewed. A third of the lease by default, at least 1 ms, at
+        /// most half the lease. Each renewal comes earlier by up to a fifth of the period, so that
+        /// many holds are not renewed in one burst. Can't be combined with
         /// [`fixed_lease`](Self::fixed_lease).
         #[must_use]
         pub fn renew_every(mut self, period: Duration) -> Self {
@@ -40,9 +40,10 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets how long a hold may last in all, renewed or not. When that time is over
-        /// the holder is told ([`LossReason::MaxHold`](crate::LossReason::MaxHold)) and
-        /// what it holds is released. No limit by default; at least 1 ms.
+        /// Sets how long a hold may last in total, renewed or not. When that time is over, the hold
+        /// is released and the holder is told
+        /// ([`LossReason::MaxHold`](crate::LossReason::MaxHold)). No limit by default; at least 1
+        /// ms.
         $(#[$max_hold])*
         #[must_use]
         pub fn max_hold(mut self, limit: Duration) -> Self {
@@ -63,8 +64,8 @@ macro_rules! wait_setters {
             self
         }
 
-        /// Sets how often a waiter asks although nothing has woken it: what a lost
-        /// message costs at most. 1 s by default, at least 1 ms.
+        /// Sets how often a waiter asks when nothing wakes it. This is the longest delay that a
+        /// lost message can cause. 1 s by default, at least 1 ms.
         $(#[$poll_interval])*
         #[must_use]
         pub fn poll_interval(mut self, interval: Duration) -> Self {
@@ -72,12 +73,12 @@ macro_rules! wait_setters {
             self
         }
 
-        /// Sets how long a wait goes on while no server answers, before it ends with
-        /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), or with
-        /// `OutcomeUnknown` if a request may have run. 30 s by default. It counts from the
-        /// first request that was not answered, or from when this wait began if that is
-        /// later; also while others of this process stand before it. That a request is not
-        /// answered is known after the client's reply timeout, so no wait ends before that.
+        /// Sets how long a wait goes on while no server answers. Then it ends with
+        /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), or with `OutcomeUnknown` if a
+        /// request may have run. 30 s by default. The time counts from the first unanswered
+        /// request, or from the start of this wait if that is later. It also counts while other
+        /// waiters of this process come first. A request counts as unanswered after the client's
+        /// reply timeout, so no wait ends before that.
         #[must_use]
         pub fn outage_timeout(mut self, timeout: Duration) -> Self {
             self.settings.outage_timeout = timeout;
@@ -89,12 +90,12 @@ macro_rules! wait_setters {
 /// What an acquire does where there is no semaphore.
 macro_rules! must_exist_setter {
     () => {
-        /// Sets whether there must be a semaphore. With `true` an acquire fails at once with
-        /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when nobody has made it; one
-        /// that waits does so, too, when it asks the next time after the semaphore has gone.
+        /// Sets whether there must be a semaphore. With `true`, an acquire fails at once with
+        /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when nobody has made the semaphore.
+        /// A waiter fails in the same way when it next asks after the semaphore has gone.
         ///
-        /// Off by default: somebody may make it later, and whoever waits gets permits then,
-        /// as in Redisson. A wait that finds no semaphore warns once, by `tracing`, with the
+        /// Off by default: somebody may make the semaphore later, and the waiters get permits then,
+        /// as in Redisson. A wait that finds no semaphore warns once through `tracing`, with the
         /// name.
         #[must_use]
         pub fn must_exist(mut self, must: bool) -> Self {

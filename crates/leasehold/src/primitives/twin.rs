@@ -1,5 +1,5 @@
-//! What the steps' twins on the embedded keyspace have in common, and how both are given
-//! their arguments. The Lua of the second half is `idempotency.lua`.
+//! What the twins of the steps on the embedded keyspace have in common, and how arguments are
+//! written for script and twin alike. The Lua of the second half is `idempotency.lua`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub(super) fn ms(span: Duration) -> Vec<u8> {
     wire_ms(span).to_string().into_bytes()
 }
 
-/// Makes a key live for `ms` from now at least.
+/// Extends the life of a key to at least `ms` from now.
 pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
         return;
@@ -20,7 +20,7 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     keyspace.pexpire(key, ms);
 }
 
-/// What Redis says of a text that is no such number.
+/// Reads a number. For other texts it gives the error that Redis gives.
 pub(super) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
     std::str::from_utf8(text)
         .ok()
@@ -32,10 +32,10 @@ pub(super) fn arity() -> Refusal {
     Refusal("ERR wrong number of arguments for a step".into())
 }
 
-/// How long a marker stays.
+/// How long a marker lives.
 pub(super) const MARKER_MS: u64 = 60_000;
 
-/// The number that is known to stand at a marker.
+/// The reply that is noted at a marker, if there is one.
 pub(super) fn replied(keyspace: &mut Keyspace, marker: &[u8]) -> Result<Option<i64>, Refusal> {
     keyspace.get(marker)?.map(|text| number(&text)).transpose()
 }
@@ -45,8 +45,7 @@ pub(super) fn note(keyspace: &mut Keyspace, marker: &[u8], reply: &str) {
     keyspace.pexpire(marker, MARKER_MS);
 }
 
-/// The number at `key`; `None` when there is none, and what stands in the way when it is
-/// something else.
+/// The number at `key`: `None` when there is no key, an error when the key is something else.
 pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i64>, Refusal> {
     let Ok(text) = keyspace.get(key) else {
         return Err(Refusal(format!("WRONGKIND a {}", keyspace.kind(key))));
@@ -62,7 +61,7 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
     number(&text).map(Some)
 }
 
-/// `publish_free.lua`.
+/// The twin of `publish_free.lua`.
 pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64) -> i64 {
     if free <= 0 {
         return NOBODY_KNOWS;
@@ -74,10 +73,10 @@ pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64
     keyspace.listeners(channel)
 }
 
-/// The number of those who were told can't be known.
+/// Says that the number of listeners is not known.
 pub(super) const NOBODY_KNOWS: i64 = -1;
 
-/// `wake_all.lua`.
+/// The twin of `wake_all.lua`.
 pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) {
     keyspace.publish(channel, b"1");
     keyspace.publish(channel, b"0");

@@ -1,7 +1,8 @@
--- Wakes all who wait, whatever they wait for. `1` wakes each thread of Redisson's that
--- sleeps; one that has just been refused and does not sleep yet would miss it, and sleep for
--- the rest of a lease. `0` is kept for the next that goes to sleep, one of each process: it
--- wakes one only. An ACL may deny the channel.
+-- Wakes all waiters, whatever they wait for. To Redisson's threads a message is the only hint:
+-- a step that may let in several sends two. `1` wakes each thread that sleeps; a thread that has
+-- just been refused and does not sleep yet would miss it, and sleep for the rest of a lease. `0`
+-- wakes one thread of each process, and is kept for the next one that goes to sleep. An ACL may
+-- deny the channel.
 local function wake_all(channel)
   redis.pcall('PUBLISH', channel, '1')
   redis.pcall('PUBLISH', channel, '0')

@@ -1,6 +1,6 @@
-//! Those who stand behind the head of a line, for whom the head asks as well: what a
-//! release makes free goes to as many of them as it is enough for, with one request; and
-//! without one, while this process has its tenure.
+//! The waiters for the permits of one name. The first of them asks the server for everyone
+//! behind it, so one request serves as many waiters as there are free permits. During this
+//! process's turn (`tenure.rs`) returned permits go to the waiters without a request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::room::Room;
 use crate::sync::Mutex;
 use crate::wait::tenure::{Asked, Tenure};
 
-/// Who stands in line for what, by name.
+/// The waiters for permits, by name.
 #[derive(Default)]
 pub(crate) struct Companies {
     lines: Mutex<Lines>,
-    /// How many have come so far.
+    /// How many waiters have come so far.
     numbers: AtomicU64,
 }
 
-/// A company stays for a while when nobody stands any more: it knows whose tenure it is.
+/// A company stays for a while when its last waiter has gone: it knows whose turn it is.
 #[derive(Default)]
 struct Lines {
     companies: HashMap<Key, Company>,
@@ -33,6 +33,8 @@ struct Lines {
 impl Lines {
     fn of(&mut self, key: &Key) -> &mut Company {
         let is_new = !self.companies.contains_key(key);
+        // Looked through as the table grows, not as waiters leave: a line that is empty for a
+        // moment must not begin a turn anew, or other processes would never have theirs.
         if is_new && self.sweep.is_due(self.companies.len()) {
             self.companies
                 .retain(|_, company| !company.standing.is_empty());
@@ -48,12 +50,12 @@ impl Lines {
 
 #[derive(Default)]
 struct Company {
-    /// By number, so in the order they came.
+    /// By number: in the order in which they came.
     standing: BTreeMap<u64, Arc<Slot>>,
     tenure: Tenure,
 }
 
-/// What one of them asks for.
+/// A waiter: what it asks for, and whether it has that.
 pub(crate) struct Slot {
     pub(crate) permits: u32,
     state: Mutex<State>,
@@ -63,9 +65,9 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// By the head of the line, or by who gave back.
+    /// By a request of the first in line, or by a holder that gave permits back.
     Granted,
-    /// Has what it asked for, or has given up.
+    /// It has what it asked for, or has given up.
     Gone,
 }
 
@@ -77,7 +79,8 @@ impl Companies {
             granted: Notify::new(),
         });
         let mut lines = self.lines.lock();
-        // With the table locked: who has the next number stands behind.
+        // Drawn with the table locked: otherwise the waiter with the next number could be in
+        // line, and be served, before this one.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         lines.of(key).standing.insert(number, Arc::clone(&slot));
         drop(lines);
@@ -89,19 +92,20 @@ impl Companies {
         }
     }
 
-    /// Whether anybody of ours stands in line.
+    /// Whether any waiter of this process is in line.
     pub(crate) fn anyone_stands(&self, key: &Key) -> bool {
         let mut lines = self.lines.lock();
         let company = lines.known(key);
         company.is_some_and(|company| !company.standing.is_empty())
     }
 
-    /// Those who stand in line beside `head`, in their order, and no more than `most`.
+    /// The waiters in line besides `head`, in their order, and no more than `most`.
     pub(crate) fn behind(&self, head: &Standing, most: usize) -> Vec<Arc<Slot>> {
         let mut lines = self.lines.lock();
         let company = lines.known(&head.key);
         let standing = company.map(|company| company.standing.values());
         let others = standing.into_iter().flatten();
+        // Only those that wait still: permits for the others would travel for nothing.
         others
             .filter(|slot| !Arc::ptr_eq(slot, &head.slot) && slot.waits())
             .take(most)
@@ -109,15 +113,14 @@ impl Companies {
             .collect()
     }
 
-    /// A release was published; `alone` if nobody else was told.
+    /// A release was published; `alone` if no other process heard it.
     pub(crate) fn told(&self, key: &Key, alone: bool) {
         if let Some(company) = self.lines.lock().known(key) {
             company.tenure.told(alone);
         }
     }
 
-    /// Whether our own waiters need not leave the first ask to others: nobody else
-    /// listens.
+    /// Whether no other process listens, so that our own waiters need not let others ask first.
     pub(crate) fn alone(&self, key: &Key) -> bool {
         let mut lines = self.lines.lock();
         lines
@@ -125,29 +128,31 @@ impl Companies {
             .is_some_and(|company| company.tenure.is_alone())
     }
 
-    /// Before when our own waiters leave it to others to ask.
+    /// The moment before which our own waiters let other processes ask.
     pub(crate) fn not_before(&self, key: &Key, now: Moment) -> Option<Moment> {
         self.lines.lock().known(key)?.tenure.not_before(now)
     }
 
-    /// How much was given back while others had their tenure, if that is over: for
-    /// [`answered`](Self::answered), and taken before the ask leaves.
+    /// How many permits went back to the server during the turn of others, if that is over. For
+    /// [`answered`](Self::answered), and read before the ask leaves: permits that come back
+    /// behind the ask were not there for it.
     pub(crate) fn given_back(&self, key: &Key, now: Moment) -> Option<i64> {
         self.lines.lock().known(key)?.tenure.given_back(now)
     }
 
-    /// The server has answered an ask of this line, when so many were free.
+    /// The server has answered an ask of this line.
     pub(crate) fn answered(&self, key: &Key, asked: Asked) {
         if let Some(company) = self.lines.lock().known(key) {
             company.tenure.answered(&asked);
         }
     }
 
-    /// Gives permits that come back to those who stand in line, in their order and as far as
-    /// they go round, if this process has them for now. How many are left, for the server.
+    /// Gives returned permits to the waiters in line, in their order and as far as they go
+    /// round, if it is this process's turn. Returns how many are left for the server. An embedded
+    /// client passes nothing on: its requests cost nothing.
     pub(crate) fn pass_on(&self, key: &Key, permits: u32, now: Moment) -> u32 {
         let mut left = permits;
-        // None of them is woken with the table locked.
+        // One at a time: no waiter is woken with the table locked, as it may come back for it.
         while left > 0
             && let Some(slot) = self.next_served(key, left, now)
         {
@@ -164,11 +169,13 @@ impl Companies {
             return None;
         }
         while let Some(first) = company.standing.first_entry() {
-            // Who asks for many is not overtaken.
+            // A waiter that asks for many permits is not overtaken by those that ask for fewer:
+            // they could keep it waiting for ever.
             if first.get().waits() && first.get().permits > permits {
                 return None;
             }
-            // One that has gone, or has something already, is not looked at again.
+            // Out of the line, also if it has gone or was granted something already: a release of
+            // many permits would look at each such waiter again for each of the next ones.
             let slot = first.remove();
             if slot.take_grant() {
                 return Some(slot);
@@ -183,7 +190,7 @@ impl Slot {
         *self.state.lock() == State::Waiting
     }
 
-    /// `false` when it has gone meanwhile, or has something already.
+    /// `false` if the waiter has gone meanwhile, or was granted something already.
     pub(crate) fn grant(&self) -> bool {
         let granted = self.take_grant();
         if granted {
@@ -192,7 +199,7 @@ impl Slot {
         granted
     }
 
-    /// The same, and whoever waits is not woken yet.
+    /// The same, without waking the waiter.
     fn take_grant(&self) -> bool {
         let mut state = self.state.lock();
         let waits = *state == State::Waiting;
@@ -202,14 +209,16 @@ impl Slot {
         waits
     }
 
-    /// It has what it asked for, or has given up: nothing is granted for it any more. `true`
-    /// when something was that nobody has claimed.
+    /// The waiter has what it asked for, or has given up: nothing is granted for it any more.
+    /// `true` if something was granted that nobody has claimed.
     pub(crate) fn go(&self) -> bool {
+        // In one exchange: a grant at the same time is seen here, or sees that the waiter has
+        // gone. Either way somebody gives the permits back.
         std::mem::replace(&mut *self.state.lock(), State::Gone) == State::Granted
     }
 }
 
-/// A place among them.
+/// A waiter's place in the line.
 pub(crate) struct Standing {
     companies: Arc<Companies>,
     key: Key,
@@ -218,7 +227,7 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// Takes what was granted for it, or passed on to it; `false` when there is nothing.
+    /// Takes what was granted for this waiter, or passed on to it; `false` if there is nothing.
     pub(crate) fn claim(&self) -> bool {
         let mut state = self.slot.state.lock();
         let granted = *state == State::Granted;
@@ -230,6 +239,7 @@ impl Standing {
 
     /// Resolves when there is something to claim, and claims it.
     pub(crate) async fn granted(&self) {
+        // `notify_one` is kept for whoever waits next, so no grant between the two is missed.
         while !self.claim() {
             self.slot.granted.notified().await;
         }
@@ -237,9 +247,11 @@ impl Standing {
 
     /// Leaves. `true` when something was granted that nobody has claimed.
     pub(crate) fn leave(&self) -> bool {
+        // First: while it is still in the table, nothing may be granted for it any more.
         let unclaimed = self.slot.go();
         let mut lines = self.companies.lines.lock();
         if let Some(company) = lines.known(&self.key) {
+            // By its number, without a look at the others: thousands may leave together.
             company.standing.remove(&self.number);
         }
         unclaimed
@@ -260,7 +272,7 @@ mod tests {
         Moment::from_millis(1000)
     }
 
-    /// A line of those who ask for so many, and that the server has granted something to.
+    /// A line of waiters that ask for these sizes, in the turn of its process.
     fn line(sizes: &[u32]) -> (Arc<Companies>, Key, Vec<Standing>) {
         let companies = Arc::new(Companies::default());
         let key = Key::parse("x").expect("a name");
@@ -314,14 +326,14 @@ mod tests {
         assert_eq!(companies.pass_on(&key, 1, now()), 0);
     }
 
-    /// What this thread has computed for.
+    /// The time for which this thread has computed.
     fn worked() -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
         Duration::from_nanos(nanos.try_into().expect("no more than a life"))
     }
 
-    /// The work for a line of so many, from `begin` on; the least of some tries.
+    /// How long `work` computes for a line of `waiters`; the least of some tries.
     fn work_of(waiters: usize, work: impl Fn(Arc<Companies>, Key, Vec<Standing>)) -> Duration {
         let once = |_| {
             let (companies, key, standing) = line(&vec![1; waiters]);
@@ -332,7 +344,8 @@ mod tests {
         (0..5).map(once).min().expect("some tries")
     }
 
-    /// Four times as many are four times the work, or a little more; the square is sixteen.
+    /// Four times as many waiters are four times the work, or a little more; the square would be
+    /// sixteen times.
     fn assert_grows_with_the_line(work: impl Fn(Arc<Companies>, Key, Vec<Standing>)) {
         let (few, many) = (work_of(2000, &work), work_of(8000, &work));
         assert!(many < few * 9, "{few:?} for 2000, {many:?} for 8000");

@@ -1,20 +1,20 @@
-//! Who of those that stand in one line has the turn. It wakes nobody: it says whom to wake.
+//! Which waiter of a line has the turn. Nothing here wakes anybody: it says whom to wake.
 //!
-//! A waiter is *called* when it is woken, and *comes* when it is polled. One that was called
-//! and does not come is passed over: it stands in the line no more, and what it keeps is its
-//! number, which brings it back to its place when it comes.
+//! A waiter is *called* when it is woken, and *comes* when it is polled. A waiter that was called
+//! and does not come is passed over: it is out of the order, but keeps its number, which brings
+//! it back to its place when it comes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A place in the line: first come, first served.
 pub(super) type Number = u64;
 
-/// What those of a line want.
+/// What a waiter of a line wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// To be the one who asks.
     Asks,
-    /// The same, when no reader stands before it; it keeps readers behind it.
+    /// The same, once no reader is before it; readers that come later wait behind it.
     Writes,
     /// To ask beside other readers, one of whom waits for the server: the scout.
     Reads,
@@ -25,14 +25,16 @@ pub(super) struct Order {
     askers: BTreeSet<Number>,
     writers: BTreeSet<Number>,
     readers: BTreeSet<Number>,
-    /// Readers that stand behind no writer any more.
+    /// Readers that wait behind no writer any more.
     overdue: BTreeSet<Number>,
     /// Whose turn it is, until it leaves or is passed over.
+    // Kept, and not read from the sets: a waiter that comes back to a place further ahead must
+    // not take the turn from one whose request is on its way.
     asker: Option<Number>,
     scout: Option<Number>,
-    /// The first writer, when it was looked at last: readers before it have entered.
+    /// The first writer when the turns were settled last: readers before it have entered.
     gate: Option<Number>,
-    /// Those who were called and have not come yet, and whether a look has found them so.
+    /// The waiters that were called and have not come yet, and whether a look has found them so.
     called: BTreeMap<Number, bool>,
 }
 
@@ -51,19 +53,21 @@ impl Order {
             .any(|side| side.contains(&number))
     }
 
-    /// One who comes: for the first time, or because it was called. Says whom to wake.
+    /// A waiter comes: for the first time, or because it was called. Returns whom to wake.
     pub(super) fn come(&mut self, number: Number, side: Side) -> Vec<Number> {
         self.called.remove(&number);
         if !self.side(side).insert(number) {
             return Vec::new();
         }
         let mut woken = self.settle();
+        // It is being polled, and looks by itself.
         woken.retain(|woken| *woken != number);
         woken
     }
 
     pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
         self.remove(number);
+        // Only here: a reader that is passed over is overdue still when it comes back.
         self.overdue.remove(&number);
         self.settle()
     }
@@ -78,24 +82,28 @@ impl Order {
         }
     }
 
-    /// Gives the turns that nobody has. Says whom to wake for that.
+    /// Gives the turns that nobody has. Returns whom to wake for that.
     fn settle(&mut self) -> Vec<Number> {
         let mut woken = Vec::new();
         let (writer, reader) = (self.writers.first(), self.readers.first());
         if self.asker.is_none() {
+            // A writer waits for the readers before it. A waiter of the side `Asks` waits for no
+            // reader, and keeps none back.
             let writer = writer.filter(|writer| reader.is_none_or(|reader| reader > *writer));
             let asker = self.askers.first().into_iter().chain(writer).min();
             self.asker = asker.copied();
             woken.extend(self.asker);
         }
         if self.scout.is_none() {
+            // An overdue reader has entered wherever it is, while a writer may keep back the
+            // first reader of all.
             let overdue = || self.overdue.iter().find(|one| self.readers.contains(one));
             let reader = reader.filter(|reader| self.entered(**reader));
             self.scout = reader.or_else(overdue).copied();
             woken.extend(self.scout);
         }
         let gate = std::mem::replace(&mut self.gate, writer.copied());
-        // Those who have entered before need not be woken again.
+        // Only from the old gate on: the readers before it entered earlier and ask already.
         if let Some(from) = gate.filter(|_| gate != self.gate) {
             let entered = self.readers.range(from..);
             woken.extend(entered.take_while(|reader| self.entered(**reader)));
@@ -109,14 +117,14 @@ impl Order {
         self.asker == Some(number) || self.scout == Some(number)
     }
 
-    /// Whether no writer keeps this reader behind it.
+    /// Whether no writer keeps this reader back.
     pub(super) fn entered(&self, reader: Number) -> bool {
         let no_writer = self.writers.first().is_none_or(|writer| *writer > reader);
         no_writer || self.overdue.contains(&reader)
     }
 
-    /// This reader has waited for long enough behind writers. The first of them may itself wait
-    /// for long: another process may write all the time. Says whom to wake.
+    /// This reader has waited for long enough behind writers: the first of them may itself wait
+    /// for long, beside another process that writes all the time. Returns whom to wake.
     pub(super) fn goes_before_writers(&mut self, reader: Number) -> Vec<Number> {
         self.overdue.insert(reader);
         let mut woken = self.settle();
@@ -132,27 +140,31 @@ impl Order {
         !self.writers.is_empty()
     }
 
-    /// One who stands there is woken.
+    /// A waiter is woken.
     pub(super) fn call(&mut self, number: Number) {
+        // One that has left, or was passed over, keeps nobody waiting: a note of it would only
+        // keep the looks going. A second call keeps the first note, or a waiter that is called
+        // often and never polled would never be passed over.
         if self.stands(number) {
             self.called.entry(number).or_insert(false);
         }
     }
 
-    /// Whether somebody was called and has not come yet.
+    /// Whether a waiter was called and has not come yet.
     pub(super) fn anyone_called(&self) -> bool {
         !self.called.is_empty()
     }
 
-    /// Whether somebody else may be waiting for the one who was called.
+    /// Whether another waiter may be waiting for the one that was called.
     pub(super) fn has_several(&self) -> bool {
         self.askers.len() + self.writers.len() + self.readers.len() > 1
     }
 
-    /// Passes over those whom the last look has found called, too.
+    /// Passes over the waiters that the last look has found called already.
     pub(super) fn look(&mut self) -> Look {
         let seen = self.called.iter().filter(|(_, seen)| **seen);
         let late: Vec<_> = seen.map(|(number, _)| *number).collect();
+        // Asked before they are removed, which takes their turns.
         let turn_was_lost = late.iter().any(|number| self.has_turn(*number));
         for number in late {
             self.remove(number);
@@ -167,11 +179,11 @@ impl Order {
     }
 }
 
-/// What came of a look.
+/// What a look has found.
 pub(super) struct Look {
     pub(super) woken: Vec<Number>,
-    /// Somebody has not taken its turn. There may be more waiters like it: all have to be
-    /// called now, so that they are not found out one after the other.
+    /// A waiter has not taken its turn. More may be like it: all have to be called now, so that
+    /// they are found together and not one after the other.
     pub(super) turn_was_lost: bool,
 }
 

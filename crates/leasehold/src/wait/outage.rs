@@ -1,12 +1,12 @@
-//! What has kept the waits for a name from ending well.
+//! What the waiters of a line have met: a server that does not answer, a lock without an end.
 
 use std::time::Duration;
 
-use crate::backend::step::Failure;
+use crate::backend::failure::Failure;
 use crate::clock::Moment;
 
-/// It belongs to the line: those who stand behind need not find out again, one after the
-/// other.
+/// Belongs to the line: the waiters behind the first one need not find out again, one after
+/// the other.
 #[derive(Default)]
 pub(crate) struct Outage {
     /// When the last request left that was answered.
@@ -27,17 +27,19 @@ pub(super) struct Down {
 }
 
 impl Down {
-    /// Whether the outage goes on: the last failure is no longer ago than `gap`. If it is, nobody
-    /// has asked since: the waiters were not polled, or the machine slept.
+    /// Whether the outage goes on: the last failure is no longer ago than `gap`. If it is, no
+    /// waiter has asked since: none was polled, or the machine slept.
     fn goes_on(&self, now: Moment, gap: Duration) -> bool {
         self.failure.is_outage() && now.saturating_sub(self.seen) <= gap
     }
 }
 
 impl Outage {
-    /// The server has said at `now`, to a request that left at `sent`, that it is held for
-    /// `ttl` more. A waiter that is polled late may have an old answer.
+    /// The server has said, to a request that left at `sent`, that the name is held for `ttl`
+    /// more; a waiter has read that at `now`.
     pub(super) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
+        // All is told apart by when the requests left: a waiter that is polled late reads an old
+        // answer, which ends no outage that began behind it.
         self.answered = self.answered.max(Some(sent));
         self.down.take_if(|down| down.sent <= sent);
         self.without_expiry = match ttl {
@@ -46,15 +48,14 @@ impl Outage {
         };
     }
 
-    /// The server has granted something to a request that left at `sent`: the next in line
+    /// The server has granted something to a request that left at `sent`, so the next in line
     /// knows that it answers.
     pub(super) fn over(&mut self, sent: Moment) {
         self.held(sent, sent, Some(Duration::ZERO));
     }
 
     /// A request that left at `sent` was seen to fail at `now`. `true` for the first failure in
-    /// a row; one more than `gap` after the one before is the first of another row. One of an
-    /// earlier request than the last that was answered says nothing.
+    /// a row; one that comes more than `gap` after the one before is the first of another row.
     pub(super) fn unanswered(
         &mut self,
         sent: Moment,
@@ -62,9 +63,12 @@ impl Outage {
         gap: Duration,
         failure: &Failure,
     ) -> bool {
+        // The server has answered a later request: whatever became of this one, it is no outage
+        // of now.
         if self.answered.is_some_and(|answered| sent <= answered) {
             return false;
         }
+        // For a time in which nobody asked, nobody knows whether the server answered.
         let before = self.down.take_if(|down| down.goes_on(now, gap));
         self.down = Some(Down {
             since: before.as_ref().map_or(sent, |down| down.since),
@@ -84,13 +88,13 @@ impl Outage {
         self.down.as_ref()
     }
 
-    /// Since when no server answers, if somebody has found that out within `gap`.
+    /// Since when no server answers, if a waiter has met that within `gap`.
     pub(super) fn down_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
         let down = self.down.as_ref().filter(|down| down.goes_on(now, gap));
         down.map(|down| down.since)
     }
 
-    /// Since when it is held without an end.
+    /// Since when the name is held without an end.
     pub(super) fn without_expiry(&self) -> Option<Moment> {
         self.without_expiry
     }
@@ -99,7 +103,7 @@ impl Outage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::step::{Cause, Outcome};
+    use crate::backend::failure::{Cause, Outcome};
 
     const GAP: Duration = Duration::from_secs(3);
 

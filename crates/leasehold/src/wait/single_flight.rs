@@ -1,5 +1,5 @@
-//! One ask for all who wait: those who would ask the same at the same time share the
-//! answer. A thousand waiters cost the server what one does.
+//! One request for all waiters: those that would ask the same at the same time share the
+//! answer. A thousand waiters cost the server as much as one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
 use crate::backend::Backend;
-use crate::backend::step::{Failure, Operation, Value};
+use crate::backend::failure::Failure;
+use crate::backend::step::{Operation, Value};
 use crate::key::Key;
 use crate::room::Room;
 use crate::sync::Mutex;
@@ -17,7 +18,7 @@ use crate::sync::Mutex;
 type Answer = Result<Value, Failure>;
 type Ask = BoxFuture<'static, Answer>;
 
-/// The asks that are on their way, by name.
+/// The requests that are on their way, by name.
 #[derive(Default)]
 pub(crate) struct SingleFlight {
     flights: Mutex<HashMap<Key, Flight>>,
@@ -27,13 +28,13 @@ struct Flight {
     answer: WeakShared<Ask>,
     /// The request has left.
     left: Arc<AtomicBool>,
-    /// How far the channel had moved before.
+    /// How far the channel had moved before it did.
     mark: Option<u64>,
 }
 
 impl SingleFlight {
-    /// Asks, or shares an ask that is as good: one that has not left yet, or one before
-    /// which the channel had moved as far as it has now. `mark` says how far.
+    /// Asks, or shares a request that is as good: one that has not left yet, or one before which
+    /// the channel had moved as far as now. `mark` says how far.
     pub(crate) async fn ask(
         &self,
         backend: &Backend,
@@ -61,10 +62,13 @@ impl SingleFlight {
         operation: Operation,
     ) -> Shared<Ask> {
         let mut flights = self.flights.lock();
+        // Not one that is answered: the latch may have opened since.
         let before = flights
             .get(key)
             .and_then(|flight| Some((flight, flight.answer.upgrade()?)))
             .filter(|(_, answer)| answer.peek().is_none());
+        // A request that has left may have been answered already, before the latch opened. It
+        // serves only waiters whose channel has brought nothing since it left.
         if let Some((flight, answer)) = &before
             && (!flight.left.load(Ordering::SeqCst) || (mark.is_some() && flight.mark == mark))
         {
@@ -74,14 +78,17 @@ impl SingleFlight {
         let left = Arc::new(AtomicBool::new(false));
         let leaves = Arc::clone(&left);
         let ask = async move {
-            // One at a time: whoever comes meanwhile shares this one.
+            // One at a time: all waiters that come meanwhile share this one.
             if let Some(before) = before {
                 let _ = before.await;
             }
+            // Noted before it leaves: a waiter that joined behind the server's look would get an
+            // answer older than its question.
             leaves.store(true, Ordering::SeqCst);
             backend.submit(operation).await
         };
         let answer = ask.boxed().shared();
+        // Weak: a request that no waiter wants any more is dropped.
         if let Some(weak) = answer.downgrade() {
             let flight = Flight {
                 answer: weak,
@@ -94,7 +101,7 @@ impl SingleFlight {
     }
 }
 
-/// One who waits for an answer, perhaps not to the end.
+/// A waiter for an answer, which may give up before it comes.
 struct Joined<'a> {
     flights: &'a SingleFlight,
     key: &'a Key,
@@ -103,9 +110,11 @@ struct Joined<'a> {
 
 impl Drop for Joined<'_> {
     fn drop(&mut self) {
+        // First, so that this waiter's own share does not keep the request known.
         drop(self.answer.take());
-        // Forgotten, unless somebody else waits for it or for a later one. The last to know
-        // an ask drops it, and must not while the table is locked.
+        // Forgotten, unless another waiter wants this answer or that of a later request. `ask`
+        // may be the last share by then, and with it the request is dropped: not while the table
+        // is locked.
         let mut flights = self.flights.flights.lock();
         let ask = flights
             .get(self.key)

@@ -1,17 +1,22 @@
-//! How processes take turns that want the same name. What is given back stays in a process
-//! for its tenure, which a grant of the server begins. The first that is given back when it is
-//! over ends it: that goes to the server, and the process stands down for a while.
+//! How the processes that want permits of one name take turns.
+//!
+//! A grant from the server starts a turn of 10 ms (a tenure), during which returned permits go
+//! to this process's own waiters. The first return behind that ends the turn: it goes to the
+//! server, and the process stands down for a while, so that other processes can ask first. So a
+//! process that uses all permits all the time does not starve another one, and waits for one
+//! round trip in each turn. Beside two such processes a slower one can still starve: each of the
+//! two takes what the other leaves.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// How long a tenure is. Longer ones would hardly be faster, and others wait for the end.
+/// How long a turn lasts. A longer one would hardly be faster, and others wait for its end.
 const TENURE: Duration = Duration::from_millis(10);
-/// For how long a process then leaves what it gives back to others: a waiter of Redisson
-/// beside the server asks half a millisecond after the message.
+/// How long a process then lets others ask first: a waiter of Redisson near the server asks
+/// half a millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
-/// The same for others that are far away, or slow: each fourth time that nobody has taken
+/// The same for others that are far away or slow: every fourth time that nobody has taken
 /// anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 
@@ -19,28 +24,29 @@ const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 #[derive(Default)]
 pub(super) struct Tenure {
     whose: Whose,
-    /// Nobody else listened when a release was published last.
+    /// No other process listened when a release was published last.
     alone: bool,
-    /// How often we have stood down, and nobody has taken anything.
+    /// How many times in a row the process has stood down and nobody has taken anything.
     in_vain: u32,
 }
 
 #[derive(Default)]
 enum Whose {
-    /// Whoever asks first.
+    /// That of whoever asks first.
     #[default]
     Open,
     /// Ours, since a grant of the server.
     Ours { since: Moment },
-    /// That of others: nobody of ours asks before that. So much we gave back to the server.
+    /// That of other processes: none of our waiters asks before `until`. So many permits went
+    /// back to the server since it began.
     Others { until: Moment, given_back: i64 },
 }
 
-/// An ask, and what was said to it.
+/// An ask and its answer.
 pub(crate) struct Asked {
-    /// What was given back before it left, if others have had their tenure.
+    /// How many permits had gone back before it left, if others have had their turn.
     pub(crate) given_back: Option<i64>,
-    /// So many were free when it came.
+    /// How many permits were free when it reached the server.
     pub(crate) free: i64,
     pub(crate) granted: bool,
     /// When it was answered.
@@ -48,7 +54,7 @@ pub(crate) struct Asked {
 }
 
 impl Tenure {
-    /// A release was published; `alone` if nobody else was told.
+    /// A release was published; `alone` if no other process heard it.
     pub(super) fn told(&mut self, alone: bool) {
         self.alone = alone;
     }
@@ -57,7 +63,7 @@ impl Tenure {
         self.alone
     }
 
-    /// Before when we leave it to others to ask.
+    /// The moment before which our waiters let others ask.
     pub(super) fn not_before(&self, now: Moment) -> Option<Moment> {
         match self.whose {
             Whose::Others { until, .. } if now < until => Some(until),
@@ -65,7 +71,7 @@ impl Tenure {
         }
     }
 
-    /// How much was given back while others had theirs, if that is over.
+    /// How many permits went back during the turn of others, if that is over.
     pub(super) fn given_back(&self, now: Moment) -> Option<i64> {
         match self.whose {
             Whose::Others { until, given_back } if now >= until => Some(given_back),
@@ -78,6 +84,8 @@ impl Tenure {
         match (&self.whose, asked.given_back) {
             (Whose::Open, _) => {}
             (Whose::Others { .. }, Some(given_back)) => {
+                // All that went back is there still: nobody wanted it, or nobody was quick
+                // enough.
                 let in_vain = asked.free >= given_back;
                 self.in_vain = if in_vain {
                     self.in_vain.wrapping_add(1)
@@ -86,7 +94,8 @@ impl Tenure {
                 };
                 self.whose = Whose::Open;
             }
-            // It had left before they were to have theirs.
+            // It left before the turn of the others was over, or during ours. If its grant began a
+            // turn, one of our turns could follow the other.
             (Whose::Others { .. }, None) | (Whose::Ours { .. }, _) => return,
         }
         if asked.granted {
@@ -98,7 +107,10 @@ impl Tenure {
     pub(super) fn keeps(&mut self, permits: u32, now: Moment) -> bool {
         match &mut self.whose {
             Whose::Ours { since } if now.saturating_sub(*since) <= TENURE => return true,
+            // No other process listens: to stand down for nobody would only cost time.
             Whose::Ours { .. } if self.alone => self.whose = Whose::Open,
+            // A return ends the turn, not the clock: until something comes back, there is
+            // nothing that others could ask for.
             Whose::Ours { .. } => {
                 self.whose = Whose::Others {
                     until: now + self.stand_down(),
@@ -112,6 +124,8 @@ impl Tenure {
     }
 
     fn stand_down(&self) -> Duration {
+        // Others may be too far away to ask within the short time. Seldom: mostly nobody else
+        // wants a permit, and each long time is lost then.
         match self.in_vain % 4 {
             3 => LONG_STAND_DOWN,
             _ => STAND_DOWN,
@@ -138,7 +152,7 @@ mod tests {
         tenure
     }
 
-    /// An ask that was answered at once, and got something if so many were free.
+    /// An ask that is answered at once, and granted if permits are free.
     fn ask(tenure: &mut Tenure, now: Moment, free: i64) {
         let given_back = tenure.given_back(now);
         answer(tenure, given_back, now, free);

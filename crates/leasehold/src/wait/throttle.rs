@@ -1,23 +1,22 @@
-//! Which wake-ups to follow at once. A message can be sent by anybody, and following
-//! each one would let whoever floods a channel make its waiters flood the server.
+//! Which wake-ups a waiter follows at once. Anybody can send messages, and a waiter that
+//! followed each of them would turn a flood of messages into a flood of requests.
 //!
-//! A release that did happen must be followed at once, whether this waiter then wins
-//! the race for the lock or not. The two are told apart by the instant at which the
-//! hold in the way will expire: as long as that stands still, nothing was released
-//! and nothing renewed. It is known only to lie between two instants, because a reply
-//! takes its time; a hold is taken for another one when no instant fits all that was
-//! said, so a slow network can't make one hold look like two. (Answers without an
-//! expiry can't be told apart at all: a primitive that has only such gives
-//! evidence of its own, which differs when something has changed on the server.)
+//! A waiter must follow a release that did happen at once, whether it then wins the race for
+//! the lock or not. It tells a release from a flood by the instant at which the hold in the way
+//! will expire: as long as that instant is the same, nothing was released and nothing renewed.
+//! It knows the instant only as lying between two others, because a reply takes its time. When
+//! no instant fits all answers, the hold is another one; so a slow network can't make one hold
+//! look like two. (Answers without an expiry all look alike: a primitive that has no others
+//! gives evidence of its own, which differs when something has changed on the server.)
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Asks that found the same hold before the next ones are put off: many short holds
+/// How many asks may find the same hold before the next ones are put off: many short holds
 /// within a millisecond or two look like one.
 const BURST: u32 = 20;
-/// The longest that a wake-up is put off after the last ask.
+/// The longest time behind the last ask that a wake-up is put off.
 const LONGEST: Duration = Duration::from_millis(100);
 /// The server tells a TTL in whole milliseconds.
 const UNIT: Duration = Duration::from_millis(1);
@@ -25,7 +24,9 @@ const UNIT: Duration = Duration::from_millis(1);
 /// Between which instants a hold expires; `None` when it never does.
 type Expiry = Option<(Moment, Moment)>;
 
-/// What an answer that knows no expiry shows of how things stand.
+/// What an answer without an expiry shows of the state on the server. For permits: how many are
+/// free, and which request gave some back last, or the ids of those in use where permits have
+/// leases.
 pub(crate) type Evidence = (i64, Vec<u8>);
 
 /// What one waiter has learned from the wake-ups it followed.
@@ -42,7 +43,10 @@ impl WakeUpThrottle {
     /// The server was asked at `sent` and has said at `now` that the lock is held for
     /// `ttl` more.
     pub(crate) fn busy(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
+        // The server read its clock at some time between the request and the reply.
         let seen = ttl.map(|ttl| (sent + ttl - UNIT, now + ttl + UNIT));
+        // The first answer is compared with nothing: an expiry that is not known yet is not that
+        // of a lock without one.
         match self.asked_at.and_then(|_| both(self.expiry, seen)) {
             Some(expiry) => {
                 self.expiry = expiry;
@@ -69,12 +73,14 @@ impl WakeUpThrottle {
     /// Before when no wake-up is followed; `None` when the next one is, at once.
     pub(crate) fn not_before(&self) -> Option<Moment> {
         let over = self.unchanged.checked_sub(BURST)?;
+        // From the last ask on, not from the last wake-up: a flood must not put off the next
+        // ask for ever.
         let pause = UNIT.saturating_mul(1 << over.min(10)).min(LONGEST);
         Some(self.asked_at? + pause)
     }
 }
 
-/// What is known when both are true; `None` when no one hold can be so.
+/// The instants that fit both; `None` when no hold can have both.
 fn both(known: Expiry, seen: Expiry) -> Option<Expiry> {
     match (known, seen) {
         (None, None) => Some(None),

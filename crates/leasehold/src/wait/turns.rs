@@ -1,12 +1,15 @@
-//! The local queue: per name one waiter of this process asks the server, the
-//! others stand in line behind it. A hundred tasks that want one name cost the
-//! server what one does. Readers stand in it together: once one of them got in, the
-//! others ask at the same time.
+//! The line of a name inside this process: one waiter asks the server, the others wait behind
+//! it. A hundred tasks that want one name cost the server as much as one task. Readers wait
+//! together: once one of them got in, the others ask at the same time.
 //!
-//! A future is polled by its caller, and a caller may stop: a loop around `select!` does. So
-//! each waiter that is woken has to be polled within a short time. One that is not is passed
-//! over: the turn goes to the next in line, and it keeps its place for when it is polled
-//! again. What it asked the server meanwhile stands.
+//! A future is polled by its caller, and a caller may stop: a loop around `select!` does. So a
+//! waiter that was woken has to be polled within a short time. If it is not, it is passed over:
+//! the turn goes to the next in line, and the waiter keeps its place for when it is polled
+//! again. Its request is not taken back: if the server has granted it the lock, it holds it.
+//!
+//! To find such a waiter, its future is polled with a waker of the line's own ([`Seat`]), which
+//! notes that the waiter was called; a poll takes the note away. So nobody in a line may be
+//! woken by another waker: that would leave no note.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -20,14 +23,15 @@ use tokio::sync::Notify;
 
 use super::order::{Number, Order, Side};
 use super::outage::Outage;
-use crate::backend::step::Failure;
+use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::key::Key;
 use crate::room::Room;
 use crate::sync::{Mutex, MutexGuard};
 
-/// How often lines are looked at in which somebody was called. Who is found called by two
-/// looks is passed over; a runtime that stands still for a while delays both.
+/// How often the lines are looked at in which a waiter was called. A waiter that two looks find
+/// called is passed over. Two, because after a pause of the whole runtime the first look may
+/// come before the waiter's poll.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The lines of a client, one per name.
@@ -42,38 +46,38 @@ struct Standing {
     places: usize,
 }
 
-/// The lines in which somebody was called.
+/// The lines in which a waiter was called.
 #[derive(Default)]
 struct Looks {
     queues: Vec<Arc<Queue>>,
-    /// A task sees to them.
+    /// A task looks at them.
     running: bool,
 }
 
-/// How those of one process stand in line who want one name.
+/// How the waiters of one process line up for one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// One asks, the others stand behind it.
+    /// One asks, the others wait behind it.
     OneAsks,
-    /// The same, and those who enter together stand behind it, too.
+    /// The same, and those that enter together wait behind it as well.
     Exclusive,
-    /// All ask at once; when that was in vain one of them waits, and its grant lets the
-    /// others ask again.
+    /// All ask at once. When that was in vain, one of them waits for the server, and its grant
+    /// lets the others ask again.
     Together {
-        /// How long it stands behind those who keep it there.
+        /// How long it waits behind those that keep it back.
         patience: Duration,
     },
-    /// It has to wait for none of them.
+    /// It waits behind nobody.
     Alone,
-    /// Nobody has to wait for another: all ask, and share the answer.
+    /// No waiter waits for another: all ask, and share the answer.
     AllAsk,
-    /// The line is on the server: each has a place there, which it keeps by asking this
+    /// The line is on the server: each waiter has a place there, which it keeps by asking this
     /// often.
     OnServer { ask_every: Duration },
 }
 
 impl Line {
-    /// On which side it stands, if it stands behind others of this process at all.
+    /// The side that a waiter is on; `None` if it waits behind nobody of this process.
     fn side(self) -> Option<Side> {
         match self {
             Self::OneAsks => Some(Side::Asks),
@@ -88,11 +92,11 @@ impl Line {
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
-    /// What whoever has the turn knows of the name; it is gone with the line.
+    /// What its waiters know of the server; it is gone with the line.
     outage: Mutex<Outage>,
-    /// Told when a reader got in.
+    /// Notified when a reader got in.
     opened: Notify,
-    /// Told when a server does not answer any more.
+    /// Notified when the server stops answering.
     went_down: Notify,
 }
 
@@ -100,19 +104,20 @@ struct Queue {
 struct State {
     next: Number,
     order: Order,
-    /// Of all who stand there, also of those who were passed over.
+    /// Of all waiters, those included that were passed over.
     seats: BTreeMap<Number, Arc<Seat>>,
-    /// It is among those that are looked at.
+    /// The line is among those that are looked at.
     looked_at: bool,
 }
 
-/// A waiter in a line: the waker that its future is polled with. It notes that it was called.
+/// A waiter in a line, and the waker that its future is polled with: it notes that the waiter
+/// was called.
 struct Seat {
     turns: Arc<Turns>,
     queue: Arc<Queue>,
     number: Number,
     side: Side,
-    /// Of the task that polls it; taken when that is woken.
+    /// Of the task that polls the waiter; taken when that task is woken.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -133,7 +138,7 @@ impl Turns {
                 places: 0,
             });
             standing.places += 1;
-            // One who stands behind nobody knows what it has found out itself.
+            // A waiter that waits behind nobody knows only what its own requests have found.
             match line.side() {
                 Some(_) => Arc::clone(&standing.queue),
                 None => Arc::default(),
@@ -162,7 +167,8 @@ impl Turns {
         });
         state.seats.insert(number, Arc::clone(&seat));
         let woken = state.order.come(number, side);
-        // Whoever is before it may have been called long ago, when nobody stood behind.
+        // The waiter before it may have been called long ago, when nobody was behind it and no
+        // look was needed.
         let look = state.wants_look();
         let woken = state.seats_of(&woken);
         drop(state);
@@ -173,8 +179,7 @@ impl Turns {
         seat
     }
 
-    /// Whether somebody waits whom one of this line doesn't overtake, and who knows that the
-    /// server answers.
+    /// Whether a waiter is there that a try must not overtake, and that the server answers.
     pub(crate) fn anyone_waits(self: &Arc<Self>, key: &Key, line: Line) -> bool {
         let queue = self
             .lines
@@ -190,17 +195,21 @@ impl Turns {
             Some(Side::Reads) => state.order.any_writer(),
             None => false,
         };
+        // A waiter that is alone in line is not looked at otherwise. If nobody polled it, it
+        // would keep a free lock from everybody who tries.
         let look = anyone && state.order.anyone_called();
         let look = look && !std::mem::replace(&mut state.looked_at, true);
         drop(state);
         if look {
             self.look_at(&queue);
         }
+        // Behind waiters that no server answers, a try asks by itself: "held" may only be said
+        // of a lock of which a server has said it.
         let outage = queue.outage.lock();
         anyone && outage.has_answered() && outage.down().is_none()
     }
 
-    /// The server has said to somebody outside of the line that it is held.
+    /// The server has told a try, which is in no line, that the name is held.
     pub(crate) fn held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
         let lines = self.lines.lock();
         if let Some(standing) = lines.get(key) {
@@ -212,11 +221,12 @@ impl Turns {
         self.lines.lock().len()
     }
 
-    /// Looks at this line until all who were called have come or are passed over.
+    /// Has this line looked at until each waiter that was called has come or is passed over.
     fn look_at(self: &Arc<Self>, queue: &Arc<Queue>) {
         let mut looks = self.looks.lock();
         looks.queues.push(Arc::clone(queue));
         let starts = !std::mem::replace(&mut looks.running, true);
+        // A runtime that has ended drops the task at once, and `Looking::drop` takes this lock.
         drop(looks);
         if starts {
             let looking = Looking(Some(Arc::clone(self)));
@@ -226,8 +236,11 @@ impl Turns {
 
     /// One look at each line in question. `false` when there is none any more.
     fn look(&self) -> bool {
+        // Looked at without the lock: waiters are woken meanwhile, and their seats come back
+        // for it (`look_at`).
         let mut queues = std::mem::take(&mut self.looks.lock().queues);
         queues.retain(Queue::look);
+        // Decided under the lock: whoever adds a line finds this task at work, or starts one.
         let mut looks = self.looks.lock();
         looks.queues.append(&mut queues);
         looks.running = !looks.queues.is_empty();
@@ -243,7 +256,7 @@ impl Looking {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             if !self.0.as_ref().is_some_and(|turns| turns.look()) {
-                // From here on another task may be at it.
+                // From here on another task may be at work, whose lines `drop` must not clear.
                 self.0 = None;
                 return;
             }
@@ -253,8 +266,9 @@ impl Looking {
 
 impl Drop for Looking {
     fn drop(&mut self) {
-        // Dropped with its runtime: nobody is passed over any more.
+        // Dropped with its runtime: no waiter is passed over any more.
         if let Some(turns) = self.0.take() {
+            // Dropped behind the lock: what goes with a line may come back for it.
             let left = std::mem::take(&mut *turns.looks.lock());
             drop(left);
         }
@@ -266,6 +280,8 @@ impl Queue {
     fn look(self: &Arc<Self>) -> bool {
         let mut state = self.state.lock();
         let look = state.order.look();
+        // Where one waiter is not polled, many may not be. Called all at once, they are passed
+        // over together; else each would cost the next in line two looks.
         let woken = match look.turn_was_lost {
             true => state.seats.values().cloned().collect(),
             false => state.seats_of(&look.woken),
@@ -284,14 +300,15 @@ impl State {
         seats.cloned().collect()
     }
 
-    /// Whether it has to be looked at from now on.
+    /// Whether looks at this line have to begin.
     fn wants_look(&mut self) -> bool {
+        // A waiter that is alone keeps nobody behind it.
         let wants = self.order.anyone_called() && self.order.has_several();
         wants && !std::mem::replace(&mut self.looked_at, true)
     }
 }
 
-/// Not with a line locked: whoever is woken may look at it.
+/// Not with a line locked: a seat locks it to note the call, and so may whoever is woken.
 fn wake(seats: Vec<Arc<Seat>>) {
     for seat in seats {
         seat.wake();
@@ -299,9 +316,10 @@ fn wake(seats: Vec<Arc<Seat>>) {
 }
 
 impl Seat {
-    /// It is polled.
+    /// The waiter is polled.
     fn come(&self, waker: &Waker) {
-        // First, or the next call would go to who polled it before.
+        // The waker first: a call right behind the note's removal must not go to the task that
+        // polled the waiter before.
         let before = self.waker.lock().replace(waker.clone());
         drop(before);
         let mut state = self.queue.state.lock();
@@ -315,7 +333,7 @@ impl Seat {
         let waker = self.waker.lock().take();
         drop(waker);
         let mut state = self.queue.state.lock();
-        // Kept alive by who calls this.
+        // The caller keeps the seat alive: nothing is dropped under the lock.
         state.seats.remove(&self.number);
         let woken = state.order.leave(self.number);
         let woken = state.seats_of(&woken);
@@ -330,6 +348,8 @@ impl Wake for Seat {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // The note before the wake-up: another thread may poll the waiter at once, and a note
+        // behind that poll would have it passed over although it came.
         let mut state = self.queue.state.lock();
         state.order.call(self.number);
         let look = state.wants_look();
@@ -344,17 +364,17 @@ impl Wake for Seat {
     }
 }
 
-/// A place in a line; left when dropped.
+/// A waiter's place in a line. Dropping it leaves the line.
 pub(crate) struct Place {
     turns: Arc<Turns>,
     key: Key,
     queue: Arc<Queue>,
-    /// `None` for one who stands behind nobody.
+    /// `None` for a waiter that waits behind nobody.
     seat: Option<Arc<Seat>>,
     has_asked: AtomicBool,
 }
 
-/// Where it stands. What waits here is polled by [`attend`](Self::attend), which sees to its
+/// Its turn. Whatever waits for that is polled by [`attend`](Self::attend), which sees to the
 /// wake-ups.
 impl Place {
     /// Polls the wait for which this place is taken.
@@ -366,6 +386,8 @@ impl Place {
         let Some(seat) = &self.seat else {
             return wait.poll(context);
         };
+        // Before the wait is polled: a waiter that was passed over is in its place again when
+        // the wait looks whose turn it is.
         seat.come(context.waker());
         let waker = Waker::from(Arc::clone(seat));
         wait.poll(&mut Context::from_waker(&waker))
@@ -382,6 +404,8 @@ impl Place {
     }
 
     async fn until(&self, is_so: impl Fn() -> bool) {
+        // No waker is registered here: whoever changes the order wakes the seats that it
+        // concerns, and a seat is the waker of the whole wait.
         let poll = |_: &mut Context<'_>| match is_so() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -399,7 +423,7 @@ impl Place {
         self.until(|| self.looks_so(Order::entered)).await;
     }
 
-    /// From here on a reader may ask beside writers, too.
+    /// From here on this reader may ask beside writers.
     pub(crate) fn goes_before_writers(&self) {
         let Some(seat) = &self.seat else { return };
         let mut state = self.queue.state.lock();
@@ -410,7 +434,7 @@ impl Place {
     }
 }
 
-/// What is known in its line.
+/// What its line knows of the server.
 impl Place {
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
         self.queue.outage.lock()
@@ -425,15 +449,16 @@ impl Place {
         self.has_asked.load(Ordering::Relaxed)
     }
 
-    /// A request that left at `sent` was not answered. Each in line has its own limit.
+    /// A request that left at `sent` was not answered.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
         let is_news = self.queue.outage.lock().unanswered(sent, now, gap, failure);
         if is_news {
+            // Those behind the asker ask nothing, and each has a limit of its own to watch.
             self.queue.went_down.notify_waiters();
         }
     }
 
-    /// Told when a request was not answered, and the one before it was.
+    /// Notified when a request was not answered, and the one before it was.
     pub(crate) fn went_down(&self) -> &Notify {
         &self.queue.went_down
     }
@@ -444,7 +469,7 @@ impl Place {
         self.queue.opened.notify_waiters();
     }
 
-    /// Told when one of those who enter together got in.
+    /// Notified when one of those that enter together got in.
     pub(crate) fn opened(&self) -> &Notify {
         &self.queue.opened
     }
@@ -459,6 +484,8 @@ impl Drop for Place {
                 standing.places -= 1;
                 standing.places
             });
+            // With the last place goes the line. Nobody else is in it, so a waiter that comes
+            // before this seat has left may begin a new one.
             (places == Some(0)).then(|| {
                 let standing = lines.remove(&self.key);
                 lines.give_back();

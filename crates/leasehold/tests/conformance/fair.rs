@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::history::Recorder;
+use leasehold::testing::history::Recorder;
 use leasehold::{Client, ErrorKind, FairLock, LockGuard};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::history::Recorder;
 use leasehold::inspect::Ttl;
 use leasehold::kind::FieldNames;
+use leasehold::testing::history::Recorder;
 use leasehold::{ErrorKind, LossReason};
 
 use super::{LEASE, place};

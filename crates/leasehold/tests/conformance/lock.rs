@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::history::Recorder;
 use leasehold::inspect::Ttl;
 use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::testing::history::Recorder;
 use leasehold::{ErrorKind, LossReason};
 
 use super::{LEASE, lock_of, place};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::history::Recorder;
+use leasehold::testing::history::Recorder;
 use leasehold::{Client, ErrorKind, LossReason, MultiLock};
 
 use super::{LEASE, place};

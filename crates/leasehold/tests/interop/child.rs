@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::history::{Interval, monotonic_ns};
 use leasehold::kind::Kind;
+use leasehold::testing::history::{Interval, monotonic_ns};
 use leasehold::{Client, GroupLock, Lock, LockGuard, MultiLock, RedLock, Result, RwLock};
 use leasehold_testkit::redisson::LockKind;
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use leasehold::Client;
-use leasehold::history::{Interval, check, monotonic_ns};
+use leasehold::testing::history::{Interval, check, monotonic_ns};
 use leasehold_testkit::redisson::Pending;
 use leasehold_testkit::{RedisServer, Redisson, RedissonVersion, eventually};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::history::{Interval, check};
+use leasehold::testing::history::{Interval, check};
 use leasehold_testkit::redisson::LockKind;
 use leasehold_testkit::{RedisServer, Redisson, RedissonVersion, eventually};
 

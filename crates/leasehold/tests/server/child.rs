@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::history::monotonic_ns;
+use leasehold::testing::history::monotonic_ns;
 use leasehold::{Client, Result};
 
 use super::nemesis::worker;

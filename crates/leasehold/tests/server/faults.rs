@@ -4,7 +4,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold::history::Recorder;
+use leasehold::testing::history::Recorder;
 use leasehold::{Client, ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
 

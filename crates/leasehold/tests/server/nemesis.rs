@@ -9,7 +9,7 @@ pub(crate) mod worker;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use leasehold::history::{Interval, Report, check, monotonic_ns};
+use leasehold::testing::history::{Interval, Report, check, monotonic_ns};
 use leasehold_testkit::{Proxy, RedisServer, Reply, eventually};
 
 use self::trouble::Trouble;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use leasehold::history::{Interval, Recorder, check, monotonic_ns};
+use leasehold::testing::history::{Interval, Recorder, check, monotonic_ns};
 use leasehold::{ErrorKind, LossReason};
 use leasehold_testkit::{RedisServer, Strike};
 

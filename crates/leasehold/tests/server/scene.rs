@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::ops::Deref;
 use std::time::Duration;
 
-use leasehold::history::{Inside, Recorder};
+use leasehold::testing::history::{Inside, Recorder};
 use leasehold::{Client, ClientBuilder, Error, Lock, LockGuard, LossReason, Result};
 use leasehold_testkit::proxy::Fault;
 use leasehold_testkit::{Proxy, RedisServer};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::history::Recorder;
+use leasehold::testing::history::Recorder;
 use leasehold::{Client, ClientBuilder, Error, ErrorKind, LossReason};
 use leasehold_testkit::proxy::Strike;
 use leasehold_testkit::{Proxy, RedisServer, Reply};

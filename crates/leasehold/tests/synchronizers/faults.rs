@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold::testing::{Fate, Network};
+use leasehold::testing::{Fate, Network, Step};
 use leasehold::{Client, Embedded, ErrorKind};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -32,12 +32,7 @@ pub(crate) fn fates() -> Vec<(&'static str, Fate)> {
 }
 
 /// Lets `fate` happen to the nth request of a step; says how often it did.
-pub(crate) fn strike(
-    network: &Network,
-    step: &'static str,
-    nth: usize,
-    fate: Fate,
-) -> Arc<AtomicUsize> {
+pub(crate) fn strike(network: &Network, step: Step, nth: usize, fate: Fate) -> Arc<AtomicUsize> {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
     network.on_request(move |request| {
@@ -94,7 +89,7 @@ async fn whatever_happens_to_an_acquire_no_permit_is_lost_or_doubled() {
                 .try_set_permits(5)
                 .await
                 .unwrap();
-            let seen = strike(&place.network, "semaphore.acquire", 0, fate);
+            let seen = strike(&place.network, Step::SemaphoreAcquire, 0, fate);
             let semaphore = place.client.semaphore("x");
             let limit = 20 * SECOND;
             let got = semaphore.try_acquire_many_for(3, limit).await.unwrap();
@@ -122,7 +117,7 @@ async fn an_acquire_that_is_dropped_at_any_time_takes_nothing_whenever_it_comes(
                 .try_set_permits(5)
                 .await
                 .unwrap();
-            strike(&place.network, "semaphore.acquire", 0, fate);
+            strike(&place.network, Step::SemaphoreAcquire, 0, fate);
             let semaphore = place.client.semaphore("x");
             let acquire = async { semaphore.acquire_many(3).await.unwrap() };
             let permit = tokio::time::timeout(ms * MS, acquire).await;
@@ -145,8 +140,8 @@ async fn an_undo_that_goes_wrong_itself_still_gives_all_back() {
             .unwrap();
         let count = AtomicUsize::new(0);
         place.network.on_request(move |request| match request.step {
-            "semaphore.acquire" => Fate::delivered(MS, 50 * MS),
-            "semaphore.undo" if count.fetch_add(1, Ordering::SeqCst) == 0 => fate,
+            Step::SemaphoreAcquire => Fate::delivered(MS, 50 * MS),
+            Step::SemaphoreUndo if count.fetch_add(1, Ordering::SeqCst) == 0 => fate,
             _ => Fate::delivered(MS, MS),
         });
         let semaphore = place.client.semaphore("x");
@@ -168,7 +163,7 @@ async fn whatever_happens_to_a_release_it_counts_once() {
                 .try_set_permits(5)
                 .await
                 .unwrap();
-            let seen = strike(&place.network, "semaphore.add", 0, fate);
+            let seen = strike(&place.network, Step::SemaphoreAdd, 0, fate);
             let semaphore = place.client.semaphore("x");
             let permit = semaphore.acquire_many(3).await.unwrap();
             if dropped {
@@ -188,18 +183,18 @@ async fn whatever_happens_to_adding_and_draining_it_counts_once() {
     for (what, fate) in fates() {
         let place = place();
         let semaphore = place.client.semaphore("x");
-        strike(&place.network, "semaphore.set", 0, fate);
+        strike(&place.network, Step::SemaphoreSet, 0, fate);
         assert!(semaphore.try_set_permits(5).await.unwrap(), "{what}");
-        strike(&place.network, "semaphore.add", 0, fate);
+        strike(&place.network, Step::SemaphoreAdd, 0, fate);
         semaphore.add_permits(-2).await.unwrap();
         assert_eq!(place.free().await, 3, "{what}");
-        strike(&place.network, "semaphore.add", 0, fate);
+        strike(&place.network, Step::SemaphoreAdd, 0, fate);
         assert!(semaphore.release_if_exists(4).await.unwrap());
         tokio::time::sleep(30 * SECOND).await;
         assert_eq!(place.free().await, 7, "{what}");
-        strike(&place.network, "semaphore.drain", 0, fate);
+        strike(&place.network, Step::SemaphoreDrain, 0, fate);
         assert_eq!(semaphore.drain().await.unwrap(), 7, "{what}");
-        strike(&place.network, "semaphore.delete", 0, fate);
+        strike(&place.network, Step::SemaphoreDelete, 0, fate);
         assert!(semaphore.delete().await.unwrap(), "{what}");
         place
             .witness
@@ -214,7 +209,11 @@ async fn whatever_happens_to_adding_and_draining_it_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn permits_with_leases_all_come_back_whatever_happens_to_one_request() {
-    for step in ["expirable.acquire", "expirable.release", "expirable.renew"] {
+    for step in [
+        Step::ExpirableAcquire,
+        Step::ExpirableRelease,
+        Step::ExpirableRenew,
+    ] {
         for (what, fate) in fates() {
             let place = place();
             let semaphore = place.client.expirable_semaphore("x");
@@ -239,10 +238,10 @@ async fn whatever_happens_to_a_count_down_it_counts_once() {
     for (what, fate) in fates() {
         let place = place();
         let latch = place.client.count_down_latch("x");
-        strike(&place.network, "latch.set", 0, fate);
+        strike(&place.network, Step::LatchSet, 0, fate);
         assert!(latch.try_set_count(3).await.unwrap(), "{what}");
         for left in [2, 1, 0] {
-            strike(&place.network, "latch.count_down", 0, fate);
+            strike(&place.network, Step::LatchCountDown, 0, fate);
             assert_eq!(latch.count_down().await.unwrap(), left, "{what}");
         }
         // The next round is not counted down by what comes late.
@@ -360,7 +359,7 @@ async fn an_acquire_that_comes_behind_all_its_undos_takes_nothing() {
         .await
         .unwrap();
     let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
-    strike(&place.network, "semaphore.acquire", 0, late);
+    strike(&place.network, Step::SemaphoreAcquire, 0, late);
     let semaphore = place.client.semaphore("x");
     let acquire = tokio::time::timeout(100 * MS, semaphore.acquire_many(3)).await;
     assert!(acquire.is_err(), "it is on its way");
@@ -379,7 +378,7 @@ async fn a_release_that_ran_does_not_count_again_when_its_marker_is_gone() {
         let permit = place.client.semaphore("x").acquire_many(3).await.unwrap();
         strike(
             &place.network,
-            "semaphore.add",
+            Step::SemaphoreAdd,
             0,
             Fate::delivered(MS, SECOND),
         );
@@ -411,7 +410,7 @@ async fn a_copy_that_the_network_held_back_for_long_does_not_count_again() {
     let latch = place.client.count_down_latch("x");
     latch.try_set_count(10).await.unwrap();
     let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
-    strike(&place.network, "latch.count_down", 0, late);
+    strike(&place.network, Step::LatchCountDown, 0, late);
     // The first is answered when it is sent again, and the others take along the markers of
     // those that were answered before them.
     for left in (5..10).rev() {

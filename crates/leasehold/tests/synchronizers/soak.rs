@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::history::limits::{Use, check};
-use leasehold::history::monotonic_ns;
+use leasehold::testing::history::limits::{Use, check};
+use leasehold::testing::history::monotonic_ns;
 use leasehold::{Client, ExpirablePermit};
 use leasehold_testkit::proxy::Proxy;
 use leasehold_testkit::redisson::RedissonThread;

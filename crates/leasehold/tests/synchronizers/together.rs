@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::{join_all, poll_immediate};
-use leasehold::testing::{Fate, Network};
+use leasehold::testing::{Fate, Network, Step};
 use leasehold::{Client, Embedded, ErrorKind, Result, Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
@@ -53,7 +53,7 @@ async fn scene_of(number: u32) -> Scene {
 impl Scene {
     /// Lets `fate` happen to the first request that adds permits; counts them.
     fn strike(&self, fate: Fate) -> Arc<AtomicUsize> {
-        strike(&self.network, "semaphore.add", 0, fate)
+        strike(&self.network, Step::SemaphoreAdd, 0, fate)
     }
 
     /// The waiter is served, and in the end all are free.

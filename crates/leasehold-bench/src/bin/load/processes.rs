@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use leasehold::history::check;
+use leasehold::testing::history::check;
 use leasehold_testkit::RedisServer;
 
 use crate::Result;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use leasehold::LockGuard;
-use leasehold::history::{Interval, monotonic_ns};
+use leasehold::testing::history::{Interval, monotonic_ns};
 use tokio::time::Instant;
 
 /// One hold, in ns of the machine's monotonic clock. No text and no allocation: there

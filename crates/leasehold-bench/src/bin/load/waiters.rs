@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use leasehold::history::{check, monotonic_ns};
+use leasehold::testing::history::{check, monotonic_ns};
 use leasehold::{Client, Lock};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold::history::{Interval, Report, check};
+use leasehold::testing::history::{Interval, Report, check};
 
 use super::Plan;
 use super::stock::Shelf;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::history::monotonic_ns;
+use leasehold::testing::history::monotonic_ns;
 use leasehold::{ErrorKind, Lock, LockGuard};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};

@@ -1,4 +1,4 @@
-//! Where a server is: a URL taken apart, and the form of it that may be shown.
+//! A server's address: the parts of a URL, and the form of it that may be shown.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ impl Address {
         let port = url.port().unwrap_or(6379);
         let path = url.path().trim_start_matches('/');
         let db = if path.is_empty() { 0 } else { parse_db(path)? };
-        // A host's name is the same in capitals.
+        // Capitals make no other host: the same server must not vote twice in a majority.
         let place = format!("://{}:{port}", host.to_ascii_lowercase());
         Self::finish(url, Target::Tcp { host, port, tls }, db, &place)
     }
@@ -113,7 +113,7 @@ impl Address {
             None => query(url, "pass"),
             Some(password) => Some(decode(password)?),
         };
-        // Valkey's schemes are other names for the same.
+        // Valkey's schemes name the same server, and must give the same identity.
         let scheme = match &target {
             Target::Tcp { tls: false, .. } => "redis",
             Target::Tcp { tls: true, .. } => "rediss",
@@ -136,7 +136,7 @@ impl Address {
         })
     }
 
-    /// What tells it from other addresses: whole, without credentials.
+    /// What tells it from other addresses: not shortened, and without credentials.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }

@@ -1,4 +1,4 @@
-//! One call: build it, send it, and sort what came of it for each operation.
+//! One call: building it, sending it, and sorting its result for each operation.
 
 use std::sync::Arc;
 
@@ -8,35 +8,40 @@ use redis::{Cmd, RedisError, ServerErrorKind};
 use super::connect::reply_text;
 use super::lane::{Batch, Lane, ScriptRef, Waiting};
 use super::script::commands;
-use crate::backend::step::{Cause, Failure, Operation, Outcome, Value};
+use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::backend::step::{Operation, Value};
 use crate::key::{Key, Shown};
 
-/// What came of a call: one reply per operation, or why there is none.
+/// The result of a call: one reply per operation, or why there is none.
 type Replies = Result<Vec<redis::Value>, NoReplies>;
 
 enum NoReplies {
-    /// The driver's word: an error reply, a lost connection, no answer in time.
+    /// The driver says so: an error reply, a lost connection, no answer in time.
     Failed(RedisError),
-    /// What came is no answer to this call.
+    /// The reply is no answer to this call.
     Nonsense(&'static str),
 }
 
-/// Sends a batch and answers each of its operations, or hands them back to go again. A call
-/// that was refused as a whole ran nothing.
+/// Sends a batch and answers each of its operations, or hands them back to be sent again.
 pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, batch: Batch) {
     if lane.has_ended() {
         return send_unheard(lane, connection, batch).await;
     }
     let replies = transmit(lane, &mut connection, &batch).await;
     match &replies {
+        // Nothing ran: the server does not know the script. (It can't refuse a call for that
+        // which brings the source.)
         Err(NoReplies::Failed(error)) if batch.by == ScriptRef::Sha && is_noscript(error) => {
             return lane.retry_with_source(batch);
         }
+        // Nothing ran either: the server checks the keys of a call before it runs the script.
         Err(NoReplies::Failed(error)) if is_refused_whole(error) => {
-            // Each goes again on its own, so that one bad name fails no other.
+            // Each is sent again on its own, so that one bad name fails no other.
             if batch.operations.len() > 1 {
                 return lane.retry_singly(batch);
             }
+            // This name was it. It travels alone from here on, or the operations that it shares
+            // a call with would be sent twice each time.
             let parts = &batch.operations[0].operation.parts;
             lane.remember_refused(&parts[0]);
         }
@@ -47,7 +52,8 @@ pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, bat
 
 /// Sends a batch whose reply nobody will hear: it is over when the driver has it.
 async fn send_unheard(lane: &Lane, mut connection: MultiplexedConnection, mut batch: Batch) {
-    // Taken from the queue by another thread just before the end.
+    // Another thread has taken these from the queue just before the end. Nobody would hear of a
+    // grant, so they do not leave.
     let asks = batch
         .operations
         .extract_if(.., |waiting| waiting.operation.step.grants);
@@ -57,6 +63,7 @@ async fn send_unheard(lane: &Lane, mut connection: MultiplexedConnection, mut ba
         return;
     }
     let mut command = build(lane, &batch, Lane::call_number());
+    // Otherwise the future would wait for the reply, and nobody polls it again.
     command.set_no_response(true);
     let _ = connection.send_packed_command(&command).await;
     lane.ends_unheard();
@@ -80,7 +87,8 @@ async fn transmit(lane: &Lane, connection: &mut MultiplexedConnection, batch: &B
     }
     let replies = result.map_err(NoReplies::Failed)?;
     check(replies, number, batch.operations.len()).map_err(|what| {
-        // Replies are told apart by their order alone, and this one broke it.
+        // The driver knows replies by their order alone. One that was lost, doubled or moved
+        // shifts all behind it, so nothing on this connection can be trusted any more.
         lane.give_up();
         NoReplies::Nonsense(what)
     })
@@ -130,6 +138,9 @@ fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
             command.arg(&key[..]);
         }
     }
+    // Against requests that the network held back: a grant then would be a lock for nobody.
+    // Safety does not depend on it, nor on the two clocks, because each hold has an id of its
+    // own.
     let not_after = if operations().any(|operation| operation.step.grants) {
         lane.server_now_ms()
             .saturating_add(i64::try_from(lane.reply_timeout.as_millis()).unwrap_or(i64::MAX))
@@ -149,6 +160,7 @@ fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
 fn finish(lane: &Lane, batch: Vec<Waiting>, replies: Replies) {
     match replies {
         Ok(replies) => {
+            // Whatever the operations say: a server that is loading runs no call.
             lane.refusals.ran_a_call();
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 let reply = read(lane, reply);
@@ -188,7 +200,7 @@ fn answer(lane: &Lane, waiting: Waiting, reply: Result<Value, Failure>) {
     waiting.answer(reply);
 }
 
-/// A server does not say which key it denies, and which command only in some versions.
+/// No server says which key it denies, and some versions do not say which command.
 fn what_is_needed(lane: &Lane, operation: &Operation) -> String {
     let step = operation.step;
     let name = String::from_utf8_lossy(&operation.parts[0]);
@@ -212,6 +224,7 @@ fn read(lane: &Lane, reply: redis::Value) -> Result<Value, Failure> {
         )),
         Some(Value::List(items)) => match &items[..] {
             [Value::Text(word), Value::Int(now_ms)] if word == b"late" => {
+                // A clock was set, or drifted: the next request has to be in time.
                 lane.learn_time(*now_ms, lane.clock.now());
                 Err(Failure {
                     outcome: Outcome::DidNotRun,
@@ -244,8 +257,8 @@ fn convert(value: redis::Value) -> Option<Value> {
     })
 }
 
-/// Beyond 2^53 a script can't have meant the number that it replied. So the sum of two
-/// replies, or of a reply and the time, overflows nowhere.
+/// Beyond 2^53 a script can't have meant the number that it replied. With this bound the sum of
+/// two replies, or of a reply and the time, overflows nowhere.
 fn is_exact(number: i64) -> bool {
     number.unsigned_abs() <= 1 << 53
 }
@@ -255,7 +268,7 @@ fn failure(lane: &Lane, error: RedisError) -> Failure {
     if let Some(text) = reply_text(&error) {
         let failure = Failure::from_reply(&text, &lane.address);
         return match failure.cause {
-            // The loop itself failed, and who knows how far it came.
+            // The script's own loop has failed, and nobody knows how far it came.
             Cause::Other(_) => Failure {
                 outcome: Outcome::MayHaveRun,
                 ..failure

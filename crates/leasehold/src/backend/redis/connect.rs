@@ -1,5 +1,5 @@
-//! Opening connections: TCP, unix socket or TLS, the handshake, and a clear word
-//! when one fails.
+//! Opening connections: TCP, unix socket or TLS, the handshake, and an error that says what to
+//! do when one fails.
 
 use std::io;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use tokio::sync::Notify;
 use super::address::{Address, Target};
 use super::driver::{Driver, Socket};
 use super::wire::Checked;
-use crate::backend::step::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::credentials::Source;
 use crate::key::Shown;
 
 /// Makes connections to one server.
 pub(crate) struct Connector {
     pub(crate) address: Address,
-    /// Asked for user and password at each connection; else the URL has them.
+    /// Asked for user and password at each connection; without it the URL has them.
     pub(crate) credentials: Option<Source>,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
-    /// Told when the connection for calls is one to another server: the one for messages has to
-    /// follow.
+    /// Notified when the connection for calls goes to another server: the one for messages has
+    /// to follow.
     pub(crate) moved: Notify,
 }
 
@@ -69,9 +69,9 @@ impl Connector {
         .await
     }
 
-    /// A connection for messages. RESP2 always: the driver's own form of it is the
-    /// same for both, and one form is one thing less to go wrong. `asked` are the
-    /// confirmations that may come on it.
+    /// A connection for messages. Always RESP2: the driver gives messages the same form in both,
+    /// and one form is one thing less to go wrong. `asked` counts the confirmations that may
+    /// come on it.
     pub(crate) async fn open_pubsub(&self, asked: Arc<AtomicUsize>) -> Result<PubSub, Failure> {
         self.within_limit(async {
             let info = self.handshake(false).await?;
@@ -84,7 +84,7 @@ impl Connector {
         .await
     }
 
-    /// What the driver needs for its handshake, with the credentials that are good now.
+    /// What the driver needs for its handshake, with the present credentials.
     async fn handshake(&self, resp3: bool) -> Result<RedisConnectionInfo, Failure> {
         let info = self.address.handshake(resp3);
         let Some(source) = &self.credentials else {

@@ -1,5 +1,6 @@
-//! The driver of the connection for calls, which moves its bytes. A task polls it; whoever
-//! finds out that the runtime ends polls it once more, so that what was handed over leaves.
+//! The driver of the connection for calls, which moves its bytes. A task polls it. When the
+//! runtime ends that task is gone, and whoever drops a call polls the driver once more, so that
+//! its bytes leave; so the driver is beside the lane, and not inside the task.
 
 use std::future::poll_fn;
 use std::io::Read;
@@ -47,18 +48,18 @@ impl Socket {
         Self(stream.as_fd().try_clone_to_owned().ok())
     }
 
-    /// Waits until the server has taken what was sent, and ends the connection itself: one
-    /// that is closed while replies are on their way is reset, and the server drops what it
-    /// has not read.
+    /// Waits until the server has read all requests and ends the connection itself. A socket
+    /// that is closed while replies are on their way is reset, and the server throws away what
+    /// it has not read.
     fn close_after_the_last(self, clock: Clock) -> Option<()> {
         let until = clock.now() + LAST_WAIT;
-        // Of whatever kind it is: what is asked of it is the same for all.
+        // A unix socket as well: these calls are the same for each kind.
         let mut socket = TcpStream::from(self.0?);
         socket.set_nonblocking(false).ok()?;
         socket.shutdown(Shutdown::Write).ok()?;
         let mut unread = [0; 4096];
         loop {
-            // Of no time at all there is none: that is an error, and the end.
+            // A limit of zero is an error, which ends the wait as well.
             let left = until.saturating_sub(clock.now());
             socket.set_read_timeout(Some(left)).ok()?;
             if socket.read(&mut unread).ok()? == 0 {
@@ -68,16 +69,16 @@ impl Socket {
     }
 }
 
-/// How long a runtime that ends is held up at most by a server that does not answer.
+/// How long a server that does not answer holds up a runtime that ends, at most.
 const LAST_WAIT: Duration = Duration::from_millis(250);
 
-/// The driver of the connection that stands, for all who may have to poll it.
+/// The driver of the present connection, for all who may have to poll it.
 #[derive(Default)]
 pub(super) struct Shared(Mutex<Option<Driven>>);
 
 struct Driven {
     driver: Driver,
-    /// Of the task that polls it.
+    /// Of the task that runs it.
     waker: Waker,
 }
 
@@ -86,7 +87,7 @@ impl Shared {
         self.0.lock()
     }
 
-    /// A connection stands; it does nothing until it is polled.
+    /// A connection is up; it does nothing until it is polled.
     pub(super) fn set(&self, driver: Driver) {
         let waker = Waker::noop().clone();
         let old = self.driven().replace(Driven { driver, waker });
@@ -110,9 +111,10 @@ impl Shared {
         .await;
     }
 
-    /// What was handed over goes into the socket now, as far as that takes it.
+    /// Moves the requests that the driver has into the socket, as far as that takes them.
     pub(super) fn flush(&self) {
-        // Who polls the last time may have used up its share of the time.
+        // Unconstrained: whoever polls for the last time may have used up tokio's budget, and
+        // the socket would take nothing.
         let _ = unconstrained(poll_fn(|_| self.poll())).now_or_never();
     }
 
@@ -132,12 +134,13 @@ impl Shared {
         let Some(Driven { driver, waker }) = &mut *slot else {
             return Poll::Ready(());
         };
-        // Whoever polls it, the task is woken for what comes next.
+        // With the waker of its task, whoever polls: `flush` must not make the driver forget
+        // whom to wake for the next bytes.
         let over = Pin::new(driver).poll(&mut Context::from_waker(waker));
         if over.is_ready() {
             let last = slot.take();
             drop(slot);
-            // The task has to learn that the connection is gone.
+            // `flush` may have found the end: the task has to learn that the connection is gone.
             if let Some(last) = last {
                 last.waker.wake();
             }

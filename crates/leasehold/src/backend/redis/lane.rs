@@ -1,13 +1,16 @@
-//! The queue of one connection: what waits travels as one call.
+//! The queue of one connection: operations that wait at the same time travel as one call.
 //!
-//! While the connection is idle an operation leaves at once, alone, and carried by
-//! whoever waits for it: no other task is woken on its way. While calls are on
-//! their way, operations gather while tasks that were just answered have their turn,
-//! and leave together. Order of arrival is kept, so an operation that undoes another
-//! always runs behind it. What the server did not run, because it had forgotten the script
-//! or refused a call as a whole, goes again in its old place: nothing leaves until the calls
-//! on their way are back. (One gap is left: if another client brings the script between two
-//! calls of ours that are on their way, the second one runs and the first one behind it.)
+//! While the connection is idle an operation leaves at once and alone, and the future that waits
+//! for its reply carries it: no other task is woken on its way, and nobody else's reply depends
+//! on whether that future is polled. While calls are on their way, operations gather during the
+//! turn of the tasks that were just answered, and leave together. After each gathering and each
+//! call the queue is looked at again.
+//!
+//! Order of arrival is kept, whichever threads submit, so an operation that undoes another always
+//! runs behind it. Operations that the server did not run, because it had forgotten the script
+//! or refused a call as a whole, are sent again in their old place: nothing leaves until the
+//! calls on their way are back. (One gap is left: if another client brings the script between
+//! two calls of ours that are on their way, the second one runs and the first one behind it.)
 
 mod ending;
 
@@ -29,7 +32,8 @@ use super::driver::{Driver, Shared};
 use super::refusals::Refusals;
 use super::script::Script;
 use crate::backend::about::About;
-use crate::backend::step::{Failure, Operation, Outcome, Value};
+use crate::backend::failure::{Failure, Outcome};
+use crate::backend::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
 use crate::room::Room;
 use crate::sync::{Mutex, MutexGuard};
@@ -41,17 +45,17 @@ const MAX_BYTES: usize = 64 * 1024;
 /// Calls on their way at once: one being run by the server, one on the wire before it,
 /// one behind it. With fewer the server idles between them; more make them smaller.
 const MAX_CALLS: usize = 3;
-/// Replies in a row that did not come before the connection is given up.
+/// How many replies in a row have to be missing before the connection is given up.
 const MAX_SILENCE: u32 = 2;
 
 /// The queue and the connection it drains into.
 pub(crate) struct Lane {
     state: Mutex<State>,
-    /// Held from taking what waits until it is on the connection: whoever takes what
-    /// comes next must not get there first. Taken before `state`.
+    /// Held from taking operations off the queue until they are on the connection: a thread that
+    /// takes the next ones must not get there first. Locked before `state`.
     departures: Mutex<()>,
     runtime: Handle,
-    /// What moves the bytes of the connection that stands.
+    /// What moves the bytes of the present connection.
     pub(super) driver: Shared,
     /// The runtime ends, or has ended.
     ended: AtomicBool,
@@ -67,9 +71,9 @@ pub(crate) struct Lane {
     pub(crate) about: About,
     silent_calls: AtomicU32,
     pub(crate) refusals: Refusals,
-    /// Told when no call is on its way any more.
+    /// Notified when no call is on its way any more.
     idle: Notify,
-    /// Told when the connection should be given up.
+    /// Notified when the connection should be given up.
     pub(crate) given_up: Notify,
 }
 
@@ -78,16 +82,16 @@ struct State {
     calls: usize,
     /// How many calls have left so far.
     departed: u64,
-    /// What was not run and goes again, by the number of its call.
+    /// Operations that did not run and are sent again, by the number of their call.
     returned: BTreeMap<u64, Vec<Waiting>>,
-    /// The call that somebody carries who waits for its reply.
+    /// The call that the waiter for its reply carries.
     carried: Option<Arc<Carried>>,
     /// The server may not know the script: the next call brings it.
     bring_script: bool,
-    /// A call is about to take what waits.
+    /// A task is about to take what waits.
     gathering: bool,
     link: Link,
-    /// Keys for which a whole call was refused; they travel alone.
+    /// Keys for which the server refused a whole call; operations on them travel alone.
     refused: HashSet<Vec<u8>>,
 }
 
@@ -122,7 +126,7 @@ pub(crate) enum ScriptRef {
 
 impl Waiting {
     pub(crate) fn answer(self, reply: Result<Value, Failure>) {
-        // Whoever waited may be gone; the undo is theirs.
+        // The waiter may be gone. Then it has seen to the undo.
         let _ = self.reply.send(reply);
     }
 
@@ -186,8 +190,8 @@ impl Lane {
             alone: false,
             reply: sender,
         };
-        // Before the operation is in the queue, where somebody else could take it. Who
-        // does not get it finds a call that is about to leave.
+        // Locked before the operation is in the queue, where another thread could take it. A
+        // thread that does not get the lock finds another one that is about to send a call.
         let departure = self.is_here().then(|| self.departures.try_lock()).flatten();
         let mut state = self.state.lock();
         if let Link::Down(failure) = &state.link {
@@ -198,7 +202,7 @@ impl Lane {
         }
         state.queue.push_back(waiting);
         match departure {
-            // Alone: who does not go on polling its own must not keep others from theirs.
+            // Alone: a waiter that stops polling its own call must not keep the replies of others.
             Some(departure) if state.calls == 0 && state.queue.len() == 1 => {
                 let call = self.depart(state, departure);
                 queued.carried = call.and_then(|call| self.carry(call));
@@ -209,15 +213,16 @@ impl Lane {
             }
         }
         if self.has_ended() {
-            // Meanwhile: nobody else takes it from the queue.
+            // Looked at behind the push: no task takes the operation from the queue any more.
             self.send_the_last();
         }
         queued
     }
 
-    /// Whoever waits for the reply carries the call, unless others wait for its end already.
+    /// The waiter for the reply carries the call, unless others wait for its end already.
     fn carry(&self, call: Call) -> Option<Arc<Carried>> {
         let mut state = self.state.lock();
+        // Operations that are sent again wait for all calls, so none may depend on being polled.
         if !state.returned.is_empty() {
             drop(state);
             self.runtime.spawn(call);
@@ -237,7 +242,7 @@ impl Lane {
         Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id())
     }
 
-    /// Sees to it that what waits leaves, if there is room on the way.
+    /// Makes the waiting operations leave, if there is room on the way.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let gather = !self.has_ended()
             && !state.gathering
@@ -247,8 +252,8 @@ impl Lane {
             && matches!(state.link, Link::Up(_));
         state.gathering |= gather;
         let hurry = state.calls == 0;
-        // A runtime that has stopped drops what it is given at once, and that comes back
-        // here: not with the lock held.
+        // Before the spawn: a runtime that has ended drops the task at once, and
+        // `Gathering::drop` comes back for this lock.
         drop(state);
         if gather {
             let gathering = Gathering(Some(Arc::clone(self)));
@@ -256,8 +261,8 @@ impl Lane {
         }
     }
 
-    /// Takes what waits and puts it on the connection. What is returned has to be polled
-    /// on, for the reply.
+    /// Takes the waiting operations and puts them on the connection. The call that it returns
+    /// has to be polled on, for the reply.
     fn depart(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
@@ -266,6 +271,8 @@ impl Lane {
         let call = self.next_call(&mut state);
         drop(state);
         let mut call = call?;
+        // The first poll puts the call on the connection. Only then may `departure` go: another
+        // thread could otherwise overtake with operations that came later.
         let gone = Pin::new(&mut call)
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_ready();
@@ -273,7 +280,7 @@ impl Lane {
         (!gone).then_some(call)
     }
 
-    /// A call with what waits now, if there is anything and somewhere to send it.
+    /// A call with the operations that wait now, if there are any and a connection for them.
     fn next_call(self: &Arc<Self>, state: &mut State) -> Option<Call> {
         let Link::Up(connection) = &state.link else {
             return None;
@@ -285,7 +292,8 @@ impl Lane {
         let batch = state.take_batch()?;
         state.calls += 1;
         let lane = Arc::clone(self);
-        // Not told to wait for other tasks' sake before it is on the connection.
+        // Unconstrained: tokio's budget must not end the first poll before the call is on the
+        // connection.
         let travels = tokio::task::unconstrained(async move {
             call::send(&lane, connection, batch).await;
         });
@@ -295,7 +303,7 @@ impl Lane {
         })
     }
 
-    /// A connection stands; the queue drains into it.
+    /// A connection is up; the queue drains into it.
     pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection, driver: Driver) {
         self.driver.set(driver);
         self.silent_calls.store(0, Ordering::Relaxed);
@@ -311,11 +319,12 @@ impl Lane {
         self.driver.remove();
     }
 
-    /// Operations wait for another connection. What is on its way is still answered on this one.
+    /// Operations wait for another connection. Calls on their way are still answered on this one.
     pub(crate) fn hold_back(&self) {
         let mut state = self.state.lock();
         state.link = Link::Opening;
-        // Its reply may lie with somebody who does not poll it, and all would wait for that.
+        // All wait for the calls on their way now, and a waiter that carries one of them may not
+        // poll it.
         let carried = state.carried.take();
         drop(state);
         if let Some(carried) = carried {
@@ -328,6 +337,7 @@ impl Lane {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
+            // Registered before the count is read, or the end of the last call is missed.
             idle.as_mut().enable();
             if self.state.lock().calls == 0 {
                 return;
@@ -336,7 +346,7 @@ impl Lane {
         }
     }
 
-    /// There is no connection: what waits is told, and so is what comes.
+    /// There is no connection: waiting operations fail, and so do those that come.
     pub(crate) fn down(&self, failure: &Failure) {
         let mut state = self.state.lock();
         state.link = Link::Down(failure.clone());
@@ -345,14 +355,14 @@ impl Lane {
         fail(queue, failure);
     }
 
-    /// The server did not run these, because it does not know the script: they go again.
+    /// The server did not run these, because it does not know the script: they are sent again.
     pub(crate) fn retry_with_source(&self, batch: Batch) {
         let mut state = self.state.lock();
         state.bring_script = true;
         self.requeue(state, batch);
     }
 
-    /// The server did not run these, because of one of them: they go again one by one.
+    /// The server did not run these, because of one of them: they are sent again one by one.
     pub(crate) fn retry_singly(&self, mut batch: Batch) {
         for waiting in &mut batch.operations {
             waiting.alone = true;
@@ -360,10 +370,10 @@ impl Lane {
         self.requeue(self.state.lock(), batch);
     }
 
-    /// It waits until all calls on their way are back. One of them may be carried by somebody
-    /// who does not poll it.
+    /// The batch waits until all calls on their way are back.
     fn requeue(&self, mut state: MutexGuard<'_, State>, batch: Batch) {
         state.returned.insert(batch.number, batch.operations);
+        // A waiter that carries one of them may not poll it: from here on a task does.
         let carried = state.carried.take();
         drop(state);
         if let Some(carried) = carried {
@@ -380,7 +390,7 @@ impl Lane {
         }
     }
 
-    /// Server time, in ms, as well as we know it.
+    /// Server time in ms, as far as we know it.
     pub(crate) fn server_now_ms(&self) -> i64 {
         self.offset_ms
             .load(Ordering::Relaxed)
@@ -415,9 +425,9 @@ impl Lane {
         self.given_up.notify_one();
     }
 
-    /// What a call's reply is known by: nothing that follows from other calls, or a
-    /// reply that was spoilt could name the next one. A server returns whole numbers
-    /// below 2^53.
+    /// The number by which a call's reply is known. It follows from no other call's: a spoilt
+    /// reply could otherwise name the next call. It is below 2^53, where a script's numbers are
+    /// exact.
     pub(crate) fn call_number() -> i64 {
         fastrand::i64(1_000_000_000_000_000..1 << 53)
     }
@@ -442,6 +452,7 @@ impl Future for Call {
         if let Some(travels) = &mut self.travels {
             std::task::ready!(travels.as_mut().poll(context));
         }
+        // Over: `drop` must not take it for a call that nobody hears.
         self.travels = None;
         Poll::Ready(())
     }
@@ -449,32 +460,34 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // Its runtime ends. The driver leaves out what nobody waits for any more.
+        // The runtime ends. The driver skips a request whose reply nobody waits for any more, so
+        // its bytes have to move before the request is dropped.
         if self.travels.is_some() {
             self.done.0.ends_unheard();
         }
     }
 }
 
-/// A call that is carried by who waits for its reply, and may be taken from them.
+/// A call that the waiter for its reply carries, and that a task may take over.
 struct Carried(Mutex<Slot>);
 
 enum Slot {
-    /// For its reply, and who is woken by that.
+    /// For its reply, which wakes this task.
     Waits(Call, Waker),
-    /// Whoever carries it has it in hand.
+    /// Its waiter is polling it.
     Polled,
     TakenOver,
 }
 
 impl Carried {
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        // No code that can panic runs under this lock.
         self.0.lock()
     }
 
-    /// Ready when it is over, or somebody else's.
+    /// Ready when the call is over, or a task has taken it over.
     fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
+        // Taken out for the poll: a call that is sent again comes back for this slot
+        // (`requeue`), on the same thread.
         let slot = std::mem::replace(&mut *self.slot(), Slot::Polled);
         let Slot::Waits(mut call, _) = slot else {
             return Poll::Ready(());
@@ -487,18 +500,19 @@ impl Carried {
             *slot = Slot::Waits(call, context.waker().clone());
             return Poll::Pending;
         }
+        // Taken over during the poll: whoever did that could not get at the call.
         drop(slot);
         runtime.spawn(call);
         Poll::Ready(())
     }
 
-    /// From here on a task of its own carries it. If it is being polled just now, whoever
-    /// does that sees to it.
+    /// From here on a task carries the call. If its waiter is polling it just now, the waiter
+    /// hands it to a task when it has done that.
     fn take_over(&self, runtime: &Handle) {
         let slot = std::mem::replace(&mut *self.slot(), Slot::TakenOver);
         if let Slot::Waits(call, waker) = slot {
             runtime.spawn(call);
-            // Who waits is woken by the reply itself, once it has asked for that.
+            // Woken once, so that the waiter asks the receiver of the reply to wake it.
             waker.wake();
         }
     }
@@ -510,7 +524,7 @@ struct Gathering(Option<Arc<Lane>>);
 impl Gathering {
     async fn leave(mut self, hurry: bool) {
         if !hurry {
-            // One is on its way: whoever has just been answered may have something to add.
+            // A call is on its way: tasks that were just answered may have something to add.
             tokio::task::yield_now().await;
         }
         let Some(lane) = self.0.take() else {
@@ -519,10 +533,13 @@ impl Gathering {
         let call = {
             let departure = lane.departures.lock();
             let mut state = lane.state.lock();
+            // Under the lock under which the queue is emptied: an operation that comes later
+            // needs a gathering of its own.
             state.gathering = false;
             lane.depart(state, departure)
         };
-        // What did not fit follows with the next call.
+        // What did not fit leaves with the next call, and waits for no reply to this one: that
+        // may never come.
         lane.pump(lane.state.lock());
         if let Some(call) = call {
             call.await;
@@ -532,7 +549,7 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        // Dropped with its runtime before it began; the lane's own end sees to the queue.
+        // Dropped with its runtime before it began; the end of the lane empties the queue.
         if let Some(lane) = self.0.take() {
             lane.state.lock().gathering = false;
         }
@@ -551,6 +568,8 @@ impl Drop for CallDone {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.calls -= 1;
+        // Only now are operations sent again: a later call that is still on its way would run
+        // before them.
         if state.calls == 0 {
             self.0.idle.notify_waiters();
             state.put_back();
@@ -562,19 +581,19 @@ impl Drop for CallDone {
             return fail(queue, &failure);
         }
         if self.0.has_ended() && !state.queue.is_empty() {
-            // No call would take what goes again.
+            // No task takes the operations that are sent again.
             drop(state);
             return self.0.send_the_last();
         }
-        // Others may be on their way for long: one of them may be carried by somebody who
-        // does not poll it.
+        // Also while other calls are on their way: a waiter that carries one of them may never
+        // poll it.
         self.0.pump(state);
     }
 }
 
 impl State {
-    /// What goes again comes before everything else, in its old order. What nobody waits
-    /// for any more stays out: its undo may have run meanwhile.
+    /// Operations that are sent again come before all others, in their old order. One that nobody
+    /// waits for any more stays out: its undo may have run meanwhile.
     fn put_back(&mut self) {
         for operations in std::mem::take(&mut self.returned).into_values().rev() {
             let wanted = operations
@@ -590,13 +609,14 @@ impl State {
         let mut operations = Vec::new();
         let mut bytes = 0;
         while let Some(waiting) = self.queue.pop_front() {
-            // Full: the next one opens the next call.
+            // One that does not fit opens the next call.
             let alone = self.travels_alone(&waiting);
             let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == MAX_OPERATIONS;
             if !operations.is_empty() && (alone || full) {
                 self.queue.push_front(waiting);
                 break;
             }
+            // Its waiter has taken it out: it never ran, so nothing undoes it.
             if !waiting.ticket.send() {
                 continue;
             }
@@ -633,19 +653,20 @@ impl State {
 const QUEUED: u8 = 0;
 const SENT: u8 = 1;
 const TAKEN_OUT: u8 = 2;
+// Sent, and nobody waits for it: it is not sent again.
 const ABANDONED: u8 = 3;
 
-/// Where an operation is; shared by the queue, who waits, and who has to undo it.
+/// Where an operation is; shared by the queue, its waiter and its undo.
 #[derive(Clone)]
 pub(crate) struct Ticket(Arc<AtomicU8>);
 
 impl Ticket {
-    /// The lane takes it on its way, unless it has been taken out.
+    /// The lane sends it, unless it has been taken out.
     fn send(&self) -> bool {
         self.change(QUEUED, SENT)
     }
 
-    /// It was not run and goes again, unless nobody waits for it any more.
+    /// It did not run and is sent again, unless nobody waits for it any more.
     fn recall(&self) -> bool {
         self.change(SENT, QUEUED)
     }
@@ -658,6 +679,8 @@ impl Ticket {
     }
 
     fn change(&self, from: u8, to: u8) -> bool {
+        // In one exchange: either the lane sends the operation, or its waiter takes it out. After
+        // both it would run, and its undo would believe that it did not.
         self.0
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -674,7 +697,7 @@ pub(crate) struct Queued {
     receiver: oneshot::Receiver<Result<Value, Failure>>,
     grants: bool,
     lane: Arc<Lane>,
-    /// The call that carries it, if nobody else does.
+    /// Its call, if this future carries that.
     carried: Option<Arc<Carried>>,
 }
 
@@ -698,13 +721,13 @@ impl Future for Queued {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_carried(context);
         if self.carried.is_some() {
-            // The receiver must not know this task yet: it would wake itself, and
-            // another thread with it.
+            // The receiver must not know this task yet: the poll of the call brings the reply, so
+            // the task would wake itself, and another thread with it.
             return Poll::Pending;
         }
         Pin::new(&mut self.receiver).poll(context).map(|reply| {
             reply.unwrap_or_else(|_| {
-                // The task that carried it went down with its runtime.
+                // The task that carried the call ended with its runtime.
                 Err(self.lane.runtime_ended(Outcome::MayHaveRun))
             })
         })
@@ -713,11 +736,11 @@ impl Future for Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        // What takes something back must run whether anybody waits or not.
+        // An operation that gives something back runs whether anybody waits for it or not.
         if self.grants {
             self.ticket.give_up();
         }
-        // Its reply is still read, and what it left is undone behind it.
+        // A task reads the reply; the undo of what it may have taken runs behind it.
         if let Some(carried) = self.carried.take() {
             carried.take_over(&self.lane.runtime);
         }
@@ -804,7 +827,7 @@ mod tests {
         });
     }
 
-    /// Whoever waits for an operation may stop polling it, as a loop around `select!` does.
+    /// A waiter for an operation may stop polling it, as a loop around `select!` does.
     #[test]
     fn what_nobody_polls_keeps_no_reply_from_others() {
         let server = RedisServer::start().expect("redis-server starts; install it");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A connection that has lasted this long was a good one.
+/// A connection that lasted this long was good: the next pause is a short one.
 pub(crate) const LASTING: Duration = Duration::from_secs(1);
 
 /// 10 ms, doubled to 1 s, a random half of each taken off so that the clients of

@@ -1,5 +1,5 @@
-//! Subscriptions: one connection for messages, opened when the first waiter
-//! needs it, and everything subscribed again after it was lost.
+//! Subscriptions: one connection for messages, opened when the first waiter needs it. When it
+//! was lost, a new one subscribes to everything again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,17 +15,16 @@ use super::connect::Connector;
 use super::pause::{LASTING, Pause};
 use crate::backend::channels::Channels;
 
-/// How long a subscription outlives its last listener. The next waiter of a busy
-/// name then finds it standing.
+/// How long a subscription outlives its last listener, for the next waiter of a busy name.
 const LINGER: Duration = Duration::from_millis(500);
-/// How often a silent connection is asked whether it still stands.
+/// How often the server is asked whether a silent connection is still up.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// Messages that are served before anything else has its turn.
+/// How many messages in a row are delivered before anything else has its turn.
 const MOST_AT_ONCE: usize = 4096;
 /// Channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
 
-/// Keeps the subscriptions equal to what is listened to. Ends never.
+/// Keeps the subscriptions equal to the channels that have listeners. Never returns.
 pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
     let channels = &channels.0;
     let mut pause = Pause::new();
@@ -33,7 +32,7 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
         while channels.is_empty() {
             channels.changed().await;
         }
-        // Told before there was a connection that could follow.
+        // A notice from before this connection: it goes to where calls go now anyway.
         let _ = connector.moved.notified().now_or_never();
         let asked = Arc::new(AtomicUsize::new(0));
         match connector.open_pubsub(Arc::clone(&asked)).await {
@@ -45,7 +44,8 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
                     end = session.run() => end,
                     () = connector.moved.notified() => "the server was started again, or calls go to another one now".into(),
                 };
-                // One that did not last is not followed by the next without a pause.
+                // A connection that did not last is followed by a longer pause: a server that
+                // ends each one at once must not be connected to all the time.
                 if since.elapsed() > LASTING {
                     pause.reset();
                 }
@@ -62,14 +62,16 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
                 "no connection for wake-ups"
             ),
         }
+        // At once, before the pause: waiters ask again, and poll until a connection is back.
         channels.all_down();
         sleep(pause.next()).await;
-        // Whoever stopped listening while there was no connection.
+        // Channels that were left while there was no connection need no subscription.
         channels.remove_idle();
     }
 }
 
-/// Dropped with the runtime: who waits in another one asks again, and learns of it.
+/// Dropped with the client's runtime: waiters in other runtimes ask again, and learn that it has
+/// ended. Their own timers would wake them only after the poll interval.
 pub(crate) struct WakesAll(pub(crate) Arc<Channels>);
 
 impl Drop for WakesAll {
@@ -85,13 +87,13 @@ struct Messages<'a> {
 }
 
 impl Messages<'_> {
-    /// Wakes whom the next messages are for. `Err` when no more can come.
+    /// Waits for messages and wakes those for whom they are. `Err` when no more can come.
     async fn wake_next(&mut self) -> Result<(), String> {
         let message = self.stream.next().await;
         self.wake(message)?;
-        // Many, whatever this task's share of the time is: the driver reads on, and what
-        // a flood leaves here grows. Not all, or an endless one would keep new channels
-        // from being subscribed.
+        // Many, whatever this task's share of the time is: the driver reads on meanwhile, and
+        // the messages of a flood that are not taken from it fill the memory. Not all, or an
+        // endless flood would keep new channels from being subscribed.
         for _ in 0..MOST_AT_ONCE {
             match unconstrained(self.stream.next()).now_or_never() {
                 Some(message) => self.wake(message)?,
@@ -108,7 +110,7 @@ impl Messages<'_> {
         Ok(())
     }
 
-    /// Wakes whom those messages are for that have come already.
+    /// Delivers the messages that have come already.
     fn wake_come(&mut self) -> Result<(), String> {
         while let Some(message) = unconstrained(self.stream.next()).now_or_never() {
             self.wake(message)?;
@@ -116,8 +118,9 @@ impl Messages<'_> {
         Ok(())
     }
 
-    /// Wakes whom messages are for until `work` is done.
+    /// Delivers messages until `work` is done.
     async fn wake_during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, String> {
+        // The reply to `work` may take its time, and releases are published meanwhile.
         tokio::pin!(work);
         loop {
             tokio::select! {
@@ -179,7 +182,7 @@ impl<'a> Session<'a> {
             let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
             match self.subscribe(&names).await? {
                 Ok(()) => self.confirmed(chunk, false),
-                // One denied channel fails the whole command.
+                // The server refuses the whole command because of one channel in it.
                 Err(_) if chunk.len() > 1 => {
                     for name in chunk {
                         let denied = self.subscribe(&[name]).await?.is_err();
@@ -200,11 +203,14 @@ impl<'a> Session<'a> {
 
     /// The outer error is a lost connection, the inner one a refusal.
     async fn subscribe(&mut self, names: &[&str]) -> Result<Result<(), RedisError>, String> {
+        // Before the request leaves: the check of incoming bytes (`wire.rs`) ends the connection
+        // at a confirmation that nobody has asked for.
         self.asked.fetch_add(names.len(), Ordering::SeqCst);
         let subscribe = timeout(self.reply_timeout, self.sink.subscribe(names));
         match self.messages.wake_during(subscribe).await? {
             Ok(Ok(())) => {
-                // What came before the confirmation must not count as later.
+                // Messages that came before the confirmation are counted before it: a latch must
+                // not open by a zero from before its waiter listened.
                 self.messages.wake_come()?;
                 Ok(Ok(()))
             }
@@ -220,9 +226,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Something is wanted or no longer wanted. New channels are subscribed by the
-    /// caller's loop at once; idle ones go after a while, and meanwhile messages
-    /// and new channels are served.
+    /// A channel is wanted or no longer wanted. New channels are subscribed at once; idle ones
+    /// go after a while, during which messages are delivered and new channels subscribed.
     async fn after_a_change(&mut self) -> Result<(), String> {
         self.subscribe_fresh().await?;
         let linger = sleep(LINGER);
@@ -252,7 +257,7 @@ impl<'a> Session<'a> {
     async fn ping(&mut self) -> Result<(), String> {
         let ping = timeout(self.reply_timeout, self.sink.ping::<redis::Value>());
         match self.messages.wake_during(ping).await? {
-            // An error too: a user who may not ask is answered.
+            // An error as well: a server that denies the command answers.
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("it no longer answers".into()),

@@ -1,26 +1,26 @@
-//! When a server that answers is left for another one: it was demoted, or has been loading
-//! its data for too long. The name in the URL may stand for another server by now, and a
-//! connection that stands would never find that out.
+//! When a client leaves a server that answers for another one: the server was demoted, or has
+//! been loading its data for too long. The name in the URL may be another server's by now, and
+//! an open connection would never find that out.
 
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 
-use crate::backend::step::{Cause, Failure};
+use crate::backend::failure::{Cause, Failure};
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
-/// Between two looks at what the name stands for now.
+/// The time between two look-ups of the name.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What one server refuses.
 pub(crate) struct Refusals {
-    /// How long it may load before it is left.
+    /// How long it may load before the client leaves it.
     loading_limit: Duration,
     /// Since when it has said that it loads, and nothing else.
     loading_since: Mutex<Option<Moment>>,
-    /// Told when the server should be left.
+    /// Notified when the client should leave it.
     leave: Notify,
 }
 
@@ -44,7 +44,10 @@ impl Refusals {
             return;
         };
         match said.split(' ').next() {
+            // It is a replica: the name may be the primary's by now. Other refusals end by
+            // themselves.
             Some("READONLY" | "MASTERDOWN") => self.leave.notify_one(),
+            // That ends by itself as a rule, so the server gets some time.
             Some("LOADING") => {
                 let since = *self.loading_since.lock().get_or_insert(now);
                 if now.saturating_sub(since) > self.loading_limit {
@@ -55,9 +58,10 @@ impl Refusals {
         }
     }
 
-    /// Another connection stands: what an earlier one said does not count.
+    /// Another connection is up: nothing counts that the server of an earlier one has said.
     pub(crate) fn forget(&self) {
         *self.loading_since.lock() = None;
+        // A notice that nobody has taken would make the client leave the new server.
         let _ = self.leave.notified().now_or_never();
     }
 

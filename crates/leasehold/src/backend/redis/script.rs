@@ -1,5 +1,5 @@
-//! The one script that runs a call's operations: the steps' functions and the
-//! loop over them, put together once.
+//! The one script that runs a call's operations: the steps' functions and the loop over them,
+//! assembled once.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,8 @@ use crate::sync::Mutex;
 
 const CALL: &str = include_str!("call.lua");
 
-/// What a connection runs beside its calls, and what a call is sent with.
+/// The commands of a connection that are in no step: its own questions, and those that send a
+/// call.
 const CONNECTION: [&str; 9] = [
     "eval",
     "evalsha",
@@ -33,7 +34,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// The script of these steps. Put together once, however many clients connect.
+    /// The script of these steps. Assembled once, however many clients connect.
     pub(crate) fn of(steps: &[&Step]) -> Arc<Self> {
         static MADE: Mutex<BTreeMap<Vec<&'static str>, Arc<Script>>> = Mutex::new(BTreeMap::new());
         let names = steps.iter().map(|step| step.name).collect();
@@ -48,6 +49,8 @@ impl Script {
         let (before, after) = CALL
             .split_once("--[[STEPS]]")
             .expect("call.lua has a place for the steps");
+        // No line with flags at the top: with one the server refuses the whole call when it is
+        // out of memory, and releases have to run then.
         let mut text = without_comments(before);
         for (number, step) in steps.iter().enumerate() {
             branch(&mut text, number, step);
@@ -62,13 +65,14 @@ impl Script {
     }
 }
 
-/// One branch of the loop. The function is made when the first operation of a call
-/// needs it: most calls need two of them, and making one is not free.
+/// One branch of the loop. It makes the step's function when the first operation of a call needs
+/// it: most calls need two of them, and making one is not free.
 fn branch(text: &mut String, number: usize, step: &Step) {
     let keys = (0..step.keys).map(|n| format!(", KEYS[key + {n}]"));
     let args = (1..=step.args).map(|n| format!(", ARGV[arg + {n}]"));
     let parameters: String = keys.chain(args).collect();
     let word = if number == 0 { "if" } else { "elseif" };
+    // A step that gives something back runs whenever it arrives.
     let unless_late = if step.grants {
         "if not late then"
     } else {
@@ -95,7 +99,7 @@ pub(crate) fn function_name(step: &Step) -> &'static str {
     step.name.rsplit('.').next().unwrap_or(step.name)
 }
 
-/// The commands in a step's text, as often as they stand there.
+/// The commands in a step's text, each as often as it is in it.
 fn called(step: &Step) -> impl Iterator<Item = &'static str> {
     let called = step.lua.split("call('").skip(1);
     called.filter_map(|rest| rest.split('\'').next())
@@ -103,6 +107,7 @@ fn called(step: &Step) -> impl Iterator<Item = &'static str> {
 
 /// The commands that a step may run, for a user who lacks one of them.
 pub(crate) fn commands(step: &Step) -> String {
+    // The loop of `call.lua` asks for the time before such a step.
     let clock = step.grants.then_some("TIME");
     let mut names: Vec<_> = clock.into_iter().chain(called(step)).collect();
     names.sort_unstable();

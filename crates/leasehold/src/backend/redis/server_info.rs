@@ -1,17 +1,17 @@
-//! What a server says about itself: whether it is new enough, and whether it throws
-//! locks away.
+//! What a server says about itself: whether it is new enough, and whether it removes locks when
+//! its memory is full.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::step::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::key::Shown;
 
-/// Before it, a script could not look at the clock and then write.
+/// Older servers refuse a script that reads the clock and writes behind that.
 const OLDEST: (u64, u64) = (5, 0);
 
-/// Refuses a server that says in its `INFO` that it is too old. One that says nothing
-/// is taken as it is: the user may lack the permission to ask.
+/// Refuses a server that says in its `INFO` that it is too old. A server that says nothing is
+/// accepted: the user may lack the permission to ask.
 pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     if let Some(policy) = evicts(info) {
         tracing::warn!(
@@ -35,20 +35,21 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     }
 }
 
-/// For how long the server has been up at least. It says so in whole seconds, and up to one
-/// too many.
+/// How long the server has been up, at least.
 pub(crate) fn uptime(info: &str) -> Option<Duration> {
     let seconds: u64 = field(info, "uptime_in_seconds:")?.parse().ok()?;
+    // It tells whole seconds, and up to one too many. An uptime that is too long would let a
+    // server that has just forgotten its locks vote in a majority.
     Some(Duration::from_secs(seconds.saturating_sub(1)))
 }
 
-/// What the server has drawn at random when it started.
+/// The id that the server drew at random when it started.
 pub(crate) fn run_id(info: &str) -> Option<&str> {
     field(info, "run_id:").filter(|id| !id.is_empty())
 }
 
-/// The policy of a server that would remove a lock to make room: every lock has an
-/// expiry, so all of them but one do.
+/// The policy of a server that would remove a lock to make room. Each policy but `noeviction`
+/// does, because every lock has an expiry.
 fn evicts(info: &str) -> Option<&str> {
     let limited = field(info, "maxmemory:").is_some_and(|bytes| bytes != "0");
     field(info, "maxmemory_policy:").filter(|policy| limited && *policy != "noeviction")

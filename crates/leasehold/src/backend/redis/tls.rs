@@ -18,8 +18,8 @@ pub(crate) struct Connector(TlsConnector);
 impl Connector {
     pub(crate) fn new(own_authorities: &[Vec<u8>]) -> Result<Self> {
         let mut roots = RootCertStore::empty();
-        // What can't be read of the system's store is left out: the handshake says
-        // so if it was needed.
+        // Certificates of the system's store that can't be read are left out: the handshake
+        // fails if one of them was needed.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         for pem in own_authorities {
             for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -29,8 +29,8 @@ impl Connector {
                     .map_err(|error| bad_authority(error.to_string()))?;
             }
         }
-        // The provider is named here, so that the process's choice of one, or the
-        // lack of a choice, changes nothing.
+        // Named here, so that it makes no difference whether the process has chosen a provider,
+        // and which.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

@@ -1,9 +1,10 @@
-//! What a server sends, looked at before the driver reads it.
+//! A check of the bytes that a server sends, before the driver reads them.
 //!
 //! The driver believes what it reads: it waits for as many bytes as are announced,
 //! goes a hundred levels deep, and takes a push that nobody asked for as the reply to
 //! the oldest request. Here a connection ends at the first byte that no answer to our
-//! requests can have, so that nothing grows and no reply moves to another request.
+//! requests can have, before an announced length is waited for. So nothing grows, and no reply
+//! moves to another request.
 
 use std::io;
 use std::pin::Pin;
@@ -37,8 +38,8 @@ impl<S> Checked<S> {
         Self::new(stream, None)
     }
 
-    /// A connection for messages, on which `asked` subscriptions or their ends are
-    /// still to be confirmed.
+    /// A connection for messages. `asked` is how many subscriptions, or ends of them, are still
+    /// to be confirmed.
     pub(crate) fn messages(stream: S, asked: Arc<AtomicUsize>) -> Self {
         Self::new(stream, Some(asked))
     }
@@ -91,15 +92,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
 /// Where in a reply the stream is.
 #[derive(Debug, Default)]
 struct Replies {
-    /// Elements still to come, per open list, outermost first.
+    /// Elements still to come, for each open list, outermost first.
     open: Vec<usize>,
     /// Bytes of the present reply so far.
     size: usize,
     /// Bytes of a text still to come, with its line end.
     body_left: usize,
-    /// What has come of the present line; of one without a length its two ends only.
+    /// The present line so far; of one that announces no length only its two ends.
     line: Vec<u8>,
-    /// The last line, if it is an error, as far as it is worth showing.
+    /// The last line, if it is an error, up to `MAX_SHOWN` bytes.
     error: Vec<u8>,
     /// The first text of the present reply, as far as it may be a word.
     word: Vec<u8>,
@@ -120,6 +121,7 @@ impl Replies {
                 self.read_line(bytes)?
             };
             self.size += taken;
+            // Before the reply is whole: it may never end.
             if self.size > MAX_REPLY {
                 return Err(format!("a reply of over {MAX_REPLY} bytes"));
             }
@@ -147,6 +149,7 @@ impl Replies {
     fn read_line(&mut self, bytes: &[u8]) -> Result<usize, String> {
         for (at, byte) in bytes.iter().enumerate() {
             if self.line.is_empty() {
+                // At the first byte, not at the end of the line: the line may never end.
                 check_kind(*byte)?;
                 self.error.clear();
             }
@@ -162,15 +165,15 @@ impl Replies {
                 if !is_simple(self.line[0]) {
                     return Err("a length that is none".into());
                 }
-                // Of a long text only the end matters.
+                // Of a long text only the end matters, so its middle takes no memory.
                 self.line.drain(1..MAX_HEADER);
             }
         }
         Ok(bytes.len())
     }
 
-    /// The server has closed the connection. One that takes no more clients says so
-    /// before it does, and the driver has no request to give that to.
+    /// The server has closed the connection. A server that takes no more clients says so before
+    /// it closes, and the driver has no request to which that could be a reply.
     fn end(&self) -> io::Result<()> {
         let Some((_, error)) = self.error.split_first() else {
             return Ok(());
@@ -189,6 +192,7 @@ impl Replies {
             _ => length(&self.line[1..self.line.len() - 2])?,
         };
         self.line.clear();
+        // Between two messages: the first text of the next one says of what kind it is.
         if self.asked.is_some() && self.open.is_empty() {
             self.word.clear();
             self.first = kind == b'*';
@@ -200,7 +204,7 @@ impl Replies {
             }
             (b'*' | b'~', Some(elements)) => self.open(elements),
             (b'%', Some(pairs)) => self.open(pairs * 2),
-            // What the attributes belong to follows them as one more element.
+            // The attributes are followed by their subject, as one more element.
             (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
             (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
             _ => self.end_element(),
@@ -232,14 +236,15 @@ impl Replies {
         Ok(())
     }
 
-    /// On a connection for messages, what kind of message it is.
+    /// On a connection for messages: whether this kind of message may come.
     fn check_word(&self) -> Check {
         let Some(asked) = &self.asked else {
             return Ok(());
         };
         match &self.word[..] {
             b"message\r\n" | b"pong\r\n" => Ok(()),
-            // The driver keeps a list of them, and one request less to be answered.
+            // Counted: the driver keeps a list of these, and takes each for the answer to a
+            // request that waits.
             b"subscribe\r\n" | b"unsubscribe\r\n" => asked
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
                     left.checked_sub(1)
@@ -271,7 +276,7 @@ fn length(digits: &[u8]) -> Result<Option<usize>, String> {
     }
     let text = std::str::from_utf8(digits).unwrap_or("");
     match text.parse() {
-        // No sign, no blanks: the driver reads them, and no server sends them.
+        // No sign and no blanks: the driver would read them, and no server sends them.
         Ok(length) if text.starts_with(|c: char| c.is_ascii_digit()) && length <= MAX_REPLY => {
             Ok(Some(length))
         }

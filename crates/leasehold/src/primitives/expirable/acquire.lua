@@ -31,8 +31,8 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
     if next and tonumber(next) < NEVER then ttl = math.max(tonumber(next) - now, 0) end
     return { free, ttl, there, held(timeout) }
   end
-  -- The set must not outlive a semaphore that has an end. Asked before anything is written:
-  -- an ACL may deny any of these, and what was granted by halves would stay for a lease.
+  -- The set must not outlive a semaphore that has an end. Asked before anything is written: an
+  -- ACL may deny any of these commands, and half a grant would stay for a lease.
   local ttl = redis.call('PTTL', permits)
   redis.call('DECRBY', permits, #ids / 16)
   local ends, failed = math.min(now + lease_ms, NEVER - 1), nil

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::steps::{Names, Permits};
 use super::{ExpirablePermit, ExpirableSemaphore, PermitId};
-use crate::backend::step::{Failure, Value};
+use crate::backend::failure::Failure;
+use crate::backend::step::Value;
 use crate::cleanup::Undo;
 use crate::config::Terms;
 use crate::error::Result;
@@ -63,7 +64,7 @@ impl Ask for Asker<'_> {
 
     async fn ask(&self) -> Result<Answer<Grant>, Failure> {
         let context = &self.semaphore.context;
-        // Fresh ones each time, that no other request can be taken for.
+        // Fresh ids each time, so that no other request can be taken for this one.
         let ids: Arc<[PermitId]> = (0..self.permits).map(|_| PermitId::random()).collect();
         let steps = Permits::new(self.names.clone(), Arc::clone(&ids));
         let operation = steps.acquire(self.terms.lease);

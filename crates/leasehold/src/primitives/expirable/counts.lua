@@ -16,7 +16,7 @@ local function counts(permits, timeout, channel)
   end
   local now = now_ms()
   reclaim(permits, timeout, channel, now)
-  -- Those it did not get to are free as well.
+  -- `reclaim` takes back some at a time. The others whose leases are over are free as well.
   local ended = redis.call('ZCOUNT', timeout, '-inf', now)
   local free = redis.call('GET', permits)
   local held = redis.call('ZCARD', timeout) - ended

@@ -12,8 +12,8 @@ use crate::guard::Share;
 use crate::key::Shown;
 use crate::loss::LossReason;
 
-/// The id of a permit: 16 bytes that no other permit has. Written and read as 32 hex
-/// digits, as Redisson's users know it.
+/// The id of a permit: 16 bytes that no other permit has. It is written and read as 32 hex digits,
+/// the form that Redisson's users know.
 ///
 /// ```
 /// let id: leasehold::PermitId = "000102030405060708090a0b0c0d0e0f".parse()?;
@@ -63,14 +63,13 @@ impl FromStr for PermitId {
     }
 }
 
-/// Proof that permits are held: what
-/// [`ExpirableSemaphore::acquire`](crate::ExpirableSemaphore::acquire) and its relatives
-/// give.
+/// Proof that permits are held: [`ExpirableSemaphore::acquire`](crate::ExpirableSemaphore::acquire)
+/// and its relatives return it.
 ///
-/// [`release`](Self::release) gives them back and says whether they were held until then.
-/// Dropping this gives them back too, in the background, and can report nothing; before the
-/// program ends, [`Client::close`](crate::Client::close)`().await` waits for it. Once lost,
-/// it is never valid again.
+/// [`release`](Self::release) gives the permits back and says whether they were held until then.
+/// Dropping this gives them back, too, but in the background and without a report. Before the
+/// program ends, call [`Client::close`](crate::Client::close)`().await`, which waits for that.
+/// Permits that were lost are never valid again.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
@@ -83,7 +82,7 @@ impl ExpirablePermit {
         Self { share, ids }
     }
 
-    /// The id of the permit; of the first one, when there are several.
+    /// The id of the permit, or of the first one when there are several.
     #[must_use]
     pub fn id(&self) -> PermitId {
         self.ids[0]
@@ -99,38 +98,38 @@ impl ExpirablePermit {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when one was not held any more: what was
-    /// done with it may have overlapped with another holder. `Unavailable` or
-    /// `OutcomeUnknown` when no server answered; it is tried again in the background, and
-    /// the permits come back one lease after their last renewal at the latest.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit was no longer held: the work with
+    /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
+    /// answered. In that case the release is tried again in the background, and the permits come
+    /// back one lease after their last renewal at the latest.
     ///
     /// # Cancel safety
     ///
-    /// Once called, the permits are given back whether the future is dropped or not.
+    /// Once this has been called, the permits are given back even if the future is dropped.
     pub async fn release(self) -> Result<()> {
         self.share.release().await
     }
 
-    /// Resolves with the reason when a permit is lost: at the next renewal if the server
-    /// says so, and at [`valid_until`](Self::valid_until) at the latest, without any word
-    /// from the server. It never resolves once they were given back in time.
+    /// Resolves with the reason when a permit is lost. If the server says so, that is at the next
+    /// renewal. Without any word from the server, it is at [`valid_until`](Self::valid_until) at
+    /// the latest. It never resolves once the permits have been given back in time.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Dropping the future loses nothing.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         let hold = Arc::clone(self.share.hold());
         async move { hold.lost().await }
     }
 
-    /// Why a permit is lost; `None` while they are held.
+    /// Why a permit is lost; `None` while all of them are held.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.share.hold().loss()
     }
 
-    /// Whether the permits are held, by what this process knows and its clock says. No call
-    /// to the server.
+    /// Whether the permits are held, by what this process knows and what its clock says. Makes no
+    /// call to the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
@@ -140,11 +139,12 @@ impl ExpirablePermit {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost); `work` has been dropped then.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit is lost; in that case `work` has
+    /// been dropped.
     ///
     /// # Cancel safety
     ///
-    /// That of `work`.
+    /// The cancel safety of `work`.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         self.share.protect(work).await
     }
@@ -157,38 +157,38 @@ impl ExpirablePermit {
         context.clock.to_instant(self.share.valid_until())
     }
 
-    /// What renewing has met with since its last confirmation: the loss that comes at
-    /// [`valid_until`](Self::valid_until) unless a renewal gets through. `None` while
-    /// renewals are answered within a twentieth of the lease.
+    /// The failure of renewal since the last confirmation: it becomes the loss at
+    /// [`valid_until`](Self::valid_until) unless a renewal gets through. `None` while renewals are
+    /// answered within a twentieth of the lease.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         self.share.hold().renewal_failure()
     }
 
-    /// Makes the permits last `lease` from now at least. Never shortens it.
+    /// Extends the lease of the permits to at least `lease` from now. Never shortens it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when one is not held any more.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered; they are good until
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit is no longer held. `Unavailable`
+    /// or `OutcomeUnknown` when no server answered; the permits stay valid until
     /// [`valid_until`](Self::valid_until).
     ///
     /// # Cancel safety
     ///
-    /// The request may be carried out without its answer being heard.
+    /// The server may carry out the request even if the future is dropped before the answer.
     #[doc(alias = "updateLeaseTime")]
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         self.share.extend(lease).await
     }
 
-    /// Leaves the permits to their lease: they are neither renewed nor released any more.
-    /// Whoever has their ids can release them.
+    /// Leaves the permits to their lease: they are no longer renewed or released. Anybody who has
+    /// their ids can release them.
     pub fn forget(self) {
         self.share.forget();
     }
 
-    /// This hold's number, which no other hold of this process has: what the
-    /// [history checker](crate::history) knows a hold by.
+    /// The number of this hold, which no other hold of this process has. The [history
+    /// checker](crate::testing::history) identifies holds by it.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.share.hold().number

@@ -13,9 +13,9 @@ use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
 use crate::primitives::twin::{arity, list, ms, note, number, number_at, replied, tell};
 
-/// How Redisson writes that a permit never ends.
+/// The end that Redisson notes for a permit that never ends.
 const NEVER: i64 = 922_337_203_685_477;
-/// How many are taken back at once.
+/// How many permits are taken back at once.
 const CHUNK: usize = 1000;
 
 macro_rules! step {
@@ -258,7 +258,7 @@ pub(crate) static DELETE: Step = step!(
     }
 );
 
-/// All of them, in the order they stand in the script.
+/// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 8] = [
     &ACQUIRE, &RENEW, &RELEASE, &UPDATE, &LEFT, &COUNTS, &SET, &DELETE,
 ];
@@ -298,7 +298,7 @@ fn reclaim(
     Ok(())
 }
 
-/// A number made of the ids of permits in use.
+/// A number made from the ids of permits in use.
 fn held(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Refusal> {
     let first = |id: &[u8]| {
         let bytes = id.iter().copied().chain(std::iter::repeat(0)).take(6);
@@ -308,7 +308,7 @@ fn held(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Refusal> {
     Ok(leases.iter().take(32).map(|(id, _)| first(id)).sum())
 }
 
-/// How a permit stands in the set, and its end. Redisson 3.16.8 writes the id as text.
+/// The member of the set that is this permit, and its end. Redisson 3.16.8 writes the id as text.
 fn find(
     keyspace: &mut Keyspace,
     timeout: &[u8],
@@ -382,7 +382,7 @@ fn in_a_row(ids: &[PermitId]) -> Vec<u8> {
 pub(crate) struct Permits {
     names: Names,
     pub(crate) ids: Arc<[PermitId]>,
-    /// The first one's id as Redisson's users write it.
+    /// The first id, in the form that Redisson's users write.
     first: String,
 }
 

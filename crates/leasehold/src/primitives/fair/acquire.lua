@@ -1,4 +1,4 @@
--- Keeps the place of one in line: it is alive, and Redisson does not take it for gone.
+-- Keeps a waiter's place in line: it is alive, and Redisson does not take it for gone.
 local function stay(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   -- Before what needs memory: a place is not lost because the server has none left.
   redis.call('PEXPIRE', waiters, KEPT_MS)
@@ -21,6 +21,7 @@ local function join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   end
   redis.call('ZADD', timeouts, timeout, hold)
   local pushed = redis.pcall('RPUSH', queue, hold)
+  -- An ACL may deny it. In the set alone the waiter would make Redisson wait for ever.
   if type(pushed) == 'table' then
     redis.call('ZREM', timeouts, hold)
     return pushed.err
@@ -82,7 +83,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   local now, ttl = now_ms(), redis.call('PTTL', lock)
   local free_at = now + math.max(ttl, 0)
   if waits and redis.call('ZSCORE', timeouts, hold) then
-    -- Before those who are gone are taken out: it is not one of them.
+    -- Before the waiters that are gone are taken out: this one asks, so it is none of them.
     stay(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   end
   local head = in_line > 0 and tidy(queue, timeouts, waiters, now, free_at)
@@ -99,14 +100,14 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
     end
   end
   if waits and for_ever == '0' then
-    -- Both at once: one without the other is worse than both.
+    -- Both together: the one without the other makes Redisson fail or wait for ever.
     redis.call('PEXPIRE', queue, KEPT_MS)
     redis.call('PEXPIRE', timeouts, KEPT_MS)
   end
   if fields > 0 then
     return ttl
   end
-  -- Its turn may have come unnoticed, by an expiry or because the one before it has
+  -- The head's turn may have come unnoticed, by an expiry or because the waiter before it has
   -- gone; some of Redisson's sleep until they are called.
   call_head(channel, head)
   local until_ms = redis.call('ZSCORE', waiters, head) or redis.call('ZSCORE', timeouts, head)

@@ -9,11 +9,14 @@
 -- allowance, and whoever leaves takes its allowance off all behind it. Each of ours
 -- brings the allowance that Redisson's take off at a grant: with less, two grants in a
 -- row would put ours into the past, and Redisson throws those out.
--- While all in line are ours nobody reads the timeouts but the next one of Redisson's,
--- and that reads the last. So only the last is kept right then, and a grant costs the
--- same however long the line is.
+-- While all in line are ours, only the next waiter of Redisson's reads a timeout, and it reads
+-- the last one. So only the last is kept right then, and a grant costs the same however long
+-- the line is.
+--
+-- Where a waiter keeps its place or a hold ends, the first write works when the server is out
+-- of memory, and lets the others through: so a place outlives a full server.
 local ALLOWANCE_MS = 300000
--- `waiters` goes when nobody has asked for that long.
+-- `waiters` ends when nobody has asked for that long.
 local KEPT_MS = 3600000
 
 local function now_ms()
@@ -27,7 +30,7 @@ local function wrong(size, what, key)
   return 'WRONGKIND its ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
 end
 
--- What is there in place of a line, or false; and how much of a line there is.
+-- What stands in the way of a line, or false; and how many entries a line has.
 local function look(queue, timeouts, waiters)
   local length, timed = redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts)
   local ours = redis.pcall('ZCARD', waiters)
@@ -49,16 +52,16 @@ local function settle_last(queue, timeouts, waiters, free_at)
   end
 end
 
--- Takes some of ours out of the line. Those behind them move up, but none so far that
--- it were gone before the present hold is: it may have waited for longer than Redisson
--- counts with, because ours ahead of it stay alive by asking.
+-- Takes some of ours out of the line. Those behind them move up, but none so far that it would
+-- be gone before the present hold is: it may have waited for longer than Redisson expects,
+-- because ours ahead of it stay alive by asking.
 local function take_out(queue, timeouts, waiters, gone, free_at)
   local line = is_shared(queue, waiters) and redis.call('LRANGE', queue, 0, -1)
   local is_gone = {}
   for _, waiter in ipairs(gone) do
     is_gone[waiter] = true
-    -- First of all, and the list before the sets: it works when the server is out of
-    -- memory, and if an ACL denies it nothing has changed.
+    -- The list first, before the sets and all else: it works when the server is out of memory,
+    -- and if an ACL denies it nothing has changed.
     if redis.call('LINDEX', queue, 0) == waiter then
       redis.call('LPOP', queue)
     else
@@ -83,9 +86,9 @@ local function take_out(queue, timeouts, waiters, gone, free_at)
   end
 end
 
--- Takes out who is gone, ours by their silence and Redisson's by its own rule, and
--- gives back the head. List and set always change together: one of them alone makes
--- Redisson fail (the list) or wait for ever (the set), so what is there alone goes.
+-- Takes out the waiters that are gone, ours by their silence and Redisson's by its own rule,
+-- and gives back the head. List and set always change together: an entry of the list alone
+-- makes Redisson fail, one of the set alone makes it wait for ever; so such an entry goes.
 local function tidy(queue, timeouts, waiters, now, free_at)
   local gone = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, 100)
   if #gone > 0 then

@@ -57,10 +57,10 @@ pub(crate) static LINE: Step = Step {
     twin: twins::line,
 };
 
-/// All of them, in the order they stand in the script.
+/// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &RELEASE, &FORCE_UNLOCK, &LINE];
 
-/// The operations on one hold of a fair lock, or on the place in line of who wants it.
+/// The operations on one hold of a fair lock, or on a waiter's place in line.
 pub(crate) struct FairHold {
     key: Key,
     channel: Arc<str>,
@@ -69,12 +69,12 @@ pub(crate) struct FairHold {
     place: Place,
 }
 
-/// How one waits.
+/// How a waiter waits.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// How long its place in line is kept from each ask on; zero to take none.
+    /// How long its place in line is kept after each ask; zero to take no place.
     pub(crate) stay: Duration,
-    /// Some of Redisson's may stand in the same line.
+    /// Whether waiters of Redisson may be in the same line.
     pub(crate) with_redisson: bool,
 }
 

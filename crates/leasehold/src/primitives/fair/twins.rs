@@ -7,12 +7,12 @@ use crate::primitives::twin::{arity, lengthen, number};
 
 const ALLOWANCE_MS: i64 = 300_000;
 const KEPT_MS: u64 = 3_600_000;
-/// How many that are gone are taken out at once.
+/// How many dead waiters are taken out at once.
 const BATCH: usize = 100;
 
 type Outcome<T> = Result<T, Refusal>;
 
-/// The line before a lock: `queue.lua`.
+/// The line before a lock: the twin of `queue.lua`.
 struct Line<'a> {
     keyspace: &'a mut Keyspace,
     queue: &'a [u8],
@@ -23,7 +23,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Of a lock that has `ttl` left.
+    /// The line before a lock that has `ttl` left.
     fn at(keyspace: &'a mut Keyspace, [queue, timeouts, waiters]: [&'a [u8]; 3], ttl: i64) -> Self {
         let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
         Self {
@@ -147,7 +147,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What is there in place of a line, and how much of a line there is.
+/// An error if there is something else in place of a line, and how much of a line there is.
 fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Outcome<()>, usize) {
     let parts = [
         (keyspace.llen(queue), "queue", queue),

@@ -22,7 +22,7 @@ local function acquire(lock, counter, hold, lease_ms, counter_ms)
   if not token then
     return wrong
   end
-  -- The token first: one that is given to nobody does no harm.
+  -- The token first: one that nobody gets does no harm.
   note(counter, token, counter_ms)
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)

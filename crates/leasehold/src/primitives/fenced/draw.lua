@@ -10,7 +10,7 @@
 --           text WRONGKIND: not a counter
 
 local function draw(lock, counter, hold, counter_ms)
-  -- Whoever holds it next may have had a token already.
+  -- The next holder may have drawn already, and this token would be above its.
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end

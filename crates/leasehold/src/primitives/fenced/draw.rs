@@ -1,9 +1,9 @@
-//! The fencing token of a hold that came without one: drawn from the server while it is
-//! held.
+//! The fencing token of a hold that came without one. It is drawn from the server while the hold
+//! lasts.
 //!
-//! Whoever held the lock before had drawn before, and whoever comes next draws later from
-//! the same counter. So it is in order that it is drawn late, and that a request which comes
-//! twice, or whose answer is lost, leaves a gap.
+//! Every earlier holder has drawn before, and every later holder draws later, from the same
+//! counter. So a token that is drawn late is still in order. A request that arrives twice, or whose
+//! answer is lost, only leaves a gap.
 
 use super::steps;
 use crate::backend::step::{Operation, Value};
@@ -13,7 +13,7 @@ use crate::lease::Hold;
 use crate::loss::LossReason;
 use crate::renewal::is_gone;
 
-/// Whether such a hold can have a token.
+/// Checks that such a hold can have a token.
 pub(in crate::primitives) fn check_kind(hold: &Hold) -> Result<()> {
     match hold.steps.unfenced() {
         None => Ok(()),
@@ -25,7 +25,7 @@ pub(in crate::primitives) fn check_kind(hold: &Hold) -> Result<()> {
     }
 }
 
-/// The hold's token, drawn if it has none yet.
+/// The hold's token, which is drawn if the hold has none yet.
 pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     let hold = share.hold();
     check_kind(hold)?;
@@ -34,14 +34,14 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
         return Ok(token);
     }
     let drawn = ask(share, steps::draw(hold, share.context().peers)).await?;
-    // Another guard of the same owner may have drawn one meanwhile.
+    // Another guard of the same owner may have drawn a token meanwhile.
     let token = hold.set_token(drawn);
     hold.check()?;
     Ok(token)
 }
 
-/// Makes whoever holds the lock next have a token greater than `token`, which is this
-/// hold's, or greater.
+/// Makes the next holder's token greater than `token`, which is the token of this hold or a greater
+/// one.
 pub(in crate::primitives) async fn raise(share: &Share, token: u64) -> Result<()> {
     let hold = share.hold();
     if hold.token().max(hold.raised_to()) < Some(token) {

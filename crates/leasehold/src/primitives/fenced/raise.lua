@@ -14,6 +14,7 @@ local function raise(lock, counter, hold, token, counter_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
+  -- Of several locks each has drawn; the greatest is the token of all, and each is raised to it.
   local last, wrong = last_given(counter)
   if not last then
     return wrong

@@ -31,7 +31,7 @@ pub(crate) static ACQUIRE: Step = Step {
                 plain(keyspace, lock)?;
                 return Ok(Value::Int(keyspace.pttl(lock)));
             }
-            // Of another type: an error, as in the script.
+            // A key of another type is an error, as in the script.
             keyspace.get(counter)?;
             let last = last_given(keyspace, counter).map_or(0, whole);
             return Ok(Value::List(vec![Value::Int(1), Value::Int(last)]));
@@ -68,7 +68,7 @@ pub(crate) static RAISE: Step = Step {
     lua: concat!(include_str!("token.lua"), include_str!("raise.lua")),
     keys: 2,
     args: 3,
-    // It gives nobody anything: one that nobody waits for any more does good, too.
+    // It grants nothing, and does good even when nobody waits for it any more.
     grants: false,
     twin: |keyspace, parts| {
         let [lock, counter, hold, token, counter_ms] = parts else {
@@ -104,7 +104,7 @@ pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &DRAW, &RAISE, &LAST_TOKEN];
 /// Beyond 2^53 a number is not exact in Lua.
 const LIMIT: u64 = (1 << 53) - 1;
 
-/// `token.lua`.
+/// The twin of `token.lua`.
 fn last_given(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
     let text = keyspace.get(counter).map_err(|_| not_a_counter(counter))?;
     let Some(text) = text else {
@@ -146,8 +146,8 @@ fn whole(number: u64) -> i64 {
 /// tokens go on from the server's time.
 const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// How long the counter outlives its last use, by a hold with this lease: for ever where
-/// Java may count on from it.
+/// How long the counter outlives its last use, by a hold with this lease. Forever, where Java may
+/// count on from it.
 fn counter_ms(peers: Peers, lease: Duration) -> Vec<u8> {
     ms(match peers {
         Peers::RustOnly => COUNTER_LIFE.max(lease * 2),
@@ -155,14 +155,14 @@ fn counter_ms(peers: Peers, lease: Duration) -> Vec<u8> {
     })
 }
 
-/// Gives a hold that is there a token.
+/// Draws a token for a hold, if that is still there.
 pub(super) fn draw(hold: &Hold, peers: Peers) -> Operation {
     let mut parts = counter_of(hold);
     parts.push(counter_ms(peers, hold.terms().lease));
     Operation::new(&DRAW, parts)
 }
 
-/// Makes whoever comes after a hold that is there have a token greater than this one.
+/// Makes every later token greater than this one, if the hold is still there.
 pub(super) fn raise(hold: &Hold, token: u64, peers: Peers) -> Operation {
     let mut parts = counter_of(hold);
     parts.push(token.to_string().into_bytes());
@@ -179,8 +179,8 @@ fn counter_of(hold: &Hold) -> Vec<Vec<u8>> {
     ]
 }
 
-/// The operations on one hold of a fenced lock: those of a plain one, but for how it
-/// is acquired.
+/// The operations on one hold of a fenced lock: those of a plain one, except for how it is
+/// acquired.
 pub(crate) struct FencedHold {
     hold: LockHold,
     counter: String,

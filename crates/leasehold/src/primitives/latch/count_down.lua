@@ -18,7 +18,7 @@ local function count_down(latch, marker, done, opened, by, channel)
   if other then
     return other
   end
-  -- A first write that works when the server is out of memory: who waits must be told.
+  -- A first write that works when the server is out of memory: the waiters must be told.
   redis.call('DEL', done)
   local left = math.max((count or 0) - by, 0)
   local failed = remember(marker, left)

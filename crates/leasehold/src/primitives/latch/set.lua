@@ -29,7 +29,8 @@ local function set(latch, marker, done, opened, count, channel)
     return made.err
   end
   redis.pcall('DEL', done)
-  -- It was open until now. Redisson leaves no note of that, and its message may be lost.
+  -- The latch was open until now. If Redisson opened it, no note says so, and its message may
+  -- have been lost.
   note_opened(opened)
   redis.pcall('PUBLISH', channel, '1')
   return 1

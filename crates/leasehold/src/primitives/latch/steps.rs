@@ -123,10 +123,10 @@ pub(crate) static DELETE: Step = Step {
     },
 };
 
-/// All of them, in the order they stand in the script.
+/// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 4] = [&SET, &COUNT_DOWN, &COUNT, &DELETE];
 
-/// When the latch was open last.
+/// When the latch was last open.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
     let last = keyspace.get(opened).ok().flatten();
     last.and_then(|text| number(&text).ok()).unwrap_or(0)

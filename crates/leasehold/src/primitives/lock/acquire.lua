@@ -16,6 +16,7 @@ local function acquire(lock, hold, lease_ms)
     -- The first one set the lease, and it may have been made longer since.
     return false
   end
+  -- Always 1: re-entries are counted in the client, and no call of Redisson's shows that.
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then

@@ -1,11 +1,11 @@
-//! The common way of acquiring a lock that stands under one name.
+//! The common way of acquiring a lock that has one name.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::kind::Named;
 use super::{Lock, LockGuard};
-use crate::backend::step::Failure;
+use crate::backend::failure::Failure;
 use crate::cleanup::Undo;
 use crate::config::Terms;
 use crate::error::Result;
@@ -35,7 +35,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     };
     let share = match &lock.owner {
         None => asker.until(deadline).await?,
-        // In a box: every waiter would carry its state, and few have an owner.
+        // In a box: otherwise every waiter would carry its state, and few waiters have an owner.
         Some(owner) => Box::pin(asker.enter_as(owner, deadline)).await?,
     };
     Ok(share.map(LockGuard::new))
@@ -47,12 +47,12 @@ struct Asker<'a, K> {
     key: &'a Key,
     line_key: Key,
     terms: Terms,
-    /// Between two asks, of a kind that keeps its place in line: what gives it up.
+    /// For a kind that keeps its place in line: the undo that gives the place up, between two asks.
     kept: Mutex<Option<Undo>>,
 }
 
 impl<K: Named> Asker<'_, K> {
-    /// Looks at what the owner holds first: re-entry never queues behind a stranger.
+    /// Looks first at what the owner holds, so that a re-entry never waits behind a stranger.
     async fn enter_as(&self, owner: &Owner, deadline: Deadline) -> Result<Option<Share>> {
         let context = &self.lock.context;
         let owners = &context.owners;
@@ -69,7 +69,7 @@ impl<K: Named> Asker<'_, K> {
                     let share = Share::joined(Arc::clone(context), held, joined);
                     match share.enter_again(joined).await {
                         Ok(()) => return Ok(Some(share)),
-                        // Lost meanwhile: ask anew.
+                        // The hold was lost meanwhile: ask anew.
                         Err(_) if share.hold().loss().is_some() => {}
                         Err(error) => return Err(error),
                     }
@@ -86,7 +86,7 @@ impl<K: Named> Asker<'_, K> {
     async fn until(&self, deadline: Deadline) -> Result<Option<Share>> {
         let context = &self.lock.context;
         let line = match (deadline, K::line(self.lock)) {
-            // It takes no place.
+            // An acquire that asks once takes no place.
             (Deadline::Now, Line::OnServer { .. }) => Line::OneAsks,
             (_, line) => line,
         };
@@ -111,13 +111,13 @@ impl<K: Named> Asker<'_, K> {
         }))
     }
 
-    /// What the owner's hold is known by.
+    /// The key and the owner by which the hold can be entered again.
     fn entered_as(&self) -> Option<(Key, Owner)> {
         let owner = self.lock.owner.clone()?;
         Some((self.line_key.clone(), owner))
     }
 
-    /// From here on it asks with one id, on whose channel it is called.
+    /// From here on the waiter asks with one id, and is called on the channel of that id.
     fn take_place(&self) -> Arc<str> {
         let id = self.lock.context.fresh_wire_id();
         let channel = format!("{}:{id}", self.lock.channel);
@@ -149,8 +149,8 @@ impl<K: Named> Asker<'_, K> {
         Undo::arm(&context.cleanup, hold)
     }
 
-    /// Asks once for the hold of `undo`, which is kept for the next time where
-    /// `keeps_place` says so, and else gives back what was not granted after all.
+    /// Asks once for the hold of `undo`. With `keeps_place`, the undo is kept for the next ask.
+    /// Without it, the undo gives back whatever was granted when this returns no grant.
     async fn ask_for(&self, mut undo: Undo, keeps_place: bool) -> Result<Answer<Undo>, Failure> {
         let backend = &self.lock.context.backend;
         let hold = Arc::clone(undo.hold());
@@ -204,7 +204,7 @@ impl<K: Named> Ask for Asker<'_, K> {
                 undo.hold().asked_again();
                 (undo, true)
             }
-            // A hold of its own each time, that no other request can be taken for.
+            // A new hold each time, so that no other request can be taken for this one.
             None => {
                 let id = self.lock.context.fresh_wire_id();
                 (self.arm(K::hold(self.lock, self.key, id)), false)

@@ -13,8 +13,8 @@ local function break_hold(lock, marker)
   local ttl = redis.call('PTTL', lock)
   redis.call('DEL', lock)
   if ttl > 0 then
-    -- Only a courtesy: it fails when the server is out of memory.
-    -- A name that is broken again and again must not fill the memory.
+    -- Only a courtesy to the holder: noting it fails when the server is out of memory. At most
+    -- 64 of them: a name that is broken again and again must not fill the memory.
     local size = redis.pcall('HLEN', marker)
     local noted = type(size) == 'number' and size < 64
       and redis.pcall('HSET', marker, holder, '1')

@@ -1,4 +1,4 @@
-//! The group lock: several values under one name, all or none of them, in one request.
+//! The group lock: several values under one name, all of them or none, in one request.
 
 mod fields;
 pub(crate) mod steps;
@@ -17,20 +17,20 @@ use crate::lease::HoldSteps;
 use crate::wait::Deadline;
 pub use fields::FieldNames;
 
-/// A lock on several values of one group, all or none of them. Shared with Redisson's
-/// `getMultiLock(group, values)`.
+/// A lock on several values of one group: acquiring it takes all of them, or none. Shared with
+/// Redisson's `getMultiLock(group, values)`.
 ///
-/// Two group locks of one group exclude each other when they have a value in common. The
-/// values are taken in one request, so any two can be waited for in any order without a
-/// dead-lock. Everything of a group stands under one key, and so on one server: values
-/// that are on several need a [`MultiLock`](crate::MultiLock).
+/// Two group locks of one group exclude each other when they have a value in common. An acquire
+/// takes its values in one request, so two acquires can't deadlock, whatever the order of their
+/// values. A whole group is one key, and so on one server: values on several servers need a
+/// [`MultiLock`](crate::MultiLock).
 ///
-/// At most 1000 values; one that is given twice counts once. Re-entrance with an
-/// [`Owner`](crate::Owner) is for the same set of values; an owner that asks for another
-/// set with a value in common waits like anybody else.
+/// At most 1000 values; a value that is given twice counts once. An [`Owner`](crate::Owner) can
+/// enter again with the same set of values. An owner that asks for another set with a value in
+/// common waits like anybody else.
 ///
-/// How long a value is held stands in the group by the server's clock; Redisson's clients
-/// write there what their own clock says.
+/// The group has the end of each value's lease, by the server's clock. Redisson's clients write
+/// there what their own clock says.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -54,11 +54,11 @@ pub struct Group {
     values: Arc<Values>,
 }
 
-/// The values with what they are called in Redis.
+/// The values, with their names in Redis.
 pub(crate) struct Values {
     names: FieldNames,
     by_field: BTreeMap<String, String>,
-    /// In one order, with a space between two.
+    /// The names in one order, with a space between two.
     pub(super) fields: String,
 }
 
@@ -82,7 +82,7 @@ impl Values {
     }
 }
 
-/// More would hold up everybody else on the server for milliseconds.
+/// More values would hold up everybody else on the server for milliseconds.
 const MOST_VALUES: usize = 1000;
 
 impl Lock<Group> {
@@ -106,8 +106,7 @@ impl Lock<Group> {
         lock
     }
 
-    /// Sets how values are encoded for the names they have in Redis.
-    /// [`FieldNames::Text`] by default.
+    /// Sets how values are encoded as names in Redis. [`FieldNames::Text`] by default.
     #[must_use]
     pub fn field_names(mut self, names: FieldNames) -> Self {
         let values = self.kind.values.by_field.values().cloned();
@@ -135,7 +134,7 @@ impl Named for Group {
         true
     }
 
-    /// Who waits for other values must not stand behind who waits for these.
+    /// A waiter for other values must not wait behind a waiter for these.
     fn line_key(&self, key: &Key) -> Key {
         key.fields(&self.values.fields)
     }

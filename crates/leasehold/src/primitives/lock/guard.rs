@@ -14,17 +14,17 @@ use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::fenced::draw;
 
-/// Proof that the lock is held: what [`Lock::acquire`](crate::Lock::acquire) gives.
+/// Proof that the lock is held: [`Lock::acquire`](crate::Lock::acquire) and its relatives return
+/// it.
 ///
-/// [`release`](Self::release) gives the lock back and says whether it was held
-/// until then. Dropping the guard releases it too, in the background, and can
-/// report nothing. Where the program ends soon after, call
-/// [`Client::close`](crate::Client::close)`().await`, which waits for it;
-/// [`Client`](crate::Client#when-the-program-ends) says what happens without.
+/// [`release`](Self::release) gives the lock back and says whether it was held until then. Dropping
+/// the guard releases the lock, too, but in the background and without a report. If the program
+/// ends soon after, call [`Client::close`](crate::Client::close)`().await`, which waits for the
+/// release; [`Client`](crate::Client#when-the-program-ends) says what happens without that call.
 ///
-/// A guard that has been lost is never valid again.
+/// A guard whose lock was lost is never valid again.
 ///
-/// One that is not bound to a name would be dropped, and the lock released, at once:
+/// A guard that is not bound to a name would be dropped at once, and the lock released:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -39,7 +39,7 @@ pub struct LockGuard {
     body: Body,
 }
 
-/// A share in one hold, or the guards of several locks that are one.
+/// A share in one hold, or the guards of several locks that act as one.
 enum Body {
     One(Share),
     Quorum(Quorum),
@@ -58,7 +58,7 @@ impl LockGuard {
         }
     }
 
-    /// The share in the one hold it is made of, if it is one.
+    /// The share in its hold, if the guard is made of one hold.
     pub(super) fn one(&self) -> Option<&Share> {
         match &self.body {
             Body::One(share) => Some(share),
@@ -66,7 +66,7 @@ impl LockGuard {
         }
     }
 
-    /// Gives each member its maximum hold time, from now.
+    /// Gives each member its maximum hold time, counted from now.
     pub(super) fn limit(&self, limit: Duration) {
         for member in self.members() {
             if let Some(share) = member.one() {
@@ -75,8 +75,8 @@ impl LockGuard {
         }
     }
 
-    /// The guards of the members of a [`MultiLock`](crate::MultiLock), or of those that
-    /// the majority of a [`RedLock`](crate::RedLock) is made of; empty for other locks.
+    /// The guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or of those
+    /// that make up the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],
@@ -84,7 +84,7 @@ impl LockGuard {
         }
     }
 
-    /// That of a guard whose kind of lock stands under one name.
+    /// The share of a guard whose kind of lock has one name.
     pub(in crate::primitives) fn share(&self) -> &Share {
         self.one().expect("a lock of one name has one hold")
     }
@@ -97,19 +97,19 @@ impl LockGuard {
         }
     }
 
-    /// Gives the lock back. With an [`Owner`](crate::Owner) the last of its guards does.
+    /// Gives the lock back. If an [`Owner`](crate::Owner) has several guards, the last of them
+    /// gives it back.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was not held any
-    /// more: what was done under it may have overlapped with another holder.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered; it is tried again
-    /// in the background, and the lock is free one lease after its last renewal at
-    /// the latest.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held: the work under
+    /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
+    /// answered. In that case the release is tried again in the background, and the lock is free
+    /// one lease after its last renewal at the latest.
     ///
     /// # Cancel safety
     ///
-    /// Once called, the lock is released whether the future is dropped or not.
+    /// Once this has been called, the lock is released even if the future is dropped.
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         match self.body {
@@ -118,16 +118,16 @@ impl LockGuard {
         }
     }
 
-    /// Resolves with the reason when the lock is lost: at the next renewal if the
-    /// server says so, and at [`valid_until`](Self::valid_until) at the latest,
-    /// without any word from the server.
+    /// Resolves with the reason when the lock is lost. If the server says so, that is at the next
+    /// renewal. Without any word from the server, it is at [`valid_until`](Self::valid_until) at
+    /// the latest.
     ///
-    /// The future is its own and can be moved into another task. It never resolves
+    /// The future does not borrow the guard and can be moved into another task. It never resolves
     /// once the lock has been given back in time.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping it.
+    /// Dropping the future loses nothing.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         match &self.body {
             Body::One(share) => {
@@ -151,32 +151,32 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost); `work` has been dropped then.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is lost; in that case `work` has
+    /// been dropped.
     ///
     /// # Cancel safety
     ///
-    /// That of `work`.
+    /// The cancel safety of `work`.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
-            // Looked at first: what has been lost must not go on for one step more.
+            // The loss comes first: work under a lost lock must not go on for one step more.
             biased;
             reason = self.lost() => Err(Error::lost(self.key(), reason)),
             output = work => Ok(output),
         }
     }
 
-    /// Whether the lock is held, by what this process knows and its clock says. No
-    /// call to the server.
+    /// Whether the lock is held, by what this process knows and what its clock says. Makes no call
+    /// to the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Until when the lock is held for sure: the instant before the last confirmed
-    /// request was sent, plus the lease, less the drift. Renewal moves it on, up to the
-    /// end of the [maximum hold time](crate::Lock::max_hold). The guards of an
-    /// [`Owner`](crate::Owner) have it in common: when one that asked for more goes, it goes
-    /// back to what the others asked for.
+    /// Until when the lock is held for sure: the instant before the last confirmed request was
+    /// sent, plus the lease, less the drift. Renewal moves it on, up to the end of the [maximum
+    /// hold time](crate::Lock::max_hold). The guards of an [`Owner`](crate::Owner) share it: when a
+    /// guard that asked for more goes, it moves back to what the other guards asked for.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         match &self.body {
@@ -186,6 +186,7 @@ impl LockGuard {
     }
 
     /// When the last confirmed request was sent.
+    #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
         match &self.body {
             Body::One(share) => {
@@ -196,9 +197,9 @@ impl LockGuard {
         }
     }
 
-    /// What renewing the lock has met with since its last confirmation: the loss that
-    /// comes at [`valid_until`](Self::valid_until) unless a renewal gets through. `None`
-    /// while renewals are answered within a twentieth of the lease. For a holder that needs time to stop its work.
+    /// The failure of renewal since the last confirmation: it becomes the loss at
+    /// [`valid_until`](Self::valid_until) unless a renewal gets through. `None` while renewals are
+    /// answered within a twentieth of the lease. For a holder that needs time to stop its work.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         match &self.body {
@@ -218,17 +219,17 @@ impl LockGuard {
         }
     }
 
-    /// Makes the lock last `lease` from now at least. Never shortens it.
+    /// Extends the lock to at least `lease` from now. Never shortens it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when it is not held any more.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered; the guard is good
-    /// until [`valid_until`](Self::valid_until).
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is no longer held. `Unavailable`
+    /// or `OutcomeUnknown` when no server answered; the guard stays valid until
+    /// [`valid_until`](Self::valid_until).
     ///
     /// # Cancel safety
     ///
-    /// The request may be carried out without its answer being heard.
+    /// The server may carry out the request even if the future is dropped before the answer.
     #[doc(alias = "expire")]
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         match &self.body {
@@ -237,9 +238,9 @@ impl LockGuard {
         }
     }
 
-    /// Leaves the lock to its lease: it is neither renewed nor released any more and
-    /// ends by itself. For a job that must not run again too soon. Other guards of the
-    /// same [`Owner`](crate::Owner) keep it, and then it is left to its lease with the last of them.
+    /// Leaves the lock to its lease: it is no longer renewed or released, and ends by itself. For a
+    /// job that must not run again too soon. Other guards of the same [`Owner`](crate::Owner) keep
+    /// the lock; when the last of them goes, the lock is left to its lease.
     pub fn forget(self) {
         match self.body {
             Body::One(share) => share.forget(),
@@ -247,8 +248,8 @@ impl LockGuard {
         }
     }
 
-    /// This hold's number, which no other hold of this process has: what the
-    /// [history checker](crate::history) knows a hold by.
+    /// The number of this hold, which no other hold of this process has. The [history
+    /// checker](crate::testing::history) identifies holds by it.
     #[must_use]
     pub fn number(&self) -> u64 {
         match &self.body {
@@ -257,8 +258,8 @@ impl LockGuard {
         }
     }
 
-    /// The id this hold has in Redis, `uuid:n`, as [`Lock::inspect`](crate::Lock::inspect) shows it; of
-    /// several locks that are one, that of the first.
+    /// The id of this hold in Redis, `uuid:n`, as [`Lock::inspect`](crate::Lock::inspect) shows it.
+    /// For several locks that act as one, the id of the first.
     #[must_use]
     pub fn holder_id(&self) -> &str {
         match &self.body {
@@ -267,18 +268,18 @@ impl LockGuard {
         }
     }
 
-    /// The fencing token of this hold: a number that rises from hold to hold of a name,
-    /// whichever kind of lock draws it, for a resource that refuses a late holder (see
-    /// [`FencedLock`](crate::FencedLock), whose guards have one from the start). It is drawn
-    /// from the server at the first call, and from then on the same for all guards of this
-    /// hold; [`token`](Self::token) shows it.
+    /// The fencing token of this hold, for a resource that refuses a late holder: a number that
+    /// rises from hold to hold of a name, whichever kind of lock draws it. See
+    /// [`FencedLock`](crate::FencedLock), whose guards have one from the start. The first call
+    /// draws the token from the server. From then on it is the same for all guards of this hold,
+    /// and [`token`](Self::token) returns it.
     ///
-    /// A [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock) have one number for
-    /// all members: greater than what was drawn before for any of them, and whoever draws
-    /// for any of them next has a greater one; of a `RedLock`, by its majority. That takes a
-    /// second round trip.
+    /// A [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock) have one number for all
+    /// members. It is greater than every number drawn before for any of them, and the next number
+    /// drawn for any of them is greater still. For a `RedLock` its majority ensures this. Drawing
+    /// such a number takes a second round trip.
     ///
-    /// All who share the resource have to use a token. A hold that draws none leaves no
+    /// All holders that share the resource have to use a token. A hold that draws none leaves no
     /// trace in the numbers.
     ///
     /// ```
@@ -299,15 +300,16 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is not held any more: then
-    /// none is given, also not one that was drawn before. `Misuse` for what several hold at
-    /// a time: the read side of a read-write lock and a [`GroupLock`](crate::GroupLock), by
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is no longer held: then no token
+    /// is returned, not even one that was drawn before. `Misuse` for locks that several holders can
+    /// have at a time: the read side of a read-write lock and a [`GroupLock`](crate::GroupLock), by
     /// itself or as a member. `WrongKind` when the counter's key holds something else.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered; it can be asked again.
+    /// `Unavailable` or `OutcomeUnknown` when no server answered; the call can be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is left behind. A number that was drawn and not heard of is given to nobody.
+    /// Dropping the future leaves nothing behind. A number that was drawn, but whose answer was not
+    /// heard, is given to nobody.
     #[doc(alias = "lockAndGetToken")]
     pub async fn fencing_token(&self) -> Result<u64> {
         match &self.body {
@@ -316,10 +318,9 @@ impl LockGuard {
         }
     }
 
-    /// The fencing token of this hold, as far as it is known: of a
-    /// [`FencedLock`](crate::FencedLock) from the start, else once
-    /// [`fencing_token`](Self::fencing_token) has drawn it. It is never that of another
-    /// hold, whatever has become of this one.
+    /// The fencing token of this hold, if it is known: for a [`FencedLock`](crate::FencedLock) from
+    /// the start, for other locks once [`fencing_token`](Self::fencing_token) has drawn it. It is
+    /// never the token of another hold, whatever has become of this one.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         match &self.body {

@@ -1,4 +1,4 @@
-//! What the kinds of locks differ in. [`Lock`] is the same handle for all of them.
+//! How the kinds of locks differ. [`Lock`] is the same handle for all of them.
 
 use std::fmt;
 
@@ -15,17 +15,20 @@ use crate::owner::Role;
 use crate::wait::Deadline;
 use crate::wait::turns::Line;
 
-/// A kind of lock: what [`Lock`] is generic over. There are those of this library
-/// and no others.
+/// A kind of lock: what [`Lock`] is generic over. This library has all kinds; no others can be
+/// added.
+#[allow(
+    private_bounds,
+    reason = "sealed: nobody outside can name or call what a kind is made of"
+)]
 pub trait Kind: Acquire {
-    /// What an acquire gives: [`LockGuard`], or a guard that can do more and
-    /// dereferences to one.
+    /// What an acquire returns: [`LockGuard`], or a guard that can do more and dereferences to one.
     type Guard: Made + AsRef<LockGuard> + Into<LockGuard> + fmt::Debug + Send + Sync;
 }
 
-/// A guard of a kind, made of what all guards have in common. Not `From`, which anybody could
+/// A guard of a kind, made from the guard that all kinds share. Not `From`, which anybody could
 /// call with the guard of another kind.
-pub trait Made {
+pub(crate) trait Made {
     fn made(guard: LockGuard) -> Self;
 }
 
@@ -35,15 +38,16 @@ impl Made for LockGuard {
     }
 }
 
-/// A kind whose whole state stands under one name on one server, so that it can be
-/// asked for, and be broken by force.
+/// A kind whose whole state has one name on one server, so that it can be inspected, and be ended
+/// by force.
+#[allow(private_bounds, reason = "as of `Kind`")]
 pub trait OneKey: Kind + Named {}
 
 impl<K: Kind + Named> OneKey for K {}
 
 /// How a kind is acquired.
-pub trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
-    /// What its owners are to a name.
+pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
+    /// The role in which its owners hold a name.
     const ROLE: Role = Role::Whole;
 
     fn acquire_by(
@@ -52,32 +56,32 @@ pub trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Option<LockGuard>>> + Send;
 }
 
-/// What a kind under one name adds to the common way of acquiring.
-pub trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
-    /// Where its releases are published.
+/// What a kind with one name adds to the common way of acquiring.
+pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
+    /// The channel on which its releases are published.
     fn channel(&self, key: &Key) -> String;
-    /// What those who want the same thing have in common: one of them asks at a time, and
-    /// an owner who has it can enter again.
+    /// The key that all waiters for the same thing share: one of them asks at a time, and an owner
+    /// that holds it can enter again.
     fn line_key(&self, key: &Key) -> Key {
         key.clone()
     }
-    /// Whether nobody can have it while somebody has it.
+    /// Whether nobody can acquire it while somebody holds it.
     fn is_exclusive(&self) -> bool {
         false
     }
     /// The operations on one hold, whose id on the wire is `id`.
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps>;
-    /// The same for one that waits until it gets it.
+    /// The same for a waiter that keeps its place in line.
     fn waiter(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         Self::hold(lock, key, id)
     }
-    /// Where its waiters stand in line.
+    /// How its waiters stand in line.
     fn line(_lock: &Lock<Self>) -> Line {
         Line::OneAsks
     }
-    /// Who holds it, and for how long: `{ ttl, holder, count, ... }`.
+    /// Asks who holds it, and for how long. Replies `{ ttl, holder, count, ... }`.
     fn inspect(&self, key: &Key) -> Operation;
-    /// The terms of a hold, where this kind wants others than the handle's.
+    /// The terms of a hold, where this kind needs others than the handle's.
     fn terms(&self, terms: Terms) -> Terms {
         terms
     }

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::kind::OneKey;
 use super::{Lock, LockGuard, Ttl, steps};
-use crate::backend::step::{Cause, Outcome, Value};
+use crate::backend::failure::{Cause, Outcome};
+use crate::backend::step::Value;
 use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,12 +18,12 @@ use crate::key::Key;
 use crate::owner::Owner;
 use crate::wait::Deadline;
 
-/// A lock that is a member of a [`MultiLock`](crate::MultiLock) or a
-/// [`RedLock`](crate::RedLock): of any kind that stands under one name, and of any client.
+/// A member of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock): a lock of any
+/// kind that has one name, of any client.
 #[derive(Clone)]
 pub struct Member(Arc<dyn Erased>);
 
-/// Until when a member is waited for, on a clock that all of them know.
+/// Until when a member is waited for, by a clock that all members have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Until {
     Now,
@@ -30,16 +31,16 @@ pub(super) enum Until {
     Never,
 }
 
-/// How a member is asked for: the settings and the owner of the whole.
+/// How a member is asked for: with the settings and the owner of the whole lock.
 pub(super) struct Terms<'a> {
     pub(super) settings: &'a Settings,
     pub(super) owner: Option<&'a Owner>,
 }
 
-/// What a member says to one who asks.
+/// A member's answer to an ask.
 pub(super) enum Said<T> {
     Granted(T),
-    /// Somebody holds it, for so much longer if that is known.
+    /// Somebody holds it, for this much longer if that is known.
     Busy(Option<Duration>),
 }
 
@@ -130,12 +131,13 @@ impl Member {
         self.0.acquire(terms, until).await
     }
 
-    /// Whether it is worth asking for it. Changes nothing.
+    /// Whether it is worth asking for this member. Changes nothing.
     pub(super) async fn look(&self) -> Result<Said<()>> {
         self.0.look().await
     }
 
-    /// Asks for the longest lease that was ever noted for it, and notes `own` if it is longer.
+    /// Returns the longest lease that was ever noted for this member, and notes `own` if that is
+    /// longer.
     pub(super) async fn note_longest(&self, own: Duration) -> Result<Duration> {
         let (key, context) = (self.0.key()?, self.context());
         match context.backend.submit(steps::note_longest(key, own)).await {
@@ -145,7 +147,7 @@ impl Member {
         }
     }
 
-    /// What it says, if that comes in time.
+    /// The result of `asking`, if it comes within `limit`.
     pub(super) async fn within<T>(
         &self,
         limit: Duration,
@@ -160,13 +162,13 @@ impl Member {
         })
     }
 
-    /// Whether it is the same lock as another one of the same server.
+    /// Whether two members of the same server are the same lock.
     pub(super) fn has_the_key_of(&self, other: &Self) -> bool {
         let database = |member: &Self| Some(member.context().backend.run_id()?.1);
         self.name() == other.name() && database(self) == database(other)
     }
 
-    /// What tells its server from others, whole.
+    /// What tells its server from all others, in full.
     pub(super) fn server(&self) -> String {
         self.context().backend.server()
     }
@@ -179,12 +181,12 @@ impl Member {
         self.0.channel()
     }
 
-    /// By what this process knows.
+    /// Whether `owner` holds this member, by what this process knows.
     pub(super) fn is_held_by(&self, owner: &Owner) -> bool {
         self.0.is_held_by(owner)
     }
 
-    /// The name of the lock; empty if it could not be one.
+    /// The name of the lock; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.key().map_or("", Key::as_str)
@@ -196,7 +198,7 @@ impl Member {
         self.context().backend.address()
     }
 
-    /// As it is called in messages.
+    /// How messages name it.
     pub(super) fn shown(&self) -> String {
         let name = crate::key::Shown(self.name());
         format!("`{name}` at {}", self.address())
@@ -208,8 +210,8 @@ impl Member {
     }
 }
 
-/// Puts the members in the one order that is the same in every process, and leaves out
-/// what is there twice. Together with the name of the whole.
+/// The members in the one order that is the same in every process, each of them once, and the
+/// name of the whole lock.
 pub(super) fn in_order(members: Vec<Member>, what: &str) -> Result<(Vec<Member>, Key)> {
     let mut placed = Vec::with_capacity(members.len());
     for member in members {
@@ -244,8 +246,9 @@ pub(super) fn in_order(members: Vec<Member>, what: &str) -> Result<(Vec<Member>,
     Ok((sorted.into_iter().map(|(_, member)| member).collect(), key))
 }
 
-/// Which two of these are one server that was given by two addresses, and `matter` to each
-/// other. A server that does not say which one it is is not found out.
+/// An error if two of these members are on one server that was given by two addresses, and
+/// `matter` says that this is wrong for the two. A server that does not say which one it is goes
+/// unnoticed.
 pub(super) fn one_server(
     members: &[Member],
     matter: impl Fn(&Member, &Member) -> bool,

@@ -1,4 +1,4 @@
-//! The multi-lock: several locks, all or none of them.
+//! The multi-lock: several locks, all of them or none.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use crate::key::Key;
 use crate::owner::Owner;
 use crate::wait::{Deadline, no_answer_in_time};
 
-/// Several locks as one: all of them, or none. As Redisson's `getMultiLock(locks...)`; each
-/// member is shared with the Java locks of its name by itself.
+/// Several locks as one: acquiring it takes all of them, or none. The counterpart of Redisson's
+/// `getMultiLock(locks...)`; each member by itself is shared with the Java lock of its name.
 ///
-/// Members can be of any kind and of different clients and servers. The settings of this
-/// handle (lease, renewal, waiting, owner) hold for all of them, whatever theirs are. The
-/// members are taken in one order, by the address of their server and then by name, so that
-/// two multi-locks can't dead-lock; that order is the same in each process as long as all
-/// call a server by the same address. A member that is given twice counts once.
+/// Members can be of any kind and of different clients and servers. The settings of this handle
+/// (lease, renewal, waiting, owner) apply to all members, whatever their own settings are. The
+/// members are taken in one order, by the address of their server and then by name, so that two
+/// multi-locks can't deadlock. That order is the same in each process as long as all processes use
+/// the same address for a server. A member that is given twice counts once.
 ///
-/// While it waits it keeps the members that come before the one it waits for, renewed, and
-/// no others. When it has all of them, each is good for a whole lease from then.
+/// While the lock waits for a member, it holds and renews the members that come before that one,
+/// and no others. When it has all members, each of them is valid for a whole lease from then on.
 ///
-/// The guard is good until the first member's deadline, and [lost](LockGuard::lost) with
-/// the first member that is lost. Its [`members`](LockGuard::members) are the guards of the
+/// The guard is valid until the earliest deadline of a member, and it is [lost](LockGuard::lost)
+/// with the first member that is lost. Its [`members`](LockGuard::members) are the guards of the
 /// locks, in the order above.
 ///
 /// ```
@@ -49,20 +49,20 @@ use crate::wait::{Deadline, no_answer_in_time};
 #[doc(alias = "RedissonMultiLock")]
 pub type MultiLock = Lock<Multi>;
 
-/// Several locks, all or none: see [`MultiLock`].
+/// Several locks, all of them or none: see [`MultiLock`].
 #[derive(Clone, Debug)]
 pub struct Multi {
     members: Arc<[Member]>,
 }
 
 impl Lock<Multi> {
-    /// The lock on all of these. Nothing is sent.
+    /// The lock on all of these members. Nothing is sent.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`] for no members at all, for a bad name, and for one name that is
-    /// there as two kinds of lock, which would wait for each other. Acquiring fails with it, too,
-    /// if one lock is there by two addresses of its server.
+    /// [`ErrorKind::Misuse`] when there are no members, for a bad name, and for one name that is
+    /// given as two kinds of lock, which would wait for each other. Acquiring fails with it, too,
+    /// if one lock is given by two addresses of its server.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "multi-lock")?;
@@ -77,7 +77,7 @@ impl Lock<Multi> {
         &self.kind.members
     }
 
-    /// Whether `owner` holds every member, by what this process knows. No call is made.
+    /// Whether `owner` holds every member, by what this process knows. Makes no call.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -95,7 +95,8 @@ impl Acquire for Multi {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let key = lock.key()?;
         let terms = lock.settings.terms(key)?;
-        // Whoever waits has no hold yet, and its time must not pass meanwhile.
+        // The maximum hold time begins with the whole hold: it must not pass while members are
+        // waited for.
         let settings = Settings {
             max_hold: None,
             ..lock.settings.clone()
@@ -110,7 +111,7 @@ impl Acquire for Multi {
             },
             deadline,
         };
-        // In a box: it would make every future larger that acquires any lock.
+        // In a box, because it would enlarge every future that acquires a lock of any kind.
         let Some(guards) = Box::pin(gathering.all()).await? else {
             return Ok(None);
         };
@@ -133,9 +134,10 @@ struct Gathering<'a> {
     deadline: Deadline,
 }
 
-/// A member that is held while others are waited for. Renewed until it is dropped.
+/// A member that is held while others are waited for. It is renewed until this is dropped.
 struct HeldMember {
-    /// Dropped first: what its guard leaves is judged by what the others want.
+    /// Dropped before the guard: when the guard goes, the hold must be judged by what its other
+    /// guards want.
     _kept: Option<Kept>,
     guard: LockGuard,
 }
@@ -143,12 +145,13 @@ struct HeldMember {
 type Answer = Result<Option<LockGuard>>;
 
 impl Gathering<'_> {
-    /// All of them, or none.
+    /// All members, or none.
     async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
         let Some(answers) = self.in_time(self.ask(self.members)).await else {
             return Err(no_answer_in_time(self.context).into_error(self.key));
         };
-        // By now the servers have said which they are. It would wait for itself.
+        // By now the servers have said which they are. A lock that is given twice would wait for
+        // itself.
         if let Some(error) = one_server(self.members, Member::has_the_key_of) {
             return Err(error);
         }
@@ -161,7 +164,7 @@ impl Gathering<'_> {
         self.one_after_the_other(answers).await
     }
 
-    /// Asks these at once: those of one server travel as one call.
+    /// Asks these members at once. Requests to one server travel as one call.
     async fn ask(&self, members: &[Member]) -> Vec<Answer> {
         join_all(
             members
@@ -180,7 +183,7 @@ impl Gathering<'_> {
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let too_late = async {
             match self.deadline {
-                // It has no time to run out of; each server answers or fails.
+                // An acquire that does not wait has no time limit: each server answers or fails.
                 Deadline::Now => std::future::pending().await,
                 deadline => deadline.passed(self.context.clock).await,
             }
@@ -192,7 +195,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// What was granted is dropped, and so given back, unless it is all.
+    /// All guards or none. If one is missing, the others are dropped and so given back.
     fn now_or_not(&self, answers: Vec<Answer>) -> Result<Option<Vec<LockGuard>>> {
         let (mut held, mut errors, mut busy) = (Vec::new(), Vec::new(), false);
         for answer in answers {
@@ -211,9 +214,9 @@ impl Gathering<'_> {
         Ok((!busy).then_some(held))
     }
 
-    /// Keeps what comes before the first one that is not to be had, gives back what comes
-    /// behind it, and waits for that one; then asks for the rest again. Nobody ever waits
-    /// for a member that comes before one that it holds.
+    /// Keeps the members before the first one that was not granted, gives back those behind it, and
+    /// waits for that one. Then it asks for the rest again. Nobody ever waits for a member that
+    /// comes before one that it holds.
     async fn one_after_the_other(
         &self,
         mut answers: Vec<Answer>,
@@ -225,7 +228,7 @@ impl Gathering<'_> {
                 match answer {
                     Ok(Some(guard)) => held.push(HeldMember::new(guard)),
                     Err(error) if !error.is_transient() => return Err(error),
-                    // The rest is dropped with the loop.
+                    // The remaining guards are dropped with the loop.
                     answer => {
                         said_busy = answer.is_ok();
                         break;
@@ -236,13 +239,13 @@ impl Gathering<'_> {
                 match self.acquire(member, self.until()).await {
                     Ok(Some(guard)) => held.push(HeldMember::new(guard)),
                     Ok(None) => return Ok(None),
-                    // What was left of the time was less than an answer takes; it was
-                    // held when its server was asked last.
+                    // The time left was less than an answer takes. The member was held when its
+                    // server was last asked.
                     Err(error) if said_busy && self.ran_out_of_time(&error) => return Ok(None),
                     Err(error) => return Err(error),
                 }
             }
-            // From here on all that was said is that a member is held, or was.
+            // From here on, running out of time means that a member is held, or was.
             if held.len() == self.members.len() {
                 match self.in_time(self.confirmed(&held)).await {
                     Some(true) => {}
@@ -264,7 +267,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// Makes each of them good for a whole lease from now: some have been held for long.
+    /// Extends each member to a whole lease from now, because some have been held for long.
     async fn confirmed(&self, held: &[HeldMember]) -> bool {
         let lease = self.terms.settings.lease();
         let extensions = held.iter().map(|kept| Box::pin(kept.guard.extend(lease)));

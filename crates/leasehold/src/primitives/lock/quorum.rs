@@ -1,4 +1,4 @@
-//! A hold that is made of several: it is good while enough of its members are.
+//! A hold that is made of several: it is valid while enough of its members are.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ use crate::lease::{Hold, next_number};
 use crate::loss::LossReason;
 use crate::primitives::fenced::draw;
 
-/// The guards of the members, and what they are together.
+/// The guards of the members, and what is known of all members together.
 pub(super) struct Quorum {
     pub(super) guards: Vec<LockGuard>,
     pub(super) members: Arc<Members>,
@@ -26,12 +26,12 @@ pub(super) struct Quorum {
 /// What is known of the members.
 pub(super) struct Members {
     members: Vec<MemberHold>,
-    /// So many have to be good.
+    /// How many members have to be valid.
     quorum: usize,
     pub(super) key: Key,
     pub(super) number: u64,
-    /// Which loss was too much, and until when it was held then. Set once, so that whoever asks
-    /// is told the same.
+    /// The loss that was one too many, and until when the whole was held then. Set once, so that
+    /// everybody who asks is told the same.
     broken: OnceLock<(LossReason, Instant)>,
     /// The fencing token of this guard.
     token: OnceLock<u64>,
@@ -67,7 +67,7 @@ impl Quorum {
         }
     }
 
-    /// Gives all of them back at once; one that fails stops no other.
+    /// Gives all members back at once. A release that fails stops no other.
     pub(super) async fn release(self) -> Result<()> {
         let loss = self.members.loss();
         let releases = self.guards.into_iter().map(LockGuard::release);
@@ -84,12 +84,13 @@ impl Quorum {
         self.members.judge("extending", loss, results).map(drop)
     }
 
-    /// One number for all. The members draw, and it is the greatest of what they have: so it is
-    /// above what any holder before has had, who had raised enough of them. And they are raised
-    /// to it while they are held: so it is below what comes next.
+    /// One number for all members. Each member draws a token, and the number is the greatest of
+    /// them. So it is above the number of every earlier holder, because that holder had raised
+    /// enough of the members. The members are raised to the number while they are held, so it is
+    /// below every later number.
     ///
-    /// Enough of them have to do either. All that are held are asked, because one that whoever
-    /// comes next has in common with this holder may lose its counter.
+    /// Enough members have to do each of the two. All members that are held are asked, because the
+    /// one that the next holder has in common with this one may lose its counter.
     pub(super) async fn fencing_token(&self) -> Result<u64> {
         let shares = || self.guards.iter().map(LockGuard::share);
         for share in shares() {
@@ -103,7 +104,7 @@ impl Quorum {
         if drawn.len() < self.members.quorum {
             drawn = self.enough(shares().map(draw::token_of)).await?;
         }
-        // What its owner has had for these before, by another guard of the whole.
+        // Numbers that the owner was given for these members before, by another guard of the whole.
         let raised = self.members.members.iter();
         let raised = raised.filter_map(|part| part.hold.raised_to());
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
@@ -112,8 +113,8 @@ impl Quorum {
         Ok(*self.members.token.get_or_init(|| token))
     }
 
-    /// Asks each member, and waits until enough have done what they are asked for, or too many
-    /// have failed. What the others are asked for is on its way then.
+    /// Asks each member, and waits until enough have done what they were asked, or too many have
+    /// failed. By then the requests to the other members are on their way.
     async fn enough<T>(
         &self,
         asks: impl Iterator<Item = impl Future<Output = Result<T>>>,
@@ -127,7 +128,7 @@ impl Quorum {
         while failed <= self.members.spare() {
             let is_enough = results.len() - failed >= self.members.quorum;
             let next = match is_enough {
-                // Polled, each of them has been sent.
+                // Each of these futures was polled, so its request has been sent.
                 true => asked.next().now_or_never().flatten(),
                 false => asked.next().await,
             };
@@ -144,7 +145,7 @@ impl Quorum {
 }
 
 impl Members {
-    /// What enough have done, or what the others say.
+    /// The results, if enough members succeeded; otherwise the errors of the others.
     fn judge<'a, T>(
         &self,
         what: &str,
@@ -152,7 +153,7 @@ impl Members {
         results: impl IntoIterator<Item = (&'a MemberHold, Result<T>)>,
     ) -> Result<Vec<T>> {
         let (mut done, mut errors) = (Vec::new(), Vec::new());
-        // A loss may have come to light just now.
+        // Losses that have come to light just now.
         let mut lost = Vec::new();
         for (part, result) in results {
             match result {
@@ -181,8 +182,9 @@ impl Members {
         self.token.get().copied()
     }
 
-    /// The members' tokens, as far as there are any. Once their owner has had one for these, no
-    /// more than are needed, and the smallest, so that one that comes late changes nothing.
+    /// The tokens of those members that have one. If the owner was given a number for these members
+    /// before, no more tokens than needed, and the smallest, so that a token that comes late
+    /// changes nothing.
     fn drawn(&self) -> Vec<u64> {
         let held = self
             .members
@@ -200,12 +202,12 @@ impl Members {
         drawn
     }
 
-    /// So many may be lost.
+    /// How many members may be lost.
     fn spare(&self) -> usize {
         self.members.len() - self.quorum
     }
 
-    /// Why it is lost; `None` while enough members are held.
+    /// Why the whole is lost; `None` while enough members are held.
     pub(super) fn loss(&self) -> Option<LossReason> {
         if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
@@ -215,7 +217,7 @@ impl Members {
             Some((part.deadline(), part.lost(reason)))
         });
         let mut lost: Vec<_> = lost.collect();
-        // The one that was too much, as far as their deadlines tell.
+        // The loss that was one too many, as far as the deadlines tell.
         lost.sort_by_key(|(deadline, _)| *deadline);
         let (_, reason) = lost.into_iter().nth(self.spare())?;
         let until = || self.enough(MemberHold::deadline).min(Instant::now());
@@ -223,7 +225,7 @@ impl Members {
         Some(reason.clone())
     }
 
-    /// Resolves with the reason when too many are lost.
+    /// Resolves with the reason when too many members are lost.
     pub(super) async fn lost(self: Arc<Self>) -> LossReason {
         let mut losses: FuturesUnordered<_> = self
             .members
@@ -243,7 +245,7 @@ impl Members {
         }
     }
 
-    /// How renewing will end unless it gets through, if too many members fail to.
+    /// The loss that comes unless renewal gets through, if renewal fails for too many members.
     pub(super) fn renewal_failure(&self) -> Option<LossReason> {
         let failing = self.members.iter().filter_map(|part| {
             let reason = part.hold.loss().or_else(|| part.hold.renewal_failure())?;
@@ -252,8 +254,8 @@ impl Members {
         failing.skip(self.spare()).last()
     }
 
-    /// Until when enough of them are held for sure. Those that are lost may have a later end, so
-    /// it does not go on when it is lost.
+    /// Until when enough members are held for sure. A lost member may have a later end, so this no
+    /// longer moves on once the whole is lost.
     pub(super) fn valid_until(&self) -> Instant {
         self.loss();
         match self.broken.get() {
@@ -262,11 +264,12 @@ impl Members {
         }
     }
 
+    #[cfg(feature = "testing")]
     pub(super) fn confirmed_at(&self) -> Instant {
         self.enough(|part| part.clock.to_instant(part.hold.confirmed_at()))
     }
 
-    /// The latest instant that enough of those have reached which are still good.
+    /// The latest instant that enough members have reached, of those that are still valid.
     fn enough(&self, instant: impl Fn(&MemberHold) -> Instant) -> Instant {
         let good = |part: &&MemberHold| part.hold.loss().is_none();
         let mut instants: Vec<_> = self.members.iter().filter(good).map(&instant).collect();

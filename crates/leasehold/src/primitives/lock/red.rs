@@ -18,39 +18,40 @@ use crate::owner::Owner;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask as _, Deadline, Wait};
 
-/// A lock on several independent servers: held while a majority of them says so. As
-/// Redisson's `RedissonRedLock`, whose members are shared with it one by one.
+/// A lock on several independent servers, held while a majority of them says so. The counterpart of
+/// Redisson's `RedissonRedLock`; each member by itself is shared with the Java lock of its name.
 ///
-/// All servers are asked at once, each for [`member_timeout`](Self::member_timeout) at most; so
-/// with five of them, two may be down, slow or cut off. The guard is good until a deadline
-/// that a majority of the servers keeps to: the instant before the request left, plus the
-/// lease, less the drift, for the third best of five. Each server's part is renewed by its
-/// own client, and the guard is [lost](LockGuard::lost) when no majority is left. What was
-/// granted without a majority is given back, on the servers that did not answer as well.
+/// The lock asks all servers at once, and waits for each of them for
+/// [`member_timeout`](Self::member_timeout) at most. So with five servers, two may be down, slow or
+/// cut off. The guard is valid until a deadline that a majority of the servers keeps to: the
+/// instant before the request left, plus the lease, less the drift, for the third best of five. The
+/// client of each server renews that server's part, and the guard is [lost](LockGuard::lost) when
+/// no majority is left. Grants that are not a majority are given back, on the servers that did not
+/// answer as well.
 ///
-/// **What it promises** is what [`Lock`] does, as long as a majority of the servers
-/// loses no data within a [longest lease](Self::longest_lease), 30 s by default. No lease of the
-/// lock can be longer, that of [`extend`](LockGuard::extend) included. A server that started
-/// less than a longest lease ago may have lost what it had granted, and does not count until
-/// that would be over ([`distrust_restarted`](Self::distrust_restarted)); so right after all
-/// were started there is no majority for 30 s. It rests on clocks that don't jump: a server
+/// **What it promises** is what [`Lock`] promises, as long as a majority of the servers loses no
+/// data within a [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be
+/// longer than that, not even by [`extend`](LockGuard::extend). A server that started less than a
+/// longest lease ago may have lost what it had granted. It does not count until those grants would
+/// be over ([`distrust_restarted`](Self::distrust_restarted)). So right after all servers were
+/// started there is no majority for 30 s. The promise rests on clocks that don't jump: a server
 /// whose clock is set ahead by more than the drift ends its leases early.
 ///
-/// A server says how old it is in its `INFO`. **One that does not** (it denies the command to
-/// this user, or its answer does not come, or is spoilt, while a connection is opened) counts
-/// as started when that connection was opened. So where `INFO` is denied, each process is
-/// without that server's vote for one longest lease after its start and after every lost
-/// connection, and its waits go on as long. Grant the user `+info`.
+/// A server says how old it is in its `INFO`. **A server that does not say so** counts as started
+/// when its connection was opened. That is the case when the server denies the command to this
+/// user, and when the answer does not come, or is spoilt, while a connection is opened. So where
+/// `INFO` is denied, each process is without that server's vote for one longest lease after its
+/// start and after every lost connection, and its waits go on for that long. Grant the user
+/// `+info`.
 ///
-/// Each member is to be a server of its own. Two addresses of one server (`localhost` and
-/// `127.0.0.1`, two ports, a port and a socket, two databases) would give it two votes: that is
-/// found out when both are connected, and is [`Misuse`](crate::ErrorKind::Misuse). A server
-/// that denies `INFO` is not found out.
+/// Each member has to be on a server of its own. Two addresses of one server (`localhost` and
+/// `127.0.0.1`, two ports, a port and a socket, two databases) would give that server two votes.
+/// The lock finds this out when both are connected, and reports
+/// [`Misuse`](crate::ErrorKind::Misuse). It does not find it out for a server that denies `INFO`.
 ///
-/// Servers that may be down when the program starts are connected with
-/// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background).
-/// There are no semaphores of this kind: more than the permits that there are could be
-/// held.
+/// For servers that may be down when the program starts, use
+/// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background). There are
+/// no semaphores of this kind, because more permits could be held than there are.
 ///
 /// ```
 /// use leasehold::{Embedded, RedLock};
@@ -83,14 +84,14 @@ pub struct Red {
 }
 
 impl Lock<Red> {
-    /// The lock of a majority of these: as a rule one name, once for each server. A member
+    /// The lock of a majority of these members: as a rule one name, once for each server. A member
     /// that is given twice counts once. Nothing is sent.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) for no members at all, for a bad name,
-    /// and for one name of one server that is there as two kinds of lock. Acquiring fails with
-    /// it, too, if two members are one server by two addresses.
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name,
+    /// and for one name of one server that is given as two kinds of lock. Acquiring fails with it,
+    /// too, if two members are one server by two addresses.
     pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "lock of a majority")?;
@@ -104,48 +105,51 @@ impl Lock<Red> {
         Ok(Self::whole(context, key, kind))
     }
 
-    /// Sets how long a server is waited for: a twentieth of the lease by default, and 500 ms
-    /// at most. At least 1 ms; more than a third of the lease counts as that.
+    /// Sets how long to wait for each server. A twentieth of the lease by default, but at most 500
+    /// ms. At least 1 ms; a value of more than a third of the lease counts as a third.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.kind.member_timeout = Some(limit);
         self
     }
 
-    /// Sets the longest lease that any hold of the lock may have: 30 s by default, at least
-    /// 10 ms, at most 365 days. A longer lease is [`Misuse`](crate::ErrorKind::Misuse), also for
-    /// [`extend`](LockGuard::extend). It is also for how long a server that was started has no
-    /// vote.
+    /// Sets the longest lease that any hold of the lock may have: 30 s by default, at least 10 ms,
+    /// at most 365 days. A longer lease is [`Misuse`](crate::ErrorKind::Misuse), for
+    /// [`extend`](LockGuard::extend) as well. A server that was started has no vote for the same
+    /// time.
     ///
-    /// **All who share the lock should set the same.** Nothing more is needed then. For those who
-    /// have not, one that is longer than 30 s is noted on every member before a handle's first
-    /// hold: until all of them could be reached once, that fails with
-    /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it; each
-    /// new one has to reach all members again. Whoever asks for the lock reads the notes of its
-    /// majority and goes by the greatest. A note stays for ever, one key for each name on each
-    /// server; each acquire writes it again where it is missing. If
-    /// settings differ, and a majority of the servers loses its data, one after the other, while
-    /// nobody acquires the lock with the longer setting, the note is forgotten: a hold of that
-    /// setting may then overlap with one of somebody else's.
+    /// **All clients that share the lock should set the same.** Then nothing more is needed. For
+    /// clients that have not, a longest lease of more than 30 s is noted on every member before the
+    /// first hold of a handle. Until all members could be reached once, acquiring fails with
+    /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it,
+    /// because each new one has to reach all members again. Every client that asks for the lock
+    /// reads the notes of its majority and goes by the greatest. A note stays forever, one key for
+    /// each name on each server; each acquire writes it again where it is missing.
     ///
-    /// A wait during which a majority of the servers is restarted goes on until they vote again:
-    /// that is no outage, so [`outage_timeout`](Self::outage_timeout) does not end it. At its
-    /// deadline it fails with [`Unavailable`](crate::ErrorKind::Unavailable), because they can't
-    /// say whether the lock is held, or with `OutcomeUnknown` if a request may have run elsewhere.
+    /// If settings differ, and a majority of the servers loses its data, one server after the
+    /// other, while nobody acquires the lock with the longer setting, the note is forgotten. A hold
+    /// with that setting may then overlap with a hold of another client.
     ///
-    /// One that is *shorter* than 30 s lets servers vote again sooner. It is noted nowhere, and
-    /// protects only if nobody who shares the lock has a longer one or the default.
+    /// When a majority of the servers is restarted during a wait, the wait goes on until they vote
+    /// again. This is no outage, so [`outage_timeout`](Self::outage_timeout) does not end the wait.
+    /// At its deadline the wait fails with [`Unavailable`](crate::ErrorKind::Unavailable), because
+    /// the servers can't say whether the lock is held, or with `OutcomeUnknown` if a request may
+    /// have run elsewhere.
+    ///
+    /// A longest lease that is *shorter* than 30 s lets servers vote again sooner. It is noted
+    /// nowhere, and protects only if no client that shares the lock has a longer setting or the
+    /// default.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.kind.longest = Longest::new(longest, self.kind.members.len()).into();
         self
     }
 
-    /// Sets whether a server that started less than a
-    /// [longest lease](Self::longest_lease) ago, or does not say when it started, is left out,
-    /// because it may have forgotten what it granted. On by default. It can be turned off, by all
-    /// who share the lock, where each server writes every change to its disk before it answers
-    /// (`appendfsync always`). Leases have no bound then.
+    /// Sets whether to leave out a server that started less than a [longest
+    /// lease](Self::longest_lease) ago or does not say when it started, because it may have
+    /// forgotten what it granted. On by default. It can be turned off, by all clients that share
+    /// the lock, where each server writes every change to its disk before it answers
+    /// (`appendfsync always`). When it is off, leases have no bound.
     #[must_use]
     pub fn distrust_restarted(mut self, distrust: bool) -> Self {
         self.kind.distrust_restarted = distrust;
@@ -158,7 +162,7 @@ impl Lock<Red> {
         &self.kind.members
     }
 
-    /// Whether `owner` holds a majority, by what this process knows. No call is made.
+    /// Whether `owner` holds a majority, by what this process knows. Makes no call.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -170,7 +174,7 @@ impl Lock<Red> {
 }
 
 impl Red {
-    /// So many of its clients have been closed that there is no majority any more.
+    /// An error if so many of the members' clients have been closed that no majority is left.
     fn closed(&self, key: &Key) -> Option<Error> {
         let members = self.members.iter();
         let mut closed = members.filter_map(|member| member.context().check_open(key).err());
@@ -190,14 +194,14 @@ impl Red {
         }
     }
 
-    /// In which line its waiters stand: that of a majority of the same locks, and apart
-    /// from those of the members.
+    /// The key of the line in which its waiters wait. Locks of a majority of the same members share
+    /// it; the members' own waiters don't.
     fn line_key(&self, key: &Key) -> Result<Key> {
         let members = self.members.iter().map(Member::place);
         Ok(key.members(members.collect::<Result<_>>()?))
     }
 
-    /// Why it can't be acquired, whatever the servers say.
+    /// Why the lock can't be acquired, whatever the servers say.
     fn hopeless(&self, key: &Key) -> Option<Error> {
         let doubled = || one_server(&self.members, |_, _| true);
         self.closed(key).or_else(doubled)
@@ -244,9 +248,10 @@ impl Acquire for Red {
             clock: lock.context.clock,
             misuse: OnceLock::new(),
         };
-        // In a box: it would make every future larger that acquires any lock.
+        // In a box, because it would enlarge every future that acquires a lock of any kind.
         Box::pin(async {
-            // It has it already, and never stands behind a stranger, who may wait for it.
+            // An owner that holds the lock already never waits behind a stranger, who may wait for
+            // it.
             let mut owners = lock.owner.iter();
             let enters_again = owners.any(|owner| lock.is_held_by(owner));
             let mut guard = match enters_again {

@@ -143,7 +143,7 @@ pub(crate) static NOTE_LONGEST: Step = Step {
     lua: include_str!("note_longest.lua"),
     keys: 1,
     args: 1,
-    // Noted for nobody, it keeps nobody out.
+    // It is noted for no holder, and keeps nobody out.
     grants: false,
     twin: |keyspace, parts| {
         let [longest, own_ms] = parts else {
@@ -168,7 +168,7 @@ pub(crate) static NOTE_LONGEST: Step = Step {
     },
 };
 
-/// All of them, in the order they stand in the script.
+/// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 7] = [
     &ACQUIRE,
     &RELEASE,
@@ -179,7 +179,8 @@ pub(crate) static ALL: [&Step; 7] = [
     &NOTE_LONGEST,
 ];
 
-/// The one field of a plain lock, or what stands in the way: `shape.lua`.
+/// The one field of a plain lock, or an error that says what the key is instead: the twin of
+/// `shape.lua`.
 pub(in crate::primitives) fn plain(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -200,7 +201,7 @@ pub(in crate::primitives) fn plain(
     )))
 }
 
-/// Ends whoever's hold there is and notes that: `break_hold.lua`.
+/// Ends the current hold, whoever has it, and notes that: the twin of `break_hold.lua`.
 pub(in crate::primitives) fn break_hold(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -213,7 +214,7 @@ pub(in crate::primitives) fn break_hold(
     let ttl = keyspace.pttl(lock);
     keyspace.del(lock);
     if let Ok(ttl @ 1..) = u64::try_from(ttl) {
-        // A marker of another type is left alone: it is only a courtesy.
+        // A marker of another type is left alone, because the note is only a courtesy.
         if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
             keyspace.hset(marker, &holder, b"1")?;
             lengthen(keyspace, marker, ttl);
@@ -226,7 +227,7 @@ pub(in crate::primitives) fn break_hold(
 pub(crate) struct LockHold {
     key: Key,
     channel: Arc<str>,
-    /// `uuid:n`, this hold's and no other's.
+    /// `uuid:n`, which is the id of this hold alone.
     id: String,
 }
 

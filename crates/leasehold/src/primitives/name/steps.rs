@@ -54,9 +54,9 @@ pub(crate) fn look(key: &Key) -> Operation {
     Operation::new(&LOOK, parts)
 }
 
-/// How much of what may be long is shown.
+/// The most that is shown of anything that may be long.
 const MOST: usize = 1000;
-/// How Redisson writes that a permit never ends.
+/// The end that Redisson notes for a permit that never ends.
 pub(super) const NEVER: i64 = 922_337_203_685_477;
 
 fn whole(number: u64) -> Value {

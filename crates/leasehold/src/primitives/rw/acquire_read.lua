@@ -28,17 +28,19 @@ local function acquire_read(lock, timeout, writers, readers, hold, within, lease
   end
   if mode == 'write' then
     if within == '' or redis.call('HEXISTS', lock, within) == 0 then
+      -- A writer has passed it: its mark keeps our next writers out until it had its turn.
       mark(readers, waiter, mark_ms)
       return redis.call('PTTL', lock)
     end
   elseif mark_ms ~= '0' and redis.pcall('ZREM', readers, waiter) == 1 then
-    -- Somebody wrote while it waited: its turn comes before the next writer's.
+    -- It left the mark while somebody wrote, so its turn comes before the next writer's.
   elseif polite ~= '0' then
     local rest = marked_for(writers)
     if rest > 0 then
-      -- Beside readers it waits for one writer at least, who would never come else. While the
-      -- lock is free it asks again soon: a writer that is alive comes at once, and of one that is
-      -- dead the mark may stand for seconds. Writers that are always quicker pass it for a while.
+      -- Beside readers it leaves no mark and lets one writer at least go first: that writer
+      -- waits for them, and would never come. While the lock is free it asks again soon: a
+      -- living writer comes at once, while the mark of a dead one may last for seconds. Writers
+      -- that are quicker each time pass it for a while, and then it leaves its mark here too.
       if not mode and mark_ms ~= '0' then
         if polite == '2' then mark(readers, waiter, mark_ms) end
         rest = math.min(rest, 50)
@@ -46,11 +48,12 @@ local function acquire_read(lock, timeout, writers, readers, hold, within, lease
       return rest
     end
   end
-  -- Its own key first: the hold would be none without it.
+  -- Its own key first: a field without it is no hold.
   redis.call('SET', timeout, '1', 'PX', lease_ms)
   redis.call('HSET', lock, 'mode', mode or 'read', hold, '1')
   local ttl = redis.call('PTTL', lock)
-  -- Never shorter: others count on it. A lock whose expiry was taken away keeps it so.
+  -- Never shorter: other holds count on it. A lock whose expiry somebody has taken away stays
+  -- without one.
   if not mode or (ttl >= 0 and ttl < tonumber(lease_ms)) then
     local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
     if type(expiry) == 'table' then

@@ -22,14 +22,15 @@ local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mar
   end
   local wait = redis.call('PTTL', lock)
   if mode == 'read' and wait > 0 and redis.call('HLEN', lock) > 64 then
-    -- Of so many the lock may have the expiry of one that has gone (`release_read`), while
-    -- those that remain are dead.
+    -- Beside so many readers the lock may have the expiry of one that has gone
+    -- (`release_read`). If the others are dead, this writer would wait for nobody.
     wait = longest_of_some(lock, math.huge)
     if wait == 0 then
       mode = not trim_expiry(lock) and mode
       wait = redis.call('PTTL', lock)
     end
   end
+  -- A free lock is first for the readers that a writer has passed.
   local turn = mode and 0 or marked_for(readers)
   if turn > 0 then
     wait = turn
@@ -42,6 +43,7 @@ local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mar
       if type(gone) == 'table' then redis.call('HDEL', lock, 'mode', hold) end
       return expiry.err
     end
+    -- It has had its turn: its mark would keep readers out behind its release.
     if mark_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
     return false
   end

@@ -15,14 +15,15 @@ local function downgrade(lock, timeout, hold, read, lease_ms, channel)
     local done = redis.call('HEXISTS', lock, read) == 1 and redis.call('EXISTS', timeout)
     return done or 0
   end
-  -- A command that works when the server is out of memory comes first, and the others
-  -- may follow it. Long enough for both until the end.
+  -- A command that works when the server is out of memory comes first, and the others may
+  -- follow it. The lock lasts long enough for both holds until `trim_expiry` sets its end.
   local ttl = redis.call('PTTL', lock)
   redis.call('PEXPIRE', lock, math.max(ttl, tonumber(lease_ms)))
   redis.call('SET', timeout, '1', 'PX', lease_ms)
   redis.call('HSET', lock, 'mode', 'read', read, '1')
   redis.call('HDEL', lock, hold)
   trim_expiry(lock)
+  -- Redisson says nothing at a downgrade, and its own readers then wait for the expiry.
   wake_all(channel)
   return 1
 end

@@ -23,7 +23,8 @@ local function force_unlock(lock, marker, side, channel)
   local ttl = redis.call('PTTL', lock)
   redis.call('DEL', lock)
   if ttl > 0 then
-    -- Only a courtesy: it fails when the server is out of memory.
+    -- Only a courtesy to the holders: noting it fails when the server is out of memory. At most
+    -- 4096 of them, or a name that is broken again and again would fill the memory.
     local size = redis.pcall('HLEN', marker)
     local room = type(size) == 'number' and 4096 - size or 0
     for n = 1, math.min(#holders, room) do

@@ -1,15 +1,18 @@
-//! Proof that one side of a read-write lock is held, and the ways from one to the other.
+//! Proof that one side of a read-write lock is held, and the ways from one side to the other.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::super::lock::kind::{Acquire, Made};
 use super::super::lock::{Lock, LockGuard};
 use super::holds::{ReadAsk, ReadHold, WriteAsk};
 use super::kind::{Common, Read, Write};
-use crate::backend::step::{Outcome, Value};
+use crate::backend::failure::Outcome;
+use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::step::Value;
 use crate::cleanup::Undo;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -36,14 +39,14 @@ impl WriteGuard {
     /// Turns the write hold into a read hold, on the same terms, and lets other readers
     /// in. No writer comes in between.
     ///
-    /// While the same [`Owner`] has other guards of the write side, the write hold stays
-    /// until the last of them is given up, and this guard is for reading inside it.
+    /// While the same [`Owner`] has other guards of the write side, the write hold stays until the
+    /// last of them is given up. The guard that is returned then reads inside the write hold.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when it was not held any more.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered. After an error nothing
-    /// is held: both sides are given back in the background.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held. `Unavailable`
+    /// or `OutcomeUnknown` when no server answered. After an error nothing is held: both sides are
+    /// given back in the background.
     ///
     /// # Cancel safety
     ///
@@ -80,13 +83,14 @@ impl WriteGuard {
                 asking.holds(read.held());
                 return Ok(read_guard(read));
             }
-            // It reads already. Joined once more below, on the terms of this hold.
+            // The owner reads already. That hold is joined once more below, on the terms of this
+            // one.
             Some(Entry::Joined(held, joined)) => {
                 drop(Share::joined(Arc::clone(&context), held, joined));
             }
             _ => {}
         }
-        // As a thread of Redisson does it: it reads inside the write hold, and gives that up.
+        // As a thread of Redisson does it: it reads inside the write hold, and then gives that up.
         let read = lock_like(&share, Read::new(common(&share)))
             .acquire()
             .await?;
@@ -115,14 +119,14 @@ impl WriteGuard {
 }
 
 impl ReadGuard {
-    /// Turns the read hold into a write hold, on the same terms, if nobody else reads.
-    /// Asks once: two readers that waited for each other to leave would do so for ever.
-    /// It goes before writers that wait.
+    /// Turns the read hold into a write hold, on the same terms, if nobody else reads. It asks
+    /// once, because two readers that waited for each other to leave would wait forever. It goes
+    /// before waiting writers.
     ///
     /// # Errors
     ///
-    /// [`NotUpgraded`], which has this guard again: others read, or what its
-    /// [`error`](NotUpgraded::error) says.
+    /// [`NotUpgraded`], which has this guard. Either others read, or its
+    /// [`error`](NotUpgraded::error) says what went wrong.
     ///
     /// # Cancel safety
     ///
@@ -152,7 +156,7 @@ impl ReadGuard {
         kind.ask = WriteAsk::Upgrade { read };
         let lock = lock_like(share, kind);
         match Write::acquire_by(&lock, Deadline::Now).await {
-            // The read hold goes in the background: it stands inside the other one.
+            // The read hold is given back in the background: it is inside the write hold.
             Ok(Some(write)) => Ok(WriteGuard(write)),
             Ok(None) => Err(NotUpgraded::new(self, None)),
             Err(error) => Err(NotUpgraded::new(self, Some(error))),
@@ -179,7 +183,7 @@ impl ReadGuard {
     }
 }
 
-/// Why a [`ReadGuard`] has not become a [`WriteGuard`], with that guard.
+/// Why a [`ReadGuard`] has not become a [`WriteGuard`], together with that guard.
 #[derive(Debug)]
 pub struct NotUpgraded {
     guard: ReadGuard,
@@ -191,7 +195,7 @@ impl NotUpgraded {
         Self { guard, error }
     }
 
-    /// The guard, which is for reading as before.
+    /// The guard, which still holds the read side.
     pub fn into_guard(self) -> ReadGuard {
         self.guard
     }
@@ -201,7 +205,7 @@ impl NotUpgraded {
         (self.guard, self.error)
     }
 
-    /// What went wrong; `None` when others read.
+    /// The error; `None` when the reason is other readers.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
@@ -228,8 +232,8 @@ impl std::error::Error for NotUpgraded {
     }
 }
 
-/// Turns a write hold that is on its way to it into a read hold. What comes to an error
-/// is given back, both as the one and as the other.
+/// Turns a write hold into a read hold, after the downgrade has begun. After an error both are
+/// given back.
 async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
     let (key, terms) = (write.hold().key.clone(), write.terms());
@@ -250,32 +254,36 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     );
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
     let end = clock.now() + context.backend.reply_timeout();
-    let mut pause = Duration::from_millis(10);
-    let mut asked_before = false;
-    loop {
+    // The request can be sent again: a second time it changes nothing.
+    let asked_before = AtomicBool::new(false);
+    let goes_on = |failed: Failed<'_>| {
+        let goes_on = failed.failure.may_heal() && clock.now() < end;
+        if goes_on && failed.failure.outcome == Outcome::MayHaveRun {
+            asked_before.store(true, Ordering::Relaxed);
+        }
+        goes_on
+    };
+    let mut ask = || {
         let reply = context.backend.submit(operation.clone());
-        if !asked_before {
+        if !asked_before.load(Ordering::Relaxed) {
             undo.watch(&reply);
         }
-        match reply.await {
-            Ok(Value::Int(1)) => break,
-            Ok(Value::Int(_)) => {
-                undo.disarm();
-                return Err(Error::lost(&key, why(&context, &write).await));
+        reply
+    };
+    let first = (ask(), clock.now());
+    let pauses = Pauses::from(Duration::from_millis(10));
+    match until_answered(clock, first, pauses, ask, goes_on).await {
+        Ok(Value::Int(1)) => {}
+        Ok(Value::Int(_)) => {
+            undo.disarm();
+            return Err(Error::lost(&key, why(&context, &write).await));
+        }
+        Ok(_) => return Err(context.backend.malformed().into_error(&key)),
+        Err(failure) => {
+            if !asked_before.load(Ordering::Relaxed) {
+                undo.failed(failure.outcome);
             }
-            Ok(_) => return Err(context.backend.malformed().into_error(&key)),
-            // It can be asked again: a second time it changes nothing.
-            Err(failure) if failure.may_heal() && clock.now() < end => {
-                asked_before |= failure.outcome == Outcome::MayHaveRun;
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            Err(failure) => {
-                if !asked_before {
-                    undo.failed(failure.outcome);
-                }
-                return Err(failure.into_error(&key));
-            }
+            return Err(failure.into_error(&key));
         }
     }
     undo.granted();
@@ -297,7 +305,7 @@ fn read_guard(share: Share) -> ReadGuard {
     ReadGuard(LockGuard::new(share))
 }
 
-/// The lock of a guard's name, for its owner and on its terms.
+/// The lock with the name, the owner and the terms of a guard.
 fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
     share: &Share,
     kind: K,
@@ -311,7 +319,7 @@ fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
     }
 }
 
-/// The settings that matter for a hold, from one that is there.
+/// The settings that matter for a hold, from an existing one.
 fn common(share: &Share) -> Common {
     let reminded = share
         .hold()

@@ -12,7 +12,7 @@ use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
 use crate::primitives::twin::ms;
 
-/// What ends the field of a write hold, as Redisson has it.
+/// The end of a write hold's field, as Redisson has it.
 const WRITE: &str = ":write";
 
 /// The operations on one read hold.
@@ -27,10 +27,10 @@ pub(super) struct ReadHold {
 /// How a read hold is asked for.
 #[derive(Debug, Default)]
 pub(super) struct ReadAsk {
-    /// The field of the write hold that its owner has.
+    /// The field of the write hold that the same owner has.
     pub(super) within: Option<String>,
     pub(super) polite: Polite,
-    /// With a mark, if it has waited for long.
+    /// The waiter, which leaves a mark, once it has waited for long.
     pub(super) waiter: Option<Arc<Waiter>>,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Polite {
     #[default]
     No,
     Yes,
-    /// It does, and leaves its mark while the lock is free as well: others were quicker for long.
+    /// It stays out, and leaves its mark even while the lock is free: others were quicker for long.
     ForTheLastTime,
 }
 
@@ -77,7 +77,8 @@ impl ReadHold {
         self.id.clone().into_bytes()
     }
 
-    /// Turns the write hold `write` into this one. Replies 1, or 0 when that is not there.
+    /// Turns the write hold `write` into this read hold. Replies 1, or 0 when the write hold is not
+    /// there.
     pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
         let parts = vec![
             self.lock(),
@@ -177,11 +178,11 @@ pub(super) enum WriteAsk {
     Once,
     /// With a mark, if it has to wait.
     Waiting(Arc<Waiter>),
-    /// By the holder of this read hold.
+    /// As an upgrade, by the holder of this read hold.
     Upgrade { read: Arc<str> },
 }
 
-/// One who waits, and the mark that it may have left.
+/// A waiter, and the mark that it may have left.
 #[derive(Debug)]
 pub(super) struct Waiter {
     id: String,
@@ -198,18 +199,18 @@ impl Waiter {
         })
     }
 
-    /// It asks for a mark: the id and the time.
+    /// The id and the duration of the mark that it asks for.
     fn mark(self: &Arc<Self>) -> (&str, Duration) {
         self.marked.store(true, Ordering::Relaxed);
         (&self.id, self.mark)
     }
 
-    /// The id under which it may have left a mark.
+    /// The id of the mark that it may have left.
     pub(super) fn marked(&self) -> Option<&str> {
         self.marked.load(Ordering::Relaxed).then_some(&self.id)
     }
 
-    /// It has what it waited for, and the grant took the mark back.
+    /// The waiter has what it waited for, and the grant took the mark back.
     pub(super) fn served(&self) {
         self.marked.store(false, Ordering::Relaxed);
     }
@@ -322,7 +323,7 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
     }
 }
 
-/// Takes back the mark of one who waits no more.
+/// Takes back the mark of a waiter that waits no more.
 pub(super) fn withdraw(marks: &str, waiter: &str, channel: &str) -> Operation {
     let parts = vec![marks.into(), waiter.into(), channel.into()];
     Operation::new(&steps::WITHDRAW, parts)

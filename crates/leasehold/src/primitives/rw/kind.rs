@@ -19,11 +19,10 @@ use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
 use crate::wait::turns::Line;
 
-/// How long the mark of one who waits keeps others out, and how often it is renewed at
-/// least.
+/// How long a waiter's mark keeps others out, and the longest time between two renewals of it.
 pub(super) const MARK: Duration = Duration::from_secs(5);
 const MARK_EVERY: Duration = Duration::from_secs(2);
-/// How long a reader lets one writer after the other go first.
+/// How long a reader lets writers go first, one after the other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which side of the lock.
@@ -43,7 +42,7 @@ impl Side {
     }
 }
 
-/// What both sides of a [`RwLock`](crate::RwLock) are set to.
+/// The settings of both sides of a [`RwLock`](crate::RwLock).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Common {
     pub(super) prefer_writers: bool,
@@ -62,9 +61,9 @@ impl Default for Common {
 }
 
 impl Common {
-    /// A Java reader's watchdog sets the expiry of the lock, and before Redisson 4.4 of
-    /// every read hold, to its own timeout. Whoever was promised more says so thrice in
-    /// that time, also with a fixed lease.
+    /// A Java reader's watchdog sets the expiry of the lock, and before Redisson 4.4 that of every
+    /// read hold, to its own timeout. A hold that was promised more confirms its lease three times
+    /// within that timeout, even if the lease is fixed.
     fn terms(self, terms: Terms) -> Terms {
         let period = (self.watchdog / 3).max(Duration::from_millis(1));
         Terms {
@@ -75,15 +74,15 @@ impl Common {
     }
 }
 
-/// The kind of lock that [`RwLock::read_lock`](crate::RwLock::read_lock) gives: many may
-/// hold it at a time.
+/// The kind of lock that [`RwLock::read_lock`](crate::RwLock::read_lock) gives: many holders at a
+/// time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Read {
     pub(super) common: Common,
-    /// The write hold that its owner has.
+    /// The write hold that the same owner has.
     within: Option<Arc<Hold>>,
-    /// When it has waited for long enough, and the mark it leaves then.
+    /// When it has waited for long enough, and the waiter that leaves a mark then.
     patience: Option<(Moment, Arc<Waiter>)>,
 }
 
@@ -131,8 +130,8 @@ impl Named for Read {
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         let kind = lock.kind();
         let within = kind.within.as_ref().map(|write| &write.steps);
-        // The first read hold has the number of the write hold, as a thread of Redisson
-        // has one for both. No later one has: an id belongs to one hold.
+        // The first read hold has the number of the write hold, because a thread of Redisson has
+        // one number for both. No later read hold has it: an id belongs to one hold.
         let id = within.and_then(|write| write.take_read_id()).unwrap_or(id);
         let now = lock.context().clock.now();
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
@@ -163,15 +162,15 @@ impl Named for Read {
 
     fn line(lock: &Lock<Self>) -> Line {
         match lock.kind().within {
-            // Whoever stands in the line waits for this owner.
+            // Everybody in that line waits for this owner.
             Some(_) => Line::Alone,
             None => Line::Together { patience: PATIENCE },
         }
     }
 }
 
-/// The kind of lock that [`RwLock::write_lock`](crate::RwLock::write_lock) gives: one
-/// holder at a time, and nobody reads beside it.
+/// The kind of lock that [`RwLock::write_lock`](crate::RwLock::write_lock) gives: one holder at a
+/// time, and no readers beside it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Write {
@@ -249,11 +248,11 @@ impl Named for Write {
     }
 }
 
-/// The mark that one who waits may have left; taken back when the wait ends without a
-/// grant, however it ends.
+/// The mark that a waiter may have left. It is taken back when the wait ends without a grant,
+/// however it ends.
 struct Mark<'a, K: Named> {
     lock: &'a Lock<K>,
-    /// The key of the marks it stands among.
+    /// The key of the set of marks.
     marks: String,
     waiter: Arc<Waiter>,
 }
@@ -289,7 +288,7 @@ impl<K: Named> Drop for Mark<'_, K> {
     }
 }
 
-/// What an owner holds in a role, unless it is lost.
+/// What an owner holds in a role, unless that is lost.
 pub(super) fn held(
     context: &Context,
     key: &Key,

@@ -1,7 +1,8 @@
--- How long the longest of the read holds that come to hand first has left, or the first that
--- has more than `enough`; 0 when none of those is there.
+-- How long the longest of a few read holds has left, or the first of them that has more than
+-- `enough`; 0 if those are all over. A few: there may be thousands, and each costs a look at a
+-- key of its own.
 local function longest_of_some(lock, enough)
-  -- An ACL may deny it.
+  -- An ACL may deny it. Then all count as over, and `trim_expiry` looks at each of them.
   local some, longest = redis.pcall('HSCAN', lock, 0, 'COUNT', 64), 0
   local fields = some[2] or {}
   for n = 1, #fields, 2 do

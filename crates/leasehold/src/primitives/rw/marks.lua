@@ -1,5 +1,5 @@
--- Marks of those who wait, each with the time it ends. Only a courtesy: noting one fails
--- when the server is out of memory, and whatever else stands there keeps nobody out.
+-- Marks of waiting readers or writers, each with the time at which it ends. Only a courtesy:
+-- noting one fails when the server is out of memory, and a key of another kind keeps nobody out.
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -12,11 +12,13 @@ local function mark(marks, waiter, mark_ms)
     return
   end
   local now = now_ms()
-  -- Those of killed waiters go, or the living would keep theirs alive.
+  -- The marks of killed waiters go: each new mark lengthens the life of the key, and with it
+  -- theirs.
   redis.pcall('ZREMRANGEBYSCORE', marks, '-inf', now)
   local noted = redis.pcall('ZADD', marks, now + mark_ms, waiter)
   if type(noted) == 'number' then
     local expiry = redis.pcall('PEXPIRE', marks, mark_ms)
+    -- A key without an end would stay for ever.
     if type(expiry) == 'table' then redis.pcall('DEL', marks) end
   end
 end

@@ -16,14 +16,16 @@ local function release_read(lock, timeout, hold, channel)
     return 0
   end
   local fields = redis.call('HLEN', lock)
-  -- Beside a write hold its expiry is that one's: not to be touched.
+  -- Beside a write hold the lock's expiry is that of the write hold. (Redisson sets it to that
+  -- of the longest read hold even then, and so cuts the write hold.)
   if fields > 1 and redis.call('HGET', lock, 'mode') == 'write' then
     return held
   end
-  -- Going through thousands of readers at each release would keep the server busy for
-  -- seconds when they leave together. Of many, one release in so many does it: until
-  -- then the lock's expiry is later than it has to be, which harms nobody while somebody
-  -- reads. The many may all be dead, though, and then a writer would wait for nobody.
+  -- To look at all of thousands of readers at each release is work for their square, and would
+  -- keep the server busy for seconds when they leave together. Beside many, one release in
+  -- `fields` / 64 does it, by the time and the hold's number. Until then the lock's expiry is
+  -- later than it has to be, which harms nobody while somebody reads. But the others may all be
+  -- dead, and then a writer would wait for nobody: so the release looks at a few.
   if fields > 64 then
     local turn = redis.call('TIME')[2] + (tonumber(string.match(hold, '%d+$')) or 0)
     if turn % fields >= 64 and longest_of_some(lock, 0) > 0 then

@@ -11,7 +11,7 @@
 
 local function renew_read(lock, timeout, hold, lease_ms, most_ms)
   local ttl, most = redis.call('PTTL', timeout), tonumber(most_ms)
-  -- Without its own key it is over, for us and for Redisson, although its field stands.
+  -- Without its own key the hold is over, for us and for Redisson, although its field is there.
   if ttl == -2 or redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
@@ -21,7 +21,8 @@ local function renew_read(lock, timeout, hold, lease_ms, most_ms)
     redis.call('PEXPIRE', timeout, lease_ms)
     ttl = tonumber(lease_ms)
   end
-  -- The lock is never shorter than a hold. Longer it may be for the sake of another.
+  -- The lock is never shorter than a hold. It may be longer for the sake of another one, so
+  -- only a hold that is alone makes it shorter. (Redisson sets it to its own timeout.)
   local whole = redis.call('PTTL', lock)
   local alone = redis.call('HLEN', lock) == 2
   if (whole >= 0 and whole < ttl) or (alone and (whole == -1 or (most > 0 and whole > most))) then

@@ -13,7 +13,8 @@ local function renew_write(lock, hold, lease_ms, most_ms)
     return 0
   end
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
-  -- Not shorter while its owner reads inside it, perhaps for longer.
+  -- Not shorter while its owner reads inside it, perhaps for longer: two fields are `mode` and
+  -- this hold.
   local too_long = most > 0 and ttl > most and redis.call('HLEN', lock) == 2
   if ttl < tonumber(lease_ms) or too_long then
     redis.call('PEXPIRE', lock, lease_ms)

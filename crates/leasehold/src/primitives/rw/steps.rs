@@ -5,7 +5,7 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Step, Value};
 use crate::primitives::twin::{arity, lengthen, number, wake_all};
 
-/// A step whose file needs those it shares with others before it.
+/// The text of a step, behind the shared files that it needs.
 macro_rules! lua {
     ($($file:literal),+) => { concat!($(include_str!($file)),+) };
 }
@@ -43,7 +43,7 @@ pub(crate) static ACQUIRE_READ: Step = Step {
                 return Ok(Value::Int(keyspace.pttl(lock)));
             }
         } else if mark_ms > 0 && keyspace.zrem(readers, waiter).unwrap_or(false) {
-            // Its turn comes before the next writer's.
+            // This reader's turn comes before the next writer's.
         } else if polite != b"0"
             && let Some(rest @ 1..) = marked_for(keyspace, writers)
         {
@@ -102,7 +102,7 @@ pub(crate) static ACQUIRE_WRITE: Step = Step {
             keyspace.hset(lock, hold, b"1")?;
             keyspace.pexpire(lock, number(lease_ms)?);
             if mark_ms > 0 {
-                // Of another type: only a courtesy.
+                // A key of another type is left alone, because the mark is only a courtesy.
                 let _ = keyspace.zrem(writers, waiter);
             }
             return Ok(Value::Nil);
@@ -404,7 +404,7 @@ pub(crate) static INSPECT: Step = Step {
     },
 };
 
-/// All of them, in the order they stand in the script.
+/// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 12] = [
     &ACQUIRE_READ,
     &ACQUIRE_WRITE,
@@ -435,7 +435,8 @@ impl Mode {
     }
 }
 
-/// The mode of a lock, `None` when it is free, or what stands in the way: `shape.lua`.
+/// The mode of a lock, `None` when it is free, or an error that says what the key is instead: the
+/// twin of `shape.lua`.
 fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
     let mode = keyspace.hget(lock, b"mode")?;
     match mode.as_deref() {
@@ -462,13 +463,13 @@ fn writes(field: &[u8]) -> bool {
     field.windows(6).any(|part| part == b":write")
 }
 
-/// How often Redisson counts the hold of this field; `None` for what is no hold.
+/// How often Redisson counts the hold of this field; `None` if the field is no hold.
 fn hold_count(field: &[u8], value: &[u8]) -> Option<u64> {
     let count = std::str::from_utf8(value).ok()?.parse().ok()?;
     (field != b"mode").then_some(count)
 }
 
-/// Each hold's field, with what it has left as a read hold.
+/// Each hold's field, with the time that it has left as a read hold.
 fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)>, Refusal> {
     let mut holds = Vec::new();
     for (field, value) in keyspace.hgetall(lock)? {
@@ -480,7 +481,7 @@ fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)
     Ok(holds)
 }
 
-/// `left.lua`.
+/// The twin of `remaining.lua`.
 pub(in crate::primitives) fn left(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -512,7 +513,7 @@ pub(in crate::primitives) fn left(
     longest
 }
 
-/// `trim_expiry.lua`.
+/// The twin of `trim_expiry.lua`.
 fn settle(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     for (field, _) in holds.iter().filter(|(_, left)| *left < 0) {
@@ -538,7 +539,7 @@ fn has_its_turn(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     turn % fields as u64 <= 63
 }
 
-/// `longest_of_some.lua`, of all: here it costs little.
+/// The twin of `longest_of_some.lua`. It looks at all holds, because here that costs little.
 fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     Ok(holds
@@ -549,7 +550,8 @@ fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal>
         .max(0))
 }
 
-/// Notes that somebody waits: `marks.lua`. Of another type: only a courtesy.
+/// Notes that somebody waits: the twin of `marks.lua`. A key of another type is left alone, because
+/// the mark is only a courtesy.
 fn mark(keyspace: &mut Keyspace, marks: &[u8], waiter: &[u8], mark_ms: u64) {
     if mark_ms == 0 {
         return;
@@ -566,7 +568,7 @@ fn mark(keyspace: &mut Keyspace, marks: &[u8], waiter: &[u8], mark_ms: u64) {
     }
 }
 
-/// For how long the marks there keep others out: `marks.lua`.
+/// How long the marks keep others out: the twin of `marks.lua`.
 fn marked_for(keyspace: &mut Keyspace, marks: &[u8]) -> Option<i64> {
     let marks = keyspace.zrange(marks).ok()?;
     let (_, until) = marks.last()?;

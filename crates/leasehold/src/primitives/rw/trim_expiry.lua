@@ -1,6 +1,6 @@
--- Somebody has left a lock in read mode: lets the hash end with the longest of the
--- read holds that remain, or frees the lock and returns true. Fields of holds that are over
--- go, or a lock that is always read would gather them for ever.
+-- A hold has left a lock in read mode: lets the hash end with the longest of the read holds
+-- that remain, or frees the lock and returns true. Removes the fields of holds that are over: a
+-- lock that is always read would gather them for ever.
 local function trim_expiry(lock)
   local fields, longest = redis.call('HGETALL', lock), 0
   for n = 1, #fields, 2 do

@@ -32,7 +32,7 @@ local function upgrade(lock, hold, read, lease_ms)
   if not alone or not mine then
     return ttl
   end
-  -- What others left behind would look like read holds inside this one.
+  -- Fields that dead readers left would look like read holds inside this write hold.
   for n = 1, #fields, 2 do
     if fields[n] ~= 'mode' and fields[n] ~= read then redis.call('HDEL', lock, fields[n]) end
   end

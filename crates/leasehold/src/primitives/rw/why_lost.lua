@@ -9,7 +9,8 @@
 
 local function why_lost(lock, marker, hold)
   local holder = ''
-  -- A writer stands with no more than its own read holds; readers may be thousands.
+  -- Beside a writer are no fields but those of its own read holds, while readers may be
+  -- thousands.
   if redis.call('HGET', lock, 'mode') == 'write' and redis.call('HLEN', lock) < 64 then
     for _, field in ipairs(redis.call('HKEYS', lock)) do
       if field ~= hold and string.find(field, ':write', 1, true) then holder = field end

@@ -8,6 +8,7 @@
 
 local function withdraw(marks, waiter, channel)
   local gone = redis.call('ZREM', marks, waiter)
+  -- With the last mark only: another one keeps the same waiters out.
   if gone == 1 and redis.call('EXISTS', marks) == 0 then
     wake_all(channel)
   end

@@ -14,7 +14,7 @@
 local function acquire(semaphore, marker, done, released, sizes)
   local before = redis.call('GET', marker)
   if before then
-    -- Come a second time, or behind its own undo.
+    -- This request has come before, or its own undo has.
     local asks, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
     return { tonumber(asks or 0), tonumber(left or 0), 1, '' }
   end
@@ -26,12 +26,12 @@ local function acquire(semaphore, marker, done, released, sizes)
   free = free or 0
   local asks, taken = 0, 0
   for size in string.gmatch(sizes, '%d+') do
-    -- The first that does not fit ends it: who asks for many is not overtaken.
+    -- The first that does not fit ends it: a waiter that asks for many is not overtaken.
     if taken + size > free then break end
     asks, taken = asks + 1, taken + size
   end
-  -- The marker first: permits without one could never be undone. A refusal has one too:
-  -- asked a second time it could be granted, for nobody.
+  -- The marker first: permits without one could never be undone. A refusal leaves one as well:
+  -- the same request could be granted when it comes a second time, for nobody.
   local failed = remember(marker, asks .. ' ' .. taken .. ' ' .. free - taken)
   if failed then
     return failed

@@ -6,7 +6,7 @@
 -- released   which request has given permits back last
 -- permits    how many more are free; negative for fewer
 -- if_there   1: only a semaphore that exists, else it is made
--- channel    where the waiters listen: `tell.lua`
+-- channel    where the waiters listen: `publish_free.lua`
 -- Returns    { 1, listeners }  done; so many connections were told, -1 when that can't be known
 --            { 0, -1 }         there was none, and none was made
 --            text WRONGKIND: not a semaphore; nothing was changed
@@ -33,9 +33,9 @@ local function add(semaphore, marker, done, released, permits, if_there, channel
     redis.call('DEL', marker)
     return free.err
   end
-  -- For whoever asks because of the message, and finds that others were first: it was no
-  -- flood. Only a hint, which an ACL may deny.
+  -- For a waiter that asks because of the message and finds that others were quicker: the
+  -- message was no flood. Only a hint, which an ACL may deny.
   if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
-  -- The number that is free, not the number released: waiters for more than that sleep on.
+  -- The number that is free, not the number released: waiters that need more sleep on.
   return { 1, publish_free(channel, free, tonumber(permits)) }
 end

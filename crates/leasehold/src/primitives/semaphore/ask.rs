@@ -1,4 +1,4 @@
-//! How permits are asked for: the head of the line asks for those behind it as well.
+//! How permits are asked for: the head of the line asks for the waiters behind it as well.
 
 use std::sync::{Arc, Weak};
 
@@ -10,7 +10,8 @@ use super::permit::SemaphorePermit;
 use super::returns::{self, Granted, Names};
 use super::steps;
 use crate::backend::Reply;
-use crate::backend::step::{Failure, Outcome, Value};
+use crate::backend::failure::{Failure, Outcome};
+use crate::backend::step::Value;
 use crate::cleanup::Undo;
 use crate::cleanup::idempotency::Marked;
 use crate::clock::Moment;
@@ -24,7 +25,7 @@ use crate::wait::tenure::Asked;
 use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
-/// Those that one request asks for. More would make the server wait.
+/// The most waiters that one request asks for. More would make the server wait.
 const MOST_AT_ONCE: usize = 64;
 
 pub(super) async fn acquire(
@@ -35,7 +36,7 @@ pub(super) async fn acquire(
 ) -> Result<Option<SemaphorePermit>> {
     let context = &semaphore.context;
     let key = names.key.clone();
-    // Who asks once stands in no line.
+    // An acquire that asks once is in no line.
     let standing =
         (!matches!(deadline, Deadline::Now)).then(|| context.companies.join(&names.key, permits));
     let asker = Asker {
@@ -68,7 +69,7 @@ struct Asker<'a> {
 impl Asker<'_> {
     fn leave(&self) {
         if self.standing.as_ref().is_some_and(Standing::leave) {
-            // Granted by another, and nobody came for it.
+            // Another waiter's request was granted this one's permits, and nobody came for them.
             drop(self.permit());
         }
     }
@@ -80,7 +81,7 @@ impl Asker<'_> {
     fn request(&self) -> Request {
         let context = &self.semaphore.context;
         let head = self.standing.as_ref();
-        // A waiter whose deadline comes before that asks at once, for itself alone.
+        // A waiter whose deadline comes before that moment asks at once, for itself alone.
         let behind = match (head, self.not_before()) {
             (Some(head), None) => context.companies.behind(head, MOST_AT_ONCE - 1),
             _ => Vec::new(),
@@ -155,28 +156,29 @@ impl Drop for Asker<'_> {
     }
 }
 
-/// One request, for the head of a line and those who stand behind it.
+/// One request, for the head of a line and the waiters behind it.
 struct Request {
     context: Arc<Context>,
     names: Names,
     marked: Marked,
-    /// How many permits each of them wants.
+    /// How many permits each of these waiters wants.
     sizes: Vec<u32>,
     head: Option<Arc<Slot>>,
     behind: Vec<Arc<Slot>>,
     given_back: Option<i64>,
 }
 
-/// The undo of a request: it belongs to the head, and who waits for the reply looks for it. When
-/// the head gives up before the answer, all that was granted goes back, and the next in line asks.
+/// The undo of a request. It belongs to the head; the task that waits for the reply only looks for
+/// it. When the head gives up before the answer, the whole grant goes back, and the next waiter in
+/// line asks.
 type SharedUndo = Mutex<Undo<Granted>>;
 
 impl Request {
     fn send(&mut self) -> (Arc<SharedUndo>, Reply) {
         let context = &self.context;
         let operation = steps::acquire(&self.names.key, &self.marked, &self.sizes);
-        // Armed before the request leaves: what is granted while nobody waits for the
-        // answer any more must not be lost.
+        // Armed before the request leaves: a grant must not be lost when nobody waits for the
+        // answer any more.
         let granted = Granted {
             names: self.names.clone(),
             marker: self.marked.marker.clone(),
@@ -190,8 +192,8 @@ impl Request {
         (Arc::new(Mutex::new(undo)), reply)
     }
 
-    /// A task of its own waits for the reply: whoever stands behind gets its permits even if
-    /// nobody polls the head.
+    /// A task of its own waits for the reply, so that the waiters behind the head get their permits
+    /// even if nobody polls the head.
     async fn carried(
         self,
         undo: Weak<SharedUndo>,
@@ -199,7 +201,7 @@ impl Request {
         head: oneshot::Sender<Result<Said, Failure>>,
     ) {
         let reply = reply.await;
-        // Else the head has gone, and the request is undone.
+        // Otherwise the head has gone, and the request is undone.
         if let Some(undo) = undo.upgrade() {
             let said = self.answered(&undo, reply);
             let granted = said.as_ref().map_or(0, |said| said.asks);
@@ -208,7 +210,7 @@ impl Request {
         }
     }
 
-    /// The head's permits come with the answer.
+    /// Reads the reply. The result has the head's permits.
     fn answered(&self, undo: &SharedUndo, reply: Result<Value, Failure>) -> Result<Said, Failure> {
         let context = &self.context;
         let mut undo = undo.lock();
@@ -219,12 +221,12 @@ impl Request {
             Ok(said) => said,
             Err(failure) => {
                 undo.failed(failure.outcome);
-                // The head may not be polled.
+                // Not left to the head, which may not be polled.
                 undo.give_back_now();
                 return Err(failure);
             }
         };
-        // From here on each permit finds whom it is for, or goes back.
+        // From here on each permit goes to the waiter that it is for, or back to the server.
         undo.disarm();
         drop(undo);
         let (now, key) = (context.clock.now(), &self.names.key);
@@ -240,7 +242,8 @@ impl Request {
         };
         context.companies.answered(key, asked);
         if asks > 0 {
-            // It has what it asked for: what others of its line give back is not for it.
+            // The head has what it asked for, so permits that others of its line give back are not
+            // for it. Any that it was passed already go back.
             if self.head.as_ref().is_some_and(|slot| slot.go()) {
                 drop(self.permit(self.sizes[0]));
             }
@@ -249,7 +252,8 @@ impl Request {
         Ok(said)
     }
 
-    /// Gives those behind the head what the server granted for them, in their order.
+    /// Gives the waiters behind the head the permits that the server granted for them, in their
+    /// order.
     fn hand_out(&self, granted: usize) {
         for slot in self.behind.iter().take(granted.saturating_sub(1)) {
             if !slot.grant() {
@@ -265,19 +269,19 @@ impl Request {
 
 /// What the server said to an ask.
 struct Said {
-    /// So many were granted.
+    /// How many waiters were granted what they want.
     asks: usize,
-    /// The permits of the first one.
+    /// The permits of the first waiter.
     granted: Option<SemaphorePermit>,
-    /// So many permits are free.
+    /// How many permits are free.
     free: i64,
     /// Whether there is a semaphore.
     there: bool,
-    /// Which request has given permits back last.
+    /// The request that last gave permits back.
     released: Vec<u8>,
 }
 
-/// The answer to a request for so many.
+/// Reads the answer to a request for at most `most` waiters.
 fn read(reply: &Value, most: usize) -> Option<Said> {
     let Value::List(items) = reply else {
         return None;

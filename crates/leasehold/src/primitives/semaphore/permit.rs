@@ -7,20 +7,20 @@ use super::returns::{self, Names};
 use crate::context::Context;
 use crate::error::Result;
 
-/// Permits in use: what [`Semaphore::acquire`](crate::Semaphore::acquire) gives.
+/// Permits in use: [`Semaphore::acquire`](crate::Semaphore::acquire) and its relatives return them.
 ///
-/// [`release`](Self::release) gives them back and reports what stood in the way; dropping
-/// them gives them back in the background, before whatever this client asks of the same
-/// semaphore next. (What it asks of other names may come first.) Before the program ends,
-/// call [`Client::close`](crate::Client::close)`().await`, which waits for it;
-/// [`Client`](crate::Client#when-the-program-ends) says what happens without. Nothing gives
-/// them back when the client's runtime has ended, or the process is killed or ends while
-/// others of it wait for permits: see [`Semaphore`](crate::Semaphore).
+/// [`release`](Self::release) gives the permits back and reports what went wrong. Dropping them
+/// gives them back in the background, before the client's next request for the same semaphore.
+/// (Requests for other names may come first.) Before the program ends, call
+/// [`Client::close`](crate::Client::close)`().await`, which waits for this;
+/// [`Client`](crate::Client#when-the-program-ends) says what happens without that call. Nothing
+/// gives the permits back when the client's runtime has ended, when the process is killed, or when
+/// the process ends while others of it wait for permits: see [`Semaphore`](crate::Semaphore).
 ///
-/// While others of this process wait, what is given back passes on to them at once if it is
-/// the process's turn; otherwise what is given back at the same time travels as one request.
-/// A waiter gets what is passed on to it whether it is polled or not: a future that waits and
-/// is not polled keeps permits from others.
+/// While other waiters of this process wait, permits that are given back pass on to them at once if
+/// it is the process's turn. Otherwise permits that are given back at the same time travel as one
+/// request. A waiter gets the permits that are passed on to it whether it is polled or not: a
+/// waiting future that is not polled keeps permits from others.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -38,19 +38,20 @@ impl SemaphorePermit {
         }
     }
 
-    /// Gives the permits back: to the server, or to those of this process who wait.
+    /// Gives the permits back: to the server, or to other waiters of this process.
     ///
     /// # Errors
     ///
-    /// `Unavailable` or `OutcomeUnknown` when no server answered: it is tried again in the
-    /// background, for most of a minute if a request may have run, and for ten minutes if
-    /// none did; not if the client's runtime has ended. `Denied` or `Unsupported` when the
-    /// server refuses; it is tried again in the same way, as the permits have no lease that
-    /// ends. `WrongKind` when something else stands there now: then it is not.
+    /// `Unavailable` or `OutcomeUnknown` when no server answered. In that case the release is tried
+    /// again in the background, for most of a minute if a request may have run, and for ten minutes
+    /// if none did; but not if the client's runtime has ended. `Denied` or `Unsupported` when the
+    /// server refuses. The release is then tried again in the same way, because the permits have no
+    /// lease that ends. `WrongKind` when the key holds something else now; the release is not tried
+    /// again.
     ///
     /// # Cancel safety
     ///
-    /// Once called, the permits are given back whether the future is dropped or not.
+    /// Once this has been called, the permits are given back even if the future is dropped.
     pub async fn release(mut self) -> Result<()> {
         match std::mem::take(&mut self.permits) {
             0 => Ok(()),
@@ -60,14 +61,14 @@ impl SemaphorePermit {
         }
     }
 
-    /// Keeps the permits from being given back: they stay in use until somebody calls
+    /// Keeps the permits in use until somebody calls
     /// [`Semaphore::release`](crate::Semaphore::release).
     pub fn forget(mut self) {
         self.permits = 0;
     }
 
-    /// Takes `permits` of these permits out, as a value of their own. `None` when there
-    /// are fewer; then nothing changes.
+    /// Takes `permits` of these permits out, as a value of their own. `None`, and nothing changes,
+    /// when there are fewer.
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;
@@ -78,7 +79,7 @@ impl SemaphorePermit {
     ///
     /// # Panics
     ///
-    /// When `other` is of another semaphore or client, or both together are 2^32 permits or
+    /// When `other` is of another semaphore or client, or when both together are 2^32 permits or
     /// more. Then nothing changes here, and `other` is given back.
     pub fn merge(&mut self, mut other: Self) {
         assert!(

@@ -1,6 +1,6 @@
-//! How permits are given back. While this process has its tenure (`wait/tenure.rs`), others
-//! of it who wait get them at once; otherwise, when others wait, those that are given back in
-//! one turn of the scheduler go as one request: that is when they are many.
+//! How permits are given back. While it is this process's turn (`wait/tenure.rs`), other waiters of
+//! the process get them at once. Otherwise, when others wait, the permits that are given back in
+//! one turn of the scheduler go as one request: that is when there are many.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use futures_util::FutureExt;
 
 use super::steps;
 use crate::backend::Reply;
-use crate::backend::step::{Failure, Operation, Outcome, Value};
+use crate::backend::failure::{Failure, Outcome};
+use crate::backend::step::{Operation, Value};
 use crate::cleanup::batches::{Carrier, Member, Sent};
 use crate::cleanup::idempotency::repeatable_for;
 use crate::cleanup::{Return, Undo};
@@ -30,16 +31,16 @@ pub(super) struct Names {
 
 /// Permits on their way back.
 enum Returning {
-    /// Others of this process have them.
+    /// Other waiters of this process have them.
     PassedOn,
     /// In a request of their own.
     Alone(Sent),
-    /// In one that is seen through whatever becomes of this.
+    /// In a shared request, which is seen through whatever becomes of this.
     Together(Member),
 }
 
-/// Gives `permits` back, and says how that ended. They are given back, too, when this is
-/// dropped after it was polled.
+/// Gives `permits` back, and returns how that ended. If this is dropped after it was polled, they
+/// are still given back.
 pub(super) async fn release(
     context: &Arc<Context>,
     names: &Names,
@@ -115,13 +116,13 @@ async fn carry(context: Arc<Context>, names: Names, mut carrier: Carrier) {
     }
     if let Some(sent) = carrier.sent() {
         let ended = follow(&context, &names.key, sent).await;
-        // Not everybody in it may wait for the end.
+        // Perhaps nobody in this batch waits for the end.
         tell_if_final(&names.key, &ended);
         carrier.end(ended);
     }
 }
 
-/// Lets whoever is ready run first: they may have something to give back as well. Not
+/// Lets other tasks that are ready run first: they may have something to give back as well. Not
 /// `yield_now`, which would wait for this thread although another one is idle.
 async fn turn() {
     let mut is_over = false;
@@ -135,8 +136,8 @@ async fn turn() {
     .await;
 }
 
-/// Sends what was given back so far: whatever is asked for next runs behind it. `true` if
-/// there was anything.
+/// Sends the permits that were given back so far, so that the next request runs behind them. `true`
+/// if there were any.
 pub(super) fn send(context: &Context, names: &Names) -> bool {
     let submit = |permits| submit(context, names, permits);
     context.batches.send(&names.key, submit)
@@ -155,20 +156,21 @@ fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
     }
 }
 
-/// Lets our own waiters ask right behind the release, before its message comes, unless
-/// others wait as well: those would hardly ever be first.
+/// Lets our own waiters ask right behind the release, before its message comes. Not when other
+/// processes wait as well, because those would hardly ever be first.
 fn nudge(context: &Context, names: &Names) {
     if context.companies.alone(&names.key) {
         context.backend.channels().wake(&names.channel);
     }
 }
 
-/// Sees it through: dropped, or without a reply, it ends in the background.
+/// Sees the release through. If this is dropped, or no reply comes, the release ends in the
+/// background.
 async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure> {
     let returned = Returned {
         key: key.clone(),
         operation: sent.operation.clone(),
-        // Also if this is dropped meanwhile.
+        // Also for the case that this is dropped meanwhile.
         unsure_since: Mutex::new(Some(sent.left_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
@@ -200,7 +202,7 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
     }
 }
 
-/// Says so when the clean-up will not try any more either.
+/// Warns of a failure after which the clean-up does not try again either.
 fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
     if let Err(failure) = ended
         && failure.is_about_the_key()
@@ -216,21 +218,21 @@ fn given_up(key: &Key) {
     );
 }
 
-/// How long it is tried to give back to a server that can't be reached.
+/// How long to go on giving back to a server that can't be reached.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Beyond the life of a marker the same request would count twice.
+/// When to stop trying: beyond the life of its marker the same request would count twice.
 fn over_at(started: Moment, unsure_since: Option<Moment>, reply_timeout: Duration) -> Moment {
     unsure_since.map_or(started + PATIENCE, |since| {
         since + repeatable_for(reply_timeout)
     })
 }
 
-/// Permits that are given back, under a marker of their own.
+/// Permits on their way back, under a marker of their own.
 struct Returned {
     key: Key,
     operation: Operation,
-    /// When a request left that may have run, before it was given to the clean-up.
+    /// When a request left that may have run, before the clean-up took over.
     unsure_since: Mutex<Option<Moment>>,
 }
 
@@ -269,7 +271,7 @@ impl Return for Returned {
     }
 }
 
-/// What an ask may have been granted.
+/// Permits that an ask may have been granted.
 pub(super) struct Granted {
     pub(super) names: Names,
     pub(super) marker: String,

@@ -5,7 +5,7 @@
 -- done       a marker that is not needed any more
 -- permits    how many are free at first
 -- expiry_ms  how long the semaphore lives; 0 for ever
--- channel    where the waiters listen: `tell.lua`
+-- channel    where the waiters listen: `publish_free.lua`
 -- Returns    1  made
 --            0  there was one; it stays as it is
 --            text WRONGKIND: not a semaphore; nothing was changed

@@ -229,18 +229,18 @@ pub(crate) static DELETE: Step = Step {
     },
 };
 
-/// All of them, in the order they stand in the script.
+/// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 7] = [&ACQUIRE, &UNDO, &ADD, &DRAIN, &SET, &AVAILABLE, &DELETE];
 
-/// What an acquire replies.
+/// The reply of an acquire.
 fn acquired(asks: i64, free: i64, there: bool, released: Option<Vec<u8>>) -> Value {
     let numbers = [asks, free, there.into()].map(Value::Int);
     let released = Value::Text(released.unwrap_or_default());
     Value::List(numbers.into_iter().chain([released]).collect())
 }
 
-/// What an acquire has noted: how many asks it granted, how many permits that were, and
-/// how many were left.
+/// The note of an acquire: how many asks it granted, how many permits those were, and how many
+/// permits were left.
 fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
     let text = std::str::from_utf8(text).ok()?;
     let mut numbers = text.split(' ').map(|number| number.parse().ok());

@@ -1,8 +1,8 @@
--- Gives back what an acquire was granted, also one that comes later than this.
+-- Gives back what an acquire was granted, even if that comes later than this request.
 --
 -- semaphore  text: the number of free permits
 -- marker     that acquire's
--- channel    where the waiters listen: `tell.lua`
+-- channel    where the waiters listen: `publish_free.lua`
 -- Returns    n  permits given back; 0 if it was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
 
@@ -18,6 +18,7 @@ local function undo(semaphore, marker, channel)
   end
   -- A first write that works when the server is out of memory.
   redis.call('DEL', marker)
+  -- Also where there was nothing: an acquire that comes behind its undo grants nothing.
   local failed = remember(marker, 'undone')
   -- A semaphore that was deleted meanwhile is not made again.
   if failed or taken == 0 or not free then
@@ -25,7 +26,7 @@ local function undo(semaphore, marker, channel)
   end
   free = redis.pcall('INCRBY', semaphore, taken)
   if type(free) == 'table' then
-    -- An ACL denies it: who asks again must find what there is to give back.
+    -- An ACL denies it: the next undo must find how much there is to give back.
     remember(marker, before)
     return free.err
   end

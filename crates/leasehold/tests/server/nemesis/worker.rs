@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use leasehold::history::monotonic_ns;
 use leasehold::inspect::Activity;
+use leasehold::testing::history::monotonic_ns;
 use leasehold::{Client, Error, ErrorKind, LockGuard};
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use leasehold::Client;
-use leasehold::history::monotonic_ns;
+use leasehold::testing::history::monotonic_ns;
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 

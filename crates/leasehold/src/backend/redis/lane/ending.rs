@@ -1,15 +1,20 @@
-//! What the lane does when its runtime ends: nothing polls its calls any more. What gives
-//! something back still leaves, as far as the socket takes it at once; nobody hears the reply.
+//! The end of the lane's runtime: nothing polls its calls any more. Operations that give
+//! something back still leave, from the queue as well, as far as the socket takes them at once;
+//! operations that ask for something do not. Nobody hears the replies.
+//!
+//! The lane learns of the end when one of its tasks is dropped ([`Ending`]). A runtime drops its
+//! tasks in any order, and each may still give something back; so whoever submits sends, and the
+//! last task that has the lane closes the connection.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Lane, Link, fail};
-use crate::backend::step::{Failure, Outcome};
+use crate::backend::failure::{Failure, Outcome};
 
-/// Ends the lane when it is dropped: with the runtime of the task that has it, also of one
-/// that never began.
+/// Ends the lane when it is dropped with the task that has it. A runtime that ends drops a task
+/// even if it never began.
 pub(crate) struct Ending(Arc<Lane>);
 
 impl Deref for Ending {
@@ -39,17 +44,21 @@ impl Lane {
         Failure::runtime_ended(outcome, Arc::clone(&self.address))
     }
 
-    /// The runtime ends: what waits leaves now or never.
+    /// The runtime ends: a waiting operation leaves now or never.
     fn end(self: &Arc<Self>) {
+        // Before the queue is emptied: an operation that comes behind that finds the end, and is
+        // sent by its own thread.
         self.ended.store(true, Ordering::SeqCst);
         self.send_the_last();
     }
 
-    /// Also what other tasks give back as they are dropped with the runtime.
+    /// Sends what is queued. Not once: other tasks give something back as they are dropped.
     pub(super) fn send_the_last(self: &Arc<Self>) {
         let mut state = self.state.lock();
+        // The calls on their way never come back, so these operations leave now as well.
         state.put_back();
         let can_leave = self.is_here() && matches!(state.link, Link::Up(_));
+        // An operation that asks for something stays: nobody would hear of the grant.
         let (leaves, stays) = std::mem::take(&mut state.queue)
             .into_iter()
             .partition(|waiting| can_leave && !waiting.operation.step.grants);
@@ -59,14 +68,14 @@ impl Lane {
         fail(stays, &self.runtime_ended(Outcome::DidNotRun));
         for _ in 0..most_calls {
             let departure = self.departures.lock();
-            // It is over when it is on the connection.
+            // Dropped at once: this call is over when it is on the connection (`send_unheard`).
             drop(self.depart(self.state.lock(), departure));
         }
         self.driver.flush();
     }
 
-    /// A call has left, and nobody will read its reply. Before it is dropped: the driver
-    /// leaves out what nobody waits for.
+    /// A call has left, and nobody will read its reply. To be called before its request is
+    /// dropped: the driver skips a request whose reply nobody waits for.
     pub(crate) fn ends_unheard(&self) {
         self.left_unheard.store(true, Ordering::SeqCst);
         self.driver.flush();
@@ -75,6 +84,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        // No task has the lane any more, so nothing more is sent. A client whose calls were all
+        // answered need not wait here.
         if self.left_unheard.load(Ordering::SeqCst) {
             self.driver.close_after_the_last(self.clock);
         }

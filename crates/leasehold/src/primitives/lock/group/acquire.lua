@@ -19,7 +19,7 @@ local function acquire(group, hold, lease_ms, fields)
   for f in string.gmatch(fields, '%S+') do
     local holder = redis.call('HGET', group, f)
     if holder == hold then
-      -- The first one took them all; what was taken away since stays so.
+      -- The first request took them all. A value that was taken away since is not taken again.
       return false
     end
     if holder then
@@ -34,7 +34,7 @@ local function acquire(group, hold, lease_ms, fields)
   if busy_ms > 0 then
     return busy_ms
   end
-  -- Whatever may be denied comes before the first write.
+  -- Before the first write: an ACL may deny it.
   local ttl = redis.call('PTTL', group)
   local ends = string.format('%.0f', now + lease_ms)
   for f in string.gmatch(fields, '%S+') do
@@ -56,8 +56,8 @@ local function acquire(group, hold, lease_ms, fields)
   for _, one in ipairs(dead) do
     remove(group, one[1], one[2])
   end
-  -- What other dead holders left would stay for as long as the group is in use. A few
-  -- fields each time, from anywhere in the hash, keep that small.
+  -- The values of other dead holders would stay for as long as the group is in use. A look at a
+  -- few fields each time, from anywhere in the hash, keeps them few.
   if size > 48 then
     local some = redis.pcall('HSCAN', group, now % 1048576, 'COUNT', 8)[2] or {}
     for n = 1, #some, 2 do

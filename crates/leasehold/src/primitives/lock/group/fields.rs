@@ -1,18 +1,18 @@
-//! What a value of a group is called in Redis: Redisson's hash of the encoded value.
+//! The name of a group's value in Redis: Redisson's hash of the encoded value.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use highway::{HighwayHash as _, HighwayHasher, Key};
 
-/// How the values of a [`GroupLock`](crate::GroupLock) are encoded before they are
-/// hashed: that of the Java clients which share the group.
+/// How the values of a [`GroupLock`](crate::GroupLock) are encoded before they are hashed. It has
+/// to be the encoding of the Java clients that share the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FieldNames {
-    /// As Redisson with its `StringCodec` does it (the default).
+    /// The encoding of Redisson's `StringCodec` (the default).
     #[default]
     Text,
-    /// As Redisson with its `Kryo5Codec` (its own default) does it with a `String`.
+    /// The encoding of a `String` by Redisson's `Kryo5Codec` (Redisson's own default).
     Kryo5,
 }
 
@@ -34,7 +34,7 @@ impl FieldNames {
     }
 }
 
-/// Kryo's encoding of a string, behind the number of its class.
+/// Kryo's encoding of a string, after the number of its class.
 fn kryo5(text: &str) -> Vec<u8> {
     const STRING: u8 = 3;
     const HIGH: u8 = 0x80;

@@ -27,8 +27,8 @@ local function force_unlock(group, marker, channel, fields)
       remove(group, f, holder)
       if left >= 0 then
         ended = 1
-        -- Only a courtesy: it fails when the server is out of memory.
-        -- A name that is broken again and again must not fill the memory.
+        -- Only a courtesy to the holder: noting it fails when the server is out of memory. At
+        -- most 64 of them: a name that is broken again and again must not fill the memory.
         local noted = redis.pcall('HLEN', marker)
         noted = type(noted) == 'number' and noted < 64 and redis.pcall('HSET', marker, holder, '1')
         if type(noted) == 'number' and marked_ms < math.max(left, 1) then

@@ -25,7 +25,7 @@ local function release(group, hold, channel, fields)
     return 0
   end
   trim_expiry(group)
-  -- One waiter of a Java process may want another value.
+  -- Not one waiter of each Java process: it may want another value.
   wake_all(channel)
   return #lost == 0 and 1 or lost
 end

@@ -18,9 +18,9 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- How long the group lives whose last hold lasts `lease_ms` more: a moment longer. Redisson
--- takes a value over as its time ends, and does not lengthen the life of a key that has less
--- than a millisecond left: its hold would go with it.
+-- How long a group lives whose last hold lasts `lease_ms` more: a moment longer. Redisson takes
+-- a value over as its time ends, and does not lengthen the life of a key that has less than a
+-- millisecond left. The hold that has just begun would go with the key.
 local function life_ms(lease_ms)
   return string.format('%.0f', lease_ms + 100)
 end

@@ -191,7 +191,7 @@ pub(crate) static FORCE_UNLOCK: Step = Step {
                 continue;
             };
             ended = 1;
-            // A marker of another type is left alone: it is only a courtesy.
+            // A marker of another type is left alone, because the note is only a courtesy.
             if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
                 keyspace.hset(marker, &holder, b"1")?;
                 lengthen(keyspace, marker, left.max(1));
@@ -232,7 +232,7 @@ pub(crate) static INSPECT: Step = Step {
     },
 };
 
-/// All of them, in the order they stand in the script.
+/// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 6] = [
     &ACQUIRE,
     &RELEASE,
@@ -269,7 +269,7 @@ fn ends_at(
     Ok(text.and_then(|text| number(&text).ok()))
 }
 
-/// Who has `f` now, and until when.
+/// The current holder of `f`, and until when it holds.
 fn live_holder(
     keyspace: &mut Keyspace,
     group: &[u8],
@@ -313,7 +313,7 @@ fn life_ms(lease_ms: u64) -> u64 {
     lease_ms + 100
 }
 
-/// `trim_expiry.lua`.
+/// The twin of `trim_expiry.lua`.
 fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
     if keyspace.hlen(group)? > SWEPT {
         return Ok(());
@@ -334,7 +334,7 @@ fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `shape.lua`.
+/// The twin of `shape.lua`.
 fn check(keyspace: &mut Keyspace, group: &[u8], size: usize) -> Result<(), Refusal> {
     if size == 1 {
         let what = "WRONGKIND a lock of one name, or a hash that is not a group of locks";
@@ -355,7 +355,7 @@ pub(crate) struct GroupHold {
     group: Key,
     channel: Arc<str>,
     values: Arc<Values>,
-    /// `uuid:n`, this hold's and no other's.
+    /// `uuid:n`, which is the id of this hold alone.
     id: String,
 }
 
@@ -377,7 +377,7 @@ impl GroupHold {
         Operation::new(step, parts)
     }
 
-    /// What became of one value, by its field.
+    /// The loss of one value, by its field.
     fn lost(&self, field: &[u8], reason: LossReason) -> LossReason {
         let value = self.values.value_of(field);
         LossReason::Member {
@@ -442,7 +442,7 @@ impl HoldSteps for GroupHold {
             [Value::Text(field), Value::Text(holder)] => Some((field, holder)),
             _ => None,
         });
-        // Who has taken one says more than that another is gone.
+        // A value that somebody has taken says more than a value that is only gone.
         let (field, holder) = gone.max_by_key(|(_, holder)| !holder.is_empty())?;
         let reason = match holder.is_empty() {
             true => LossReason::Deleted,

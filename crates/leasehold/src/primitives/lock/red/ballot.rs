@@ -1,4 +1,4 @@
-//! One ballot: all servers are asked at once, and a majority has to grant.
+//! One ballot: it asks all servers at once, and a majority has to grant.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::longest::Longest;
-use crate::backend::step::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
@@ -25,23 +25,23 @@ pub(super) struct Ballot<'a> {
     pub(super) members: &'a [Member],
     pub(super) quorum: usize,
     pub(super) terms: Terms<'a>,
-    /// How long a server is waited for.
+    /// How long to wait for a server.
     pub(super) limit: Duration,
-    /// How long a server that was started counts for nothing; `None`: it counts at once.
+    /// How long a server has no vote after its start; `None`: it votes at once.
     pub(super) longest: Option<&'a Longest>,
     /// Whether there will be another ballot.
     pub(super) waits: bool,
-    /// Rounds in which some were granted, but no majority.
+    /// Rounds in which some members were granted, but no majority.
     pub(super) split_votes: AtomicU32,
     pub(super) pacing: Pacing,
     pub(super) clock: Clock,
-    /// What too many members refuse whatever their servers say.
+    /// The error, when too many members refuse whatever their servers say.
     pub(super) misuse: OnceLock<Error>,
 }
 
-/// How often a waiter has asked, and when last: whoever floods a channel must not make its
-/// waiters flood the servers. (How long the lock is held, by which others tell wake-ups in
-/// vain, is not one number here.)
+/// How often a waiter has asked, and when it last did: somebody who floods a channel must not make
+/// its waiters flood the servers. (A single lock tells wake-ups in vain by how long it is held.
+/// Here that is not one number.)
 #[derive(Default)]
 pub(super) struct Pacing(Mutex<(u32, Moment)>);
 
@@ -65,17 +65,17 @@ impl Pacing {
 /// What the servers have said so far.
 struct Votes<'a, T> {
     granted: Vec<(&'a Member, T)>,
-    /// How many were granted in vain, and given back.
+    /// How many members were granted in vain, and given back.
     given_back: usize,
-    /// What is left to those who hold the others, as far as the servers say.
+    /// How much time the holders of other members have left, as far as the servers say.
     busy: Vec<Option<Duration>>,
     errors: Vec<Error>,
-    /// How many of these are of servers that were started a moment ago.
+    /// How many of the errors are from servers that were started a moment ago.
     no_vote_yet: usize,
 }
 
 impl<T> Votes<'_, T> {
-    /// When so many of them can be free; `None` if that is not known.
+    /// When `quorum` members can be free; `None` if that is not known.
     fn free_in(&self, quorum: usize) -> Option<Duration> {
         let free = std::iter::repeat_n(Duration::ZERO, self.given_back);
         let mut left: Vec<_> = free.chain(self.busy.iter().flatten().copied()).collect();
@@ -85,11 +85,12 @@ impl<T> Votes<'_, T> {
 }
 
 impl<'a> Ballot<'a> {
-    /// One server's vote. Dropped, or past its time, it is undone there.
+    /// One server's vote. If this is dropped or takes too long, the vote is undone on that server.
     async fn vote(&self, member: &'a Member) -> Result<Said<LockGuard>> {
         self.trust(member)?;
         let vote = member.acquire(&self.terms, Until::Now);
-        // Sent behind it: whoever noted a longer lease before the grant is heard.
+        // Sent behind the vote, so that this hears of a longer lease that was noted before the
+        // grant.
         let noted = async {
             match self.longest {
                 Some(longest) => longest.ask(member).await,
@@ -98,7 +99,7 @@ impl<'a> Ballot<'a> {
         };
         let both = futures_util::future::try_join(vote, noted);
         let (granted, ()) = member.within(self.limit, both).await?;
-        // It may have been restarted meanwhile.
+        // The server may have been restarted meanwhile.
         self.trust(member)?;
         Ok(granted)
     }
@@ -123,7 +124,7 @@ impl<'a> Ballot<'a> {
         restarted.map_or(Ok(()), Err)
     }
 
-    /// The server may have forgotten a hold that is not over.
+    /// The error, if the server may have forgotten a hold that is not over.
     fn restarted(&self, member: &Member, longest: Duration) -> Option<Error> {
         let (backend, clock) = (&member.context().backend, member.context().clock);
         let now = clock.now();
@@ -136,8 +137,8 @@ impl<'a> Ballot<'a> {
         Some(failure.into_error(self.key))
     }
 
-    /// Asks all, until all have answered; or there is a majority, or none can be had any
-    /// more, and the others have had as long again.
+    /// Asks all members. Returns when all have answered. When there is a majority, or none is
+    /// possible any more, the others get as much time again as has passed.
     async fn votes<T, F: Future<Output = Result<Said<T>>>>(
         &self,
         ask: impl Fn(&'a Member) -> F,
@@ -183,14 +184,14 @@ impl<'a> Ballot<'a> {
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
             if none {
-                // Before anything else: others can use them.
+                // Before anything else, because others can use them.
                 votes.given_back += votes.granted.drain(..).count();
             }
             if none && !self.waits {
                 return votes;
             }
             if majority || none {
-                // A server more makes the hold stronger, or says how long to wait: worth
+                // One more server makes the hold stronger, or says how long to wait. That is worth
                 // some of the time.
                 const LEAST: Duration = Duration::from_millis(5);
                 patience.get_or_insert_with(|| Instant::now() + began.elapsed().max(LEAST));
@@ -198,13 +199,13 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// The hold, if it is good for long enough to be of use.
+    /// The hold, if it is valid for long enough to be of use.
     fn hold(&self, granted: Vec<(&Member, LockGuard)>) -> Result<LockGuard, Failure> {
         let guard = LockGuard::of_quorum(Quorum::new(self.key, granted, self.quorum));
         let left = guard
             .valid_until()
             .saturating_duration_since(Instant::now());
-        // What its owner has already is good for as long as it is.
+        // A hold that the owner has already is good, however little of it is left.
         let is_new = guard.hold_count() == 1;
         if guard.is_held() && (left >= self.terms.settings.lease() / 3 || !is_new) {
             return Ok(guard);
@@ -216,7 +217,7 @@ impl<'a> Ballot<'a> {
         ))
     }
 
-    /// There is no majority: for want of answers, or because it is held.
+    /// There is no majority: answers are missing, or the lock is held.
     fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
         let spare = self.members.len() - self.quorum;
         if votes.errors.len() > spare {
@@ -227,20 +228,20 @@ impl<'a> Ballot<'a> {
             }
             return Err(failure);
         }
-        // A hold without expiry on some of them is no reason to end the wait.
+        // A hold without expiry on some members is no reason to end the wait.
         let cap = self.terms.settings.poll_interval;
         let ttl = votes.free_in(self.quorum).unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
     }
 
-    /// How many have not answered, and not because they were started a moment ago.
+    /// How many servers have not answered, without those that were started a moment ago.
     fn silent<T>(&self, votes: &Votes<'_, T>) -> usize {
         let answered = votes.granted.len() + votes.given_back + votes.busy.len();
         self.members.len() - answered - votes.no_vote_yet
     }
 
-    /// Why there can be no majority: what each of those servers says that did not answer, of
-    /// which so many could be spared.
+    /// Why there can be no majority: what each server says that gave no answer. `spare` such
+    /// servers would not matter.
     fn failure(&self, errors: &[Error], spare: usize) -> Failure {
         let said: Vec<_> = errors.iter().map(Error::brief).collect();
         let said = said.join("; ");
@@ -275,7 +276,8 @@ impl<'a> Ballot<'a> {
         format!("{count} of {} masters", self.members.len())
     }
 
-    /// No hold without it, or a server that forgets the hold may be asked too early.
+    /// No hold before the longest lease is known to all. Otherwise a server that forgets the hold
+    /// may be asked too early.
     async fn longest_is_known(&self) -> Result<(), Failure> {
         let Some(longest) = self.longest else {
             return Ok(());
@@ -294,11 +296,11 @@ impl<'a> Ballot<'a> {
         Err(failure)
     }
 
-    /// A server that is there twice would have two votes.
+    /// A server that is given twice would have two votes.
     fn each_is_one_server(&self) -> Result<(), Failure> {
         match one_server(self.members, |_, _| true) {
             None => Ok(()),
-            // Told anew, as what it is, to whoever acquires.
+            // The acquire reports it anew, as the misuse that it is.
             Some(error) => Err(Failure::new(
                 Outcome::DidNotRun,
                 Cause::Other(error.to_string()),
@@ -307,7 +309,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Two who have each got some of the servers would meet again and again.
+    /// Two waiters that have each got some of the servers would meet again and again.
     async fn back_off(&self, took: Duration) {
         const LONGEST: Duration = Duration::from_millis(200);
         let split_votes = self.split_votes.fetch_add(1, Ordering::Relaxed).min(6);
@@ -322,8 +324,8 @@ impl Ask for Ballot<'_> {
 
     async fn ask(&self) -> Result<Answer<LockGuard>, Failure> {
         self.pacing.next(self.clock).await;
-        // Votes that are no majority are given back, which wakes everybody who waits: once
-        // it was in vain, a majority has to look free before anything is taken.
+        // Votes that are no majority are given back, which wakes all waiters. So once a vote was
+        // split, a majority has to look free before anything is taken.
         if self.split_votes.load(Ordering::Relaxed) > 0 {
             let looks = self.votes(|member| self.look(member)).await;
             if looks.granted.len() < self.quorum {
@@ -338,8 +340,9 @@ impl Ask for Ballot<'_> {
             if votes.granted.len() < self.quorum {
                 break votes;
             }
-            // What the last of them had noted counts for the first as well. If that leaves no
-            // majority, others may do: now that it is known, these are not asked.
+            // A note that the last server had counts for the first one as well. If that leaves no
+            // majority, other servers may still give one: now that the note is known, these are not
+            // asked.
             votes
                 .granted
                 .retain(|(member, _)| self.trust(member).is_ok());

@@ -1,10 +1,10 @@
-//! The longest lease of a majority: how long a server that may have forgotten a hold is left
+//! The longest lease of a majority: for how long a server that may have forgotten a hold is left
 //! out.
 //!
-//! What a server has forgotten nobody can look up, so its length is bounded in advance. All
-//! who share the lock should set the same bound; for those who do not, one that is longer than
-//! the default is noted on every member before the first hold, and everybody reads the notes
-//! of the majority that grants, and goes by the greatest.
+//! Nobody can look up a hold that a server has forgotten, so the length of holds is bounded in
+//! advance. All clients that share the lock should set the same bound. For those that do not, a
+//! bound that is longer than the default is noted on every member before the first hold. Every
+//! client reads the notes of the majority that grants, and goes by the greatest.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use crate::config::{DEFAULT_LONGEST_LEASE, wire_ms};
 use crate::error::{Error, Result};
 use crate::primitives::lock::member::Member;
 
-/// What a handle and its clones know of it.
+/// What a handle and its clones know of the longest lease.
 pub(super) struct Longest {
-    /// What this handle was set to.
+    /// The setting of this handle.
     own: Duration,
-    /// The greatest note that it has read.
+    /// The greatest note that this handle has read.
     heard_ms: AtomicU64,
-    /// Which members have noted its own.
+    /// Which members have noted this handle's setting.
     noted: Box<[AtomicBool]>,
 }
 
@@ -36,18 +36,18 @@ impl Longest {
         }
     }
 
-    /// What no lease of this handle may exceed.
+    /// The limit for every lease of this handle.
     pub(super) fn own(&self) -> Duration {
         self.own
     }
 
-    /// The longest that anybody's hold may last, as far as is known.
+    /// The longest lease of anybody's hold, as far as is known.
     pub(super) fn of_all(&self) -> Duration {
         let heard = Duration::from_millis(self.heard_ms.load(Ordering::SeqCst));
         self.own.max(heard)
     }
 
-    /// Reads the member's note, and writes what is longer than everybody expects.
+    /// Reads the member's note, and notes a lease that is longer than everybody expects.
     pub(super) async fn ask(&self, member: &Member) -> Result<()> {
         let known = self.of_all();
         let told = if known > DEFAULT_LONGEST_LEASE {
@@ -60,9 +60,9 @@ impl Longest {
         Ok(())
     }
 
-    /// Sees to it that all members have noted it, if it is longer than everybody expects. Then
-    /// a majority that can be asked for the same lock has one that still knows, as long as only
-    /// a minority forgets. Returns what those say that have not noted it.
+    /// Makes all members note the own lease, if it is longer than everybody expects. Then every
+    /// majority that can be asked for the same lock has a member that still knows it, as long as
+    /// only a minority forgets. Returns the errors of the members that have not noted it.
     pub(super) async fn note_on_all(&self, members: &[Member], limit: Duration) -> Vec<Error> {
         if self.own <= DEFAULT_LONGEST_LEASE {
             return Vec::new();

@@ -1,7 +1,7 @@
 //! The history checker for semaphores: were more permits in use at once than there are?
 //!
 //! ```
-//! use leasehold::history::limits::Recorder;
+//! use leasehold::testing::history::limits::Recorder;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> leasehold::Result<()> {
@@ -44,8 +44,8 @@ pub struct Use {
 }
 
 impl Use {
-    /// Times are nanoseconds on one clock: when the permits were asked for, when the
-    /// acquire returned, and when their use ended.
+    /// The times are nanoseconds on one clock: when the permits were asked for, when the acquire
+    /// returned, and when their use ended.
     #[must_use]
     pub fn new(permits: u32, asked: u64, from: u64, until: u64) -> Self {
         Self {
@@ -65,14 +65,14 @@ pub struct Report {
     pub capacity: u64,
     /// How often permits were acquired.
     pub uses: usize,
-    /// The most that were in use at once.
+    /// The most permits that were in use at once.
     pub most: u64,
-    /// How often permits were asked for when not so many were free.
+    /// How often permits were asked for when fewer were free.
     pub contended: usize,
 }
 
 impl Report {
-    /// Judges the history: `Err` says what is wrong with it, also that it shows nothing.
+    /// Judges the history. `Err` says what is wrong with it, or that it shows nothing.
     ///
     /// # Errors
     ///
@@ -94,10 +94,10 @@ impl Report {
 /// Judges uses that were recorded elsewhere, by other processes for example.
 #[must_use]
 pub fn check(uses: &[Use], capacity: u64) -> Report {
-    // What ends at a point ends before what begins there; what is asked there, first.
+    // At one point, ends come first, then asks, then beginnings.
     let mut events = Vec::with_capacity(3 * uses.len());
     for (index, one) in uses.iter().enumerate() {
-        // One that was over before it began was never in use.
+        // Permits whose use was over before it began were never in use.
         if one.from < one.until {
             events.push((one.until, 0, index));
             events.push((one.asked, 1, index));
@@ -135,8 +135,8 @@ pub struct Recorder {
 struct Shared {
     start: Instant,
     order: AtomicU64,
-    /// By the number they began with. Those that have not ended count to their deadline,
-    /// and for ever without one.
+    /// Each use by the number it began with. A use that has not ended counts up to its deadline,
+    /// and forever if it has none.
     uses: Mutex<BTreeMap<u64, Use>>,
 }
 
@@ -153,7 +153,7 @@ impl Recorder {
         }
     }
 
-    /// Somebody asks for permits now.
+    /// Records that somebody asks for permits now.
     #[must_use]
     pub fn ask(&self, permits: u32) -> Asked {
         Asked {
@@ -163,13 +163,13 @@ impl Recorder {
         }
     }
 
-    /// The permits so far.
+    /// The uses so far.
     #[must_use]
     pub fn uses(&self) -> Vec<Use> {
         self.shared.uses.lock().values().copied().collect()
     }
 
-    /// Judges them against so many permits.
+    /// Judges the uses so far against `capacity` permits.
     #[must_use]
     pub fn report(&self, capacity: u64) -> Report {
         check(&self.uses(), capacity)
@@ -198,7 +198,7 @@ impl Shared {
     }
 }
 
-/// Somebody has asked and not been answered yet.
+/// Somebody who has asked and has no answer yet.
 #[derive(Debug)]
 pub struct Asked {
     shared: Arc<Shared>,
@@ -207,7 +207,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The acquire has returned permits, which are good until `deadline` if they have one.
+    /// Records that the acquire has returned permits, which are valid until `deadline` if they have
+    /// one.
     #[must_use]
     pub fn inside(self, deadline: Option<Instant>) -> Inside {
         let from = self.shared.point();
@@ -228,7 +229,8 @@ impl Asked {
     }
 }
 
-/// Somebody uses permits. Dropped without a word, they count to the deadline they had.
+/// Somebody who uses permits. If this is dropped without a word, the use counts up to the deadline
+/// that the permits had.
 #[derive(Debug)]
 pub struct Inside {
     shared: Arc<Shared>,
@@ -236,7 +238,8 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The release is about to be called; until `deadline` the permits are good by now.
+    /// Records that the release is about to be called. `deadline` says until when the permits are
+    /// valid by now.
     pub fn leaving(self, deadline: Option<Instant>) {
         let until = self.shared.point().min(self.shared.deadline(deadline));
         if let Some(one) = self.shared.uses.lock().get_mut(&self.number) {

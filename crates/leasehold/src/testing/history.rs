@@ -1,17 +1,16 @@
 //! The history checker: did two holders of one name ever overlap?
 //!
-//! What a test or a demo records about its holds is judged here against the
-//! promise of [`Lock`](crate::Lock): the intervals from the return of an acquire
-//! to the call of the release, or to
-//! [`valid_until`](crate::LockGuard::valid_until) if that comes first, of two
-//! holders don't overlap. A history in which nobody ever had to wait, or whose
-//! fault never happened, shows nothing, and is refused as vacuous.
+//! Tests and demos record their holds, and the checker judges them by the promise of
+//! [`Lock`](crate::Lock): the intervals of two holders don't overlap. An interval lasts from the
+//! return of an acquire to the call of the release, or to
+//! [`valid_until`](crate::LockGuard::valid_until) if that comes first. A history in which nobody
+//! ever had to wait, or whose fault never happened, shows nothing. It is refused as vacuous.
 //!
-//! A hold is known by its own number, never by its id on the wire: two guards that
-//! shared an id by mistake are just what the checker has to see.
+//! The checker knows a hold by its own number, never by its id on the wire: two guards that share
+//! an id by mistake are exactly what it has to see.
 //!
 //! ```
-//! use leasehold::history::Recorder;
+//! use leasehold::testing::history::Recorder;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> leasehold::Result<()> {
@@ -53,7 +52,7 @@ pub fn monotonic_ns() -> u64 {
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// A point in a history: a time, and an order among what happened at that time.
+/// A point in a history: a time, and an order among the events of that time.
 type Point = (u64, u64);
 
 /// One hold, from the return of the acquire to the call of the release or to the
@@ -62,7 +61,7 @@ type Point = (u64, u64);
 pub struct Interval {
     name: String,
     holder: String,
-    /// It may overlap with others that are shared.
+    /// It may overlap with other shared holds.
     shared: bool,
     asked: Point,
     from: Point,
@@ -70,10 +69,9 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// A hold of `name` by `holder`, which must be different for each hold (the
-    /// process and [`LockGuard::number`](crate::LockGuard::number), say). Times are
-    /// nanoseconds on one clock: when it was asked for, when the acquire returned,
-    /// and when it ended.
+    /// A hold of `name` by `holder`, which must be different for each hold (the process and
+    /// [`LockGuard::number`](crate::LockGuard::number), for example). The times are nanoseconds on
+    /// one clock: when the hold was asked for, when the acquire returned, and when the hold ended.
     #[must_use]
     pub fn new(name: &str, holder: &str, asked: u64, from: u64, until: u64) -> Self {
         Self {
@@ -86,14 +84,14 @@ impl Interval {
         }
     }
 
-    /// A shared hold, of a read lock say: it excludes those that are not shared.
+    /// A shared hold, such as that of a read lock: it excludes only holds that are not shared.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.shared = true;
         self
     }
 
-    /// Who held.
+    /// The holder.
     #[must_use]
     pub fn holder(&self) -> &str {
         &self.holder
@@ -105,7 +103,7 @@ impl Interval {
         self.from.0
     }
 
-    /// When it ended, in ns.
+    /// When the hold ended, in ns.
     #[must_use]
     pub fn until_ns(&self) -> u64 {
         self.until.0
@@ -116,9 +114,9 @@ impl Interval {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overlap {
-    /// The one that was there.
+    /// The hold that began first.
     pub first: Interval,
-    /// The one that came although the first was there.
+    /// The hold that began although the first one had not ended.
     pub second: Interval,
 }
 
@@ -150,13 +148,12 @@ pub struct Report {
     pub contended: usize,
     /// Holds that overlapped; a lock that works has none.
     pub overlaps: Vec<Overlap>,
-    /// Faults that were meant to happen, and how often they did.
+    /// Faults that were meant to happen, and how often each of them did.
     pub faults: Vec<(String, u64)>,
 }
 
 impl Report {
-    /// Judges the history: `Err` says what is wrong with it, also that it shows
-    /// nothing.
+    /// Judges the history. `Err` says what is wrong with it, or that it shows nothing.
     ///
     /// # Errors
     ///
@@ -195,10 +192,10 @@ pub fn check(intervals: &[Interval]) -> Report {
     };
     for holds in names.values_mut() {
         holds.sort_by_key(|hold| hold.from);
-        // The hold that lasts longest of those that have begun, and the shared one:
-        // whoever begins before its end overlaps.
+        // Of the exclusive holds that have begun, and of the shared ones, the hold that lasts
+        // longest: a hold that begins before its end overlaps with it.
         let mut longest: [Option<&Interval>; 2] = [None; 2];
-        // One that was over before it began overlaps with nothing.
+        // A hold that was over before it began overlaps with nothing.
         for hold in holds.iter().filter(|hold| hold.from < hold.until) {
             let excluded_by = if hold.shared { &longest[..1] } else { &longest };
             let others = excluded_by.iter().flatten();
@@ -239,10 +236,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct History {
     ended: Vec<Interval>,
-    /// Holds that have not ended, by an id of their own.
+    /// Holds that have not ended, each by an id of its own.
     inside: BTreeMap<u64, Open>,
     faults: BTreeMap<String, u64>,
-    /// When what the promise rests on was broken last.
+    /// When a condition of the promise was last broken.
     broken: Option<Point>,
 }
 
@@ -250,7 +247,7 @@ struct History {
 #[derive(Debug)]
 struct Open {
     hold: Interval,
-    /// The promise for it has ended; its interval has, too.
+    /// The promise for this hold has ended, and so has its interval.
     void: bool,
 }
 
@@ -267,7 +264,7 @@ impl Recorder {
         }
     }
 
-    /// `who` asks for `name` now.
+    /// Records that `who` asks for `name` now.
     #[must_use]
     pub fn ask(&self, name: &str, who: &str) -> Asked {
         Asked {
@@ -279,7 +276,7 @@ impl Recorder {
         }
     }
 
-    /// A fault is meant to happen in this history.
+    /// Notes that a fault is meant to happen in this history.
     pub fn expect_fault(&self, fault: &str) {
         self.shared
             .history
@@ -289,7 +286,7 @@ impl Recorder {
             .or_default();
     }
 
-    /// A fault has happened.
+    /// Records that a fault has happened.
     pub fn fault_happened(&self, fault: &str) {
         *self
             .shared
@@ -300,9 +297,9 @@ impl Recorder {
             .or_default() += 1;
     }
 
-    /// What the promise rests on is broken now: the server has lost data, its clock
-    /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed
-    /// before count up to here, for good; those after it must exclude each other again.
+    /// Records that a condition of the promise is broken now: the server has lost data, its clock
+    /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed before count
+    /// up to this point, for good. Later holds must exclude each other again.
     pub fn promise_ends_here(&self) {
         let now = self.shared.point();
         let mut history = self.shared.history.lock();
@@ -313,7 +310,7 @@ impl Recorder {
         }
     }
 
-    /// The holds so far. One that has not ended yet counts up to now.
+    /// The holds so far. A hold that has not ended yet counts up to now.
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.point();
@@ -354,7 +351,7 @@ impl Shared {
     }
 }
 
-/// Somebody has asked and not been answered yet.
+/// Somebody who has asked and has no answer yet.
 #[derive(Debug)]
 pub struct Asked {
     shared: Arc<Shared>,
@@ -365,21 +362,21 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// For a hold that is [shared](Interval::shared).
+    /// Makes it an ask for a [shared](Interval::shared) hold.
     #[must_use]
     pub fn sharing(mut self) -> Self {
         self.sharing = true;
         self
     }
 
-    /// The acquire has returned a guard.
+    /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &LockGuard) -> Inside {
         let from = self.shared.point();
         let id = from.1;
         let confirmed = (self.shared.at(guard.confirmed_at()), 0);
         let mut history = self.shared.history.lock();
-        // Granted before the promise ended, whenever the answer came.
+        // The lock was granted before the promise ended, whenever the answer came.
         let void = history.broken.is_some_and(|broken| confirmed < broken);
         let hold = Interval {
             name: self.name,
@@ -387,7 +384,7 @@ impl Asked {
             shared: self.sharing,
             asked: self.at,
             from,
-            // Until it says more, it may believe in its deadline.
+            // Until the holder says more, it may believe in its deadline.
             until: if void {
                 from
             } else {
@@ -403,8 +400,8 @@ impl Asked {
     }
 }
 
-/// Somebody holds. Dropped without a word, the hold counts up to the deadline it had
-/// at the start: what a killed holder may have believed in.
+/// Somebody who holds. If this is dropped without a word, the hold counts up to the deadline that
+/// it had at the start: a killed holder may have believed in that.
 #[derive(Debug)]
 pub struct Inside {
     shared: Arc<Shared>,
@@ -412,7 +409,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The release is about to be called.
+    /// Records that the release is about to be called.
     pub fn releasing(self, guard: &LockGuard) {
         let now = self.shared.point();
         let deadline = (self.shared.at(guard.valid_until()), 0);

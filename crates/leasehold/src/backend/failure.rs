@@ -1,0 +1,365 @@
+//! Why an operation has no reply, and the error that a caller gets of it.
+
+mod texts;
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use super::step::Step;
+use crate::error::{Error, ErrorKind};
+use crate::key::{Key, Shown};
+
+/// Why an operation has no reply, and whether it may have run.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) outcome: Outcome,
+    pub(crate) cause: Cause,
+    /// The address of the server, without credentials.
+    pub(crate) address: Arc<str>,
+    pub(crate) source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// Whether a failed operation may have changed anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    DidNotRun,
+    MayHaveRun,
+}
+
+/// What stood in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Nobody answered: not reachable, cut, too slow. May heal.
+    NoAnswer(String),
+    /// An error reply that ends by itself: loading, busy, out of memory. May heal.
+    NotNow(String),
+    /// A server that was started a moment ago has no vote in a majority yet. That ends at a known
+    /// time, and is no outage.
+    NoVoteYet(String),
+    /// The call reached the server after its deadline and granted nothing.
+    Late,
+    /// A permission or a password. Does not heal by itself.
+    Denied(String),
+    /// The key holds something else. Does not heal by itself.
+    WrongKind(String),
+    /// There is nothing, although the caller wants it to exist. Does not heal by itself.
+    Missing,
+    /// The server can't run the scripts. Does not heal by itself.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    TooOld { found: String, needed: String },
+    /// The client's runtime has ended, and with it the task that would have carried the operation.
+    /// Does not heal.
+    RuntimeEnded,
+    /// Anything else the server says.
+    Other(String),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAnswer(what)
+            | Self::NotNow(what)
+            | Self::NoVoteYet(what)
+            | Self::Denied(what)
+            | Self::WrongKind(what)
+            | Self::Other(what) => f.write_str(what),
+            Self::Late => f.write_str("the request came too late"),
+            Self::Missing => f.write_str("there is no semaphore"),
+            Self::RuntimeEnded => f.write_str("the client's runtime has ended"),
+            Self::TooOld { found, needed } => {
+                write!(
+                    f,
+                    "its version is {found}, and {needed} is the oldest that works"
+                )
+            }
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(outcome: Outcome, cause: Cause, address: impl Into<Arc<str>>) -> Self {
+        Self {
+            outcome,
+            cause,
+            address: address.into(),
+            source: None,
+        }
+    }
+
+    /// Nobody answered.
+    pub(crate) fn no_answer(
+        outcome: Outcome,
+        what: impl Into<String>,
+        address: impl Into<Arc<str>>,
+    ) -> Self {
+        Self::new(outcome, Cause::NoAnswer(what.into()), address)
+    }
+
+    pub(crate) fn runtime_ended(outcome: Outcome, address: impl Into<Arc<str>>) -> Self {
+        Self::new(outcome, Cause::RuntimeEnded, address)
+    }
+
+    /// Whether it is worth asking again.
+    pub(crate) fn may_heal(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::NoAnswer(_) | Cause::NotNow(_) | Cause::NoVoteYet(_) | Cause::Late
+        )
+    }
+
+    /// Whether a waiter counts the time until it heals as an outage.
+    pub(crate) fn is_outage(&self) -> bool {
+        !matches!(self.cause, Cause::NoVoteYet(_))
+    }
+
+    /// Whether it lasts as long as the key holds what it holds.
+    pub(crate) fn is_about_the_key(&self) -> bool {
+        matches!(self.cause, Cause::WrongKind(_))
+    }
+
+    /// Sorts an error reply of the server by its code. The texts differ between
+    /// servers and versions, the codes don't.
+    pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
+        let text = without_place(text.trim_end());
+        let code = text.split([' ', ':']).next().unwrap_or("");
+        let said = Shown(text).to_string();
+        let cause = match code {
+            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY"
+            | "NOREPLICAS" | "MISCONF" | "OOM" => Cause::NotNow(said),
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
+            "WRONGTYPE" | "WRONGKIND" => Cause::WrongKind(said),
+            // Inside a script a missing permission comes as a plain error: since 7.2 with
+            // the first text, before with the second.
+            _ if text.contains("ACL failure in script")
+                || text.contains("The user executing the script can't") =>
+            {
+                Cause::Denied(said)
+            }
+            _ if text.contains("max number of clients") => Cause::NotNow(said),
+            _ => Cause::Other(said),
+        };
+        Self::new(Outcome::DidNotRun, cause, Arc::clone(address))
+    }
+
+    /// Adds what the step expects. The server has named what the key holds.
+    pub(crate) fn of(mut self, step: &Step) -> Self {
+        if let Cause::WrongKind(said) = &mut self.cause {
+            said.push_str(", not ");
+            said.push_str(step.kind());
+        }
+        self
+    }
+}
+
+impl Failure {
+    /// The error of an operation on `key` that is undone when its outcome is not known.
+    pub(crate) fn into_error(self, key: &Key) -> Error {
+        self.into_error_with(
+            key,
+            "what it left is undone in the background or ends with its lease",
+        )
+    }
+
+    /// The error of a question: it has changed nothing, whether it ran or not.
+    pub(crate) fn into_error_of_question(mut self, key: &Key) -> Error {
+        self.outcome = Outcome::DidNotRun;
+        self.into_error(key)
+    }
+
+    /// The error of a change that nothing undoes if it was made.
+    pub(crate) fn into_error_of_change(mut self, key: &Key) -> Error {
+        // Whatever the server said to the last request, an earlier one may have made the change.
+        if self.outcome == Outcome::MayHaveRun
+            && let Cause::NotNow(said)
+            | Cause::Denied(said)
+            | Cause::WrongKind(said)
+            | Cause::Other(said) = self.cause
+        {
+            self.cause = Cause::NoAnswer(format!("the last it said is: {said}"));
+        }
+        self.into_error_with(
+            key,
+            "nothing undoes it: look at the key before you ask again",
+        )
+    }
+
+    /// The error of a return that goes on in the background.
+    pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
+        if self.is_about_the_key() || self.cause == Cause::RuntimeEnded {
+            return self.into_error(key);
+        }
+        let kind = match (&self.cause, self.outcome) {
+            (Cause::Denied(_), _) => ErrorKind::Denied,
+            (Cause::TooOld { .. } | Cause::Other(_), _) => ErrorKind::Unsupported,
+            (_, Outcome::DidNotRun) => ErrorKind::Unavailable,
+            (_, Outcome::MayHaveRun) => ErrorKind::OutcomeUnknown,
+        };
+        let (at, cause) = (&self.address, &self.cause);
+        let message = format!(
+            "no server has said that `{key}` was given back at {at}: {cause}; it is sent again in the background while the client's runtime goes on, and counts once"
+        );
+        self.error(kind, message).with_key(key)
+    }
+
+    pub(crate) fn into_error_with(self, key: &Key, if_it_ran: &str) -> Error {
+        let brief = format!("`{key}` at {}: {}", self.address, self.cause);
+        self.explain(&format!(" for `{key}`"), if_it_ran)
+            .with_key(key)
+            .with_brief(brief)
+    }
+
+    /// The error of connecting, which is about no name.
+    #[cfg(feature = "redis")]
+    pub(crate) fn into_connect_error(self) -> Error {
+        self.explain("", "nothing was changed")
+    }
+
+    fn explain(self, subject: &str, if_it_ran: &str) -> Error {
+        let message = texts::explained(&self, subject, if_it_ran);
+        self.error(self.kind(), message)
+    }
+
+    /// What the caller can do about it.
+    fn kind(&self) -> ErrorKind {
+        match (&self.cause, self.outcome) {
+            (Cause::NoAnswer(_) | Cause::NoVoteYet(_), Outcome::DidNotRun)
+            | (Cause::NotNow(_) | Cause::Late, _) => ErrorKind::Unavailable,
+            (
+                Cause::NoAnswer(_) | Cause::NoVoteYet(_) | Cause::RuntimeEnded,
+                Outcome::MayHaveRun,
+            ) => ErrorKind::OutcomeUnknown,
+            (Cause::Denied(_), _) => ErrorKind::Denied,
+            (Cause::WrongKind(_), _) => ErrorKind::WrongKind,
+            (Cause::Missing, _) => ErrorKind::NotFound,
+            (Cause::TooOld { .. } | Cause::Other(_), _) => ErrorKind::Unsupported,
+            (Cause::RuntimeEnded, Outcome::DidNotRun) => ErrorKind::Misuse,
+        }
+    }
+
+    fn error(&self, kind: ErrorKind, message: String) -> Error {
+        let error = Error::new(kind, message);
+        match &self.source {
+            Some(source) => error.with_source(SharedSource(Arc::clone(source))),
+            None => error,
+        }
+    }
+}
+
+/// An error without the place in the script that servers before 7 put before its code, as in
+/// `@user_script: 34: -OOM command not allowed`. An error that ended the whole script has the
+/// place twice, behind a text of its own.
+fn without_place(text: &str) -> &str {
+    let mut rest = match text.strip_prefix("ERR Error running script (call to ") {
+        Some(rest) => rest.split_once("): ").map_or(text, |(_, error)| error),
+        None => text,
+    };
+    while let Some(behind) = rest.strip_prefix("@user_script:")
+        && let Some((line, error)) = behind.split_once(':')
+        && line.trim().parse::<u32>().is_ok()
+    {
+        rest = error.trim_start();
+    }
+    rest.strip_prefix('-').unwrap_or(rest)
+}
+
+/// One cause below the failures of all operations of a call.
+#[derive(Debug)]
+struct SharedSource(Arc<dyn StdError + Send + Sync>);
+
+impl fmt::Display for SharedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for SharedSource {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause(text: &str) -> Cause {
+        Failure::from_reply(text, &Arc::from("redis://h")).cause
+    }
+
+    /// What each server says when the same command fails inside a script: Redis 6.2, Redis
+    /// 7.0, Valkey 8 (and Redis 7.2).
+    #[test]
+    fn errors_inside_scripts_are_sorted_alike_whatever_the_server() {
+        for said in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Redis is configured to save RDB snapshots",
+        ] {
+            let expected = Cause::NotNow(said.to_owned());
+            assert_eq!(cause(said), expected, "Redis 7 and Valkey");
+            let before = format!("@user_script: 34: -{said}\r\n");
+            assert_eq!(cause(&before), expected, "Redis 6.2");
+            let whole = format!(
+                "ERR Error running script (call to f_131b5f2ed4a6e4f431cc21897ae043d687859f08): \
+                 @user_script:1: @user_script: 1: -{said}"
+            );
+            assert_eq!(cause(&whole), expected, "a whole script on Redis 6.2");
+        }
+        let down =
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+        assert_eq!(cause(down), Cause::NotNow(down.to_owned()));
+        let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
+        assert_eq!(cause(wrong), Cause::WrongKind(wrong.to_owned()));
+    }
+
+    #[test]
+    fn missing_permissions_inside_scripts_are_denied_whatever_the_server() {
+        let old = [
+            "The user executing the script can't run this command or subcommand",
+            "The user executing the script can't access at least one of the keys mentioned in the command arguments",
+            "The user executing the script can't publish to the channel mentioned in the command",
+        ];
+        let new = [
+            "ERR ACL failure in script: User app has no permissions to run the 'incr' command",
+            "ERR ACL failure in script: No permissions to access a key",
+            "ERR ACL failure in script: No permissions to access a channel",
+        ];
+        let before_7 = old.map(|said| format!("@user_script: 3: {said}"));
+        let in_7 = old.map(|said| format!("ERR {said}"));
+        let since_7_2 = new.map(str::to_owned);
+        for said in before_7.iter().chain(&in_7).chain(&since_7_2) {
+            assert!(matches!(cause(said), Cause::Denied(_)), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_only_looks_like_a_place_stays() {
+        for said in [
+            "@user_script: here: -OOM",
+            "@user_script:",
+            "ERR Error running script (call to f_1",
+            "ERR no such thing as @user_script: 1: -OOM",
+        ] {
+            assert_eq!(cause(said), Cause::Other(said.to_owned()));
+        }
+    }
+
+    #[test]
+    fn each_error_of_a_failure_has_the_cause_below_it() {
+        let key = Key::parse("x").expect("a name");
+        let no_answer = Failure {
+            source: Some(Arc::new(fmt::Error)),
+            ..Failure::no_answer(Outcome::MayHaveRun, "cut", "memory://")
+        };
+        for error in [
+            no_answer.clone().into_error(&key),
+            no_answer.clone().into_error_of_question(&key),
+            no_answer.clone().into_error_of_change(&key),
+            no_answer.into_error_of_return(&key),
+        ] {
+            assert!(error.source().is_some(), "{error}");
+        }
+    }
+}

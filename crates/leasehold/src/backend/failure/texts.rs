@@ -1,0 +1,47 @@
+//! What each failure says: where, what, and the next step.
+
+use super::{Cause, Failure, Outcome};
+
+/// The message of a failure about `subject`; `if_it_ran` says what becomes of a request that may
+/// have run.
+pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> String {
+    let at = &failure.address;
+    match (&failure.cause, failure.outcome) {
+        (Cause::NoAnswer(what), Outcome::DidNotRun) => format!(
+            "no server answered at {at}{subject}: {what}; nothing was changed: check the address and that the server runs"
+        ),
+        (Cause::NoAnswer(what) | Cause::NoVoteYet(what), Outcome::MayHaveRun) => {
+            format!("no answer from {at}{subject}: {what}; the request may have run: {if_it_ran}")
+        }
+        (Cause::NotNow(said), _) => format!(
+            "the server at {at} can't answer now{subject}: {said}; try again when it has recovered"
+        ),
+        (Cause::NoVoteYet(said), Outcome::DidNotRun) => {
+            format!("{at} have no vote yet{subject}: {said}; a wait goes on until they have")
+        }
+        (Cause::Late, _) => format!(
+            "the request{subject} reached {at} too late and was not granted; check the delay to the server and its clock"
+        ),
+        (Cause::Denied(said), _) => format!(
+            "the server at {at} refuses access{subject}: {said}; check user, password and the permissions for the key and its commands"
+        ),
+        (Cause::WrongKind(said), _) => format!(
+            "the key at {at}{subject} holds something else: {said}; nothing was changed: use another name; `leasehold show NAME` says what the key is"
+        ),
+        (Cause::Missing, _) => format!(
+            "there is no semaphore at {at}{subject}: nobody has made it, or it has ended; make it with try_set_permits, or wait for it without must_exist"
+        ),
+        (Cause::TooOld { found, needed }, _) => format!(
+            "the server at {at} is too old{subject}: its version is {found}, and {needed} is the oldest that works; upgrade it or use another one"
+        ),
+        (Cause::RuntimeEnded, Outcome::DidNotRun) => format!(
+            "the client's runtime has ended, so nothing was sent to {at}{subject}: what the client still holds ends with its lease; make a new client in a runtime that goes on"
+        ),
+        (Cause::RuntimeEnded, Outcome::MayHaveRun) => format!(
+            "the client's runtime ended before {at} answered{subject}; the request may have run, and nothing undoes it: what it took ends with its lease, and what has no lease stays; make a new client in a runtime that goes on"
+        ),
+        (Cause::Other(said), _) => {
+            format!("the server at {at} failed{subject}: {said}; check its version and settings")
+        }
+    }
+}

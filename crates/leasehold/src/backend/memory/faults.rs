@@ -1,0 +1,97 @@
+//! What a test does to an embedded keyspace.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::keyspace::Stored;
+use super::{Embedded, Memory};
+use crate::backend::network::Link;
+
+/// What goes wrong with a server, for tests.
+impl Embedded {
+    /// Removes every key, as `FLUSHALL` does: silently.
+    pub fn clear(&self) {
+        self.memory.keyspace().entries.clear();
+    }
+
+    /// Removes one key, as `DEL` does. `true` if it was there.
+    pub fn remove(&self, key: &str) -> bool {
+        self.memory.at_now().del(key.as_bytes())
+    }
+
+    /// Milliseconds left of a key, as `PTTL` says: -1 without expiry, -2 without key.
+    #[must_use]
+    pub fn ttl_ms(&self, key: &str) -> i64 {
+        self.memory.at_now().pttl(key.as_bytes())
+    }
+
+    /// The keys and values as they are now, to [roll back](Self::roll_back) to.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            entries: self.memory.keyspace().entries.clone(),
+        }
+    }
+
+    /// Loses every write since `checkpoint`, as a failover to a replica that was
+    /// behind does. Leases go on to end when they would have.
+    pub fn roll_back(&self, checkpoint: &Checkpoint) {
+        self.memory.keyspace().entries = checkpoint.entries.clone();
+    }
+
+    /// Restarts the server without its data: the keys are gone, the connections cut, and
+    /// its clients learn when it started.
+    pub fn restart(&self) {
+        *self.memory.started.lock() = Some(self.memory.clock.now());
+        self.clear();
+        self.cut_all();
+    }
+
+    /// Cuts the connections of all clients that have a
+    /// [`Network`](crate::testing::Network).
+    pub fn cut_all(&self) {
+        for link in self.memory.links.alive() {
+            link.cut(None);
+        }
+    }
+
+    /// Sets the server's clock ahead: keys expire that much earlier.
+    pub fn step_clock_ahead(&self, by: Duration) {
+        self.step_clock(millis(by));
+    }
+
+    /// Sets the server's clock back: keys live that much longer.
+    pub fn step_clock_back(&self, by: Duration) {
+        self.step_clock(-millis(by));
+    }
+
+    fn step_clock(&self, by_ms: i64) {
+        self.memory.offset_ms.fetch_add(by_ms, Ordering::SeqCst);
+    }
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What an [`Embedded`] keyspace held: see [`Embedded::checkpoint`].
+#[derive(Clone)]
+pub struct Checkpoint {
+    entries: HashMap<Vec<u8>, Stored>,
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoint").finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// Messages go to `link` as well, for as long as it lives.
+    pub(crate) fn attach(&self, link: &Arc<Link>) {
+        self.links.attach(link);
+    }
+}

@@ -1,0 +1,54 @@
+//! The clients of a keyspace that sit behind a network: there are none without the feature
+//! `testing`.
+
+#[cfg(feature = "testing")]
+use std::sync::{Arc, Weak};
+
+#[cfg(feature = "testing")]
+use crate::backend::network::Link;
+#[cfg(feature = "testing")]
+use crate::sync::Mutex;
+
+#[derive(Clone, Default)]
+pub(super) struct Links {
+    #[cfg(feature = "testing")]
+    links: Arc<Mutex<Vec<Weak<Link>>>>,
+}
+
+#[cfg(feature = "testing")]
+impl Links {
+    /// Messages go to `link` as well, for as long as it lives.
+    pub(super) fn attach(&self, link: &Arc<Link>) {
+        let mut links = self.links.lock();
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(link));
+    }
+
+    pub(super) fn alive(&self) -> Vec<Arc<Link>> {
+        let links = self.links.lock();
+        links.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// How many of them have subscribed to `channel`.
+    pub(super) fn subscribed(&self, channel: &str) -> i64 {
+        let links = self.alive().into_iter();
+        let subscribed = links.filter(|link| link.is_subscribed(channel)).count();
+        i64::try_from(subscribed).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn publish(&self, channel: &str, message: &[u8]) {
+        for link in self.alive() {
+            link.publish(channel, message);
+        }
+    }
+}
+
+#[cfg(not(feature = "testing"))]
+#[expect(clippy::unused_self, reason = "as where there are links")]
+impl Links {
+    pub(super) fn subscribed(&self, _channel: &str) -> i64 {
+        0
+    }
+
+    pub(super) fn publish(&self, _channel: &str, _message: &[u8]) {}
+}
