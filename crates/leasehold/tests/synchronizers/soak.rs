@@ -4,6 +4,7 @@
 //! `LEASEHOLD_SOAK_SECONDS=300` for five minutes.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,8 @@ async fn no_permit_over_the_limit_and_all_back_at_the_end() {
             thread::spawn(move || java_uses(version, &url, begun, run))
         })
         .collect();
-    while begun.elapsed() < run {
+    // However short the run: at least one is killed.
+    while begun.elapsed() < run || killed == 0 {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(50..400))).await;
         match fastrand::u8(0..4) {
             0 => drop(proxy.cut()),
@@ -117,9 +119,15 @@ fn java_uses(
         redisson.client("c", None).unwrap();
         let threads = ["a", "b"].map(|name| redisson.thread("c", name));
         let lives = Duration::from_millis(fastrand::u64(1000..5000));
+        let used = AtomicBool::new(false);
         thread::scope(|scope| {
-            let working = threads.map(|thread| scope.spawn(move || java_thread(&thread)));
+            let used = &used;
+            let working = threads.map(|thread| scope.spawn(move || java_thread(&thread, used)));
             thread::sleep(lives);
+            // A slow machine gives it its first permit later.
+            while !used.load(Ordering::SeqCst) && working.iter().any(|one| !one.is_finished()) {
+                thread::sleep(Duration::from_millis(5));
+            }
             redisson.kill();
             for thread in working {
                 uses.extend(thread.join().unwrap());
@@ -130,8 +138,8 @@ fn java_uses(
     (uses, killed)
 }
 
-/// Takes permits and gives them back, until its process is killed.
-fn java_thread(thread: &RedissonThread) -> Vec<Use> {
+/// Takes permits and gives them back, until its process is killed. Sets `used` after the first.
+fn java_thread(thread: &RedissonThread, used: &AtomicBool) -> Vec<Use> {
     let lease_ns = u64::try_from(LEASE.as_nanos()).unwrap();
     let lease_ms = u64::try_from(LEASE.as_millis()).unwrap();
     let ask = json!({"name": "leases", "wait_ms": 100, "lease_ms": lease_ms});
@@ -157,6 +165,7 @@ fn java_thread(thread: &RedissonThread) -> Vec<Use> {
             acquired.until_ns,
             until.min(deadline),
         ));
+        used.store(true, Ordering::SeqCst);
         if released.is_err() {
             return uses;
         }
@@ -265,15 +274,20 @@ async fn once_with_a_lease(client: &Client, number: u64, permits: u32, wait: Dur
     println!("in {number} {permits} {asked} {from} {}", deadline(&permit));
     let work = tokio::time::sleep(Duration::from_millis(fastrand::u64(..40)));
     drop(permit.protect(work).await);
-    println!("out {number} {}", monotonic_ns().min(deadline(&permit)));
+    let until = deadline(&permit).min(monotonic_ns());
+    println!("out {number} {until}");
     if fastrand::bool() {
         drop(permit.release().await);
     }
 }
 
+/// When `permit` ends. The checker's clock is read first: a process that stalls between the two
+/// says too early a time, and no use of its looks longer than it was.
 fn deadline(permit: &ExpirablePermit) -> u64 {
-    let left = permit
-        .valid_until()
-        .saturating_duration_since(tokio::time::Instant::now());
-    monotonic_ns() + u64::try_from(left.as_nanos()).unwrap()
+    let (now_ns, now) = (monotonic_ns(), tokio::time::Instant::now());
+    let until = permit.valid_until();
+    let left = until.saturating_duration_since(now);
+    let over = now.saturating_duration_since(until);
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap();
+    now_ns + ns(left) - ns(over)
 }

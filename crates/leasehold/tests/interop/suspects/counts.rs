@@ -113,8 +113,12 @@ async fn a_latch_that_java_deletes_says_nothing_to_those_who_wait_in_java() {
     let java = place.thread(LockKind::Plain);
     assert_eq!(call(&java, "latch_set", json!({"count": 1})), true);
     let waiter = place.other("waiter", LockKind::Plain);
+    let gets = || place.server.calls("get");
+    let before = gets();
     let waiting = start(&waiter, "latch_await", json!({}));
     place.listen(1, LATCH).await;
+    // It reads the count once more when it listens, and would find the latch gone.
+    eventually("it sleeps", async || gets() >= before + 2).await;
     let mut ear = Ear::new(&place, LATCH);
     assert_eq!(call(&java, "latch_delete", json!({})), true);
     assert_eq!(ear.message(), "1", "the one of a latch that is set");
