@@ -18,7 +18,7 @@ mod twin;
 use crate::backend::step::Step;
 
 /// The steps of all primitives, from which the call's script is put together.
-#[cfg_attr(not(feature = "redis"), expect(dead_code))]
+#[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
     [
         &lock::steps::ALL[..],

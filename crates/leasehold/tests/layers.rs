@@ -4,6 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+#[path = "support/sources.rs"]
+mod sources;
+
 /// From the top. A module may import from its own layer and from those below.
 const LAYERS: [&[&str]; 6] = [
     &["lib", "blocking"],
@@ -49,22 +52,10 @@ fn imports(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
 #[test]
 fn imports_point_down() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut paths = Vec::new();
-    files(&source, &mut paths);
+    let paths = sources::rust_files(&source);
     assert!(paths.len() > 20);
     let mut upward = Vec::new();
     for path in paths {
@@ -95,8 +86,7 @@ fn an_upward_import_is_seen() {
 #[test]
 fn only_the_redis_folder_names_the_driver() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut paths = Vec::new();
-    files(&source, &mut paths);
+    let paths = sources::rust_files(&source);
     for path in paths {
         let inside = path.strip_prefix(&source).unwrap().to_str().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();

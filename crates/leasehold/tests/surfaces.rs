@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+#[path = "support/sources.rs"]
+mod sources;
 
 /// By type, the names of its public methods.
 type Surface = BTreeMap<String, BTreeSet<String>>;
@@ -134,24 +137,13 @@ fn read(text: &str, macros: &Macros, surface: &mut Surface) {
     }
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
 fn surface(parts: &[&str]) -> Surface {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut paths = Vec::new();
     for part in parts {
         let path = root.join(part);
         match path.is_dir() {
-            true => sources(&path, &mut paths),
+            true => paths.extend(sources::rust_files(&path)),
             false => paths.push(path),
         }
     }

@@ -131,17 +131,17 @@ impl Network {
     /// Decides the fate of each request from now on. What decides may use this network,
     /// to cut it for example, but not decide anew who decides.
     pub fn on_request(&self, fate: impl FnMut(&Request<'_>) -> Fate + Send + 'static) {
-        *lock(&self.link.on_request) = Box::new(fate);
+        *self.link.on_request.lock() = Box::new(fate);
     }
 
     /// Decides for each message on a channel how long it takes; `None`: it is lost.
     pub fn on_message(&self, fate: impl FnMut(&str) -> Option<Duration> + Send + 'static) {
-        *lock(&self.link.on_message) = Box::new(fate);
+        *self.link.on_message.lock() = Box::new(fate);
     }
 
     /// Decides how long the subscription to a channel takes to reach the server.
     pub fn on_subscription(&self, takes: impl FnMut(&str) -> Duration + Send + 'static) {
-        *lock(&self.link.on_subscription) = Box::new(takes);
+        *self.link.on_subscription.lock() = Box::new(takes);
     }
 
     /// Closes the connections. What is on its way is lost, and who waits for a reply
@@ -329,13 +329,13 @@ const LINGER: Duration = Duration::from_millis(500);
 
 impl Link {
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     fn submit(&self, operation: Operation) -> oneshot::Receiver<Reply> {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
-        let fate = lock(&self.on_request)(&Request {
+        let fate = self.on_request.lock()(&Request {
             step: Step::of(operation.step.name).expect("every step has its name"),
             name: &String::from_utf8_lossy(&operation.parts[0]),
         });
@@ -381,7 +381,7 @@ impl Link {
         if !self.is_subscribed(channel) {
             return;
         }
-        if let Some(delay) = lock(&self.on_message)(channel) {
+        if let Some(delay) = self.on_message.lock()(channel) {
             let at = self.clock.now() + delay;
             let event = Event::Message(channel.into(), message.into());
             self.state().events.message(at, event);
@@ -543,7 +543,7 @@ impl Link {
         }
         drop(state);
         for channel in self.channels.take_fresh() {
-            let takes = lock(&self.on_subscription)(&channel);
+            let takes = self.on_subscription.lock()(&channel);
             let event = Event::Subscribe(channel);
             let mut state = self.state();
             state.unconfirmed += 1;
@@ -591,10 +591,6 @@ async fn carry(link: Ending) {
             () = due => {}
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 fn clock_ms(moment: Moment) -> i64 {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::forward::{setters, waits};
 use super::lock::{Lock, Ownership, PerThread};
-use crate::error::Result;
 use crate::primitives::fair::Fair;
 
 /// A lock that its waiters get in the order in which they came, for threads; see
@@ -11,20 +11,10 @@ use crate::primitives::fair::Fair;
 pub type FairLock<O = PerThread> = Lock<O, Fair>;
 
 impl<O: Ownership> Lock<O, Fair> {
-    /// Sets how long a killed process is in the way; see
-    /// [`FairLock::waiter_timeout`](crate::FairLock::waiter_timeout).
-    #[must_use]
-    pub fn waiter_timeout(self, timeout: Duration) -> Self {
-        self.with(|lock| lock.waiter_timeout(timeout))
+    setters! { FairLock:
+        "Sets how long a killed process is in the way" waiter_timeout(timeout: Duration);
     }
-
-    /// The waiters in their order; see [`FairLock::waiters`](crate::FairLock::waiters).
-    ///
-    /// # Errors
-    ///
-    /// As the async method.
-    pub fn waiters(&self) -> Result<Vec<String>> {
-        self.runtime()
-            .block_on("FairLock::waiters", self.as_async().waiters())
+    waits! { FairLock by as_async:
+        "The waiters in their order" waiters() -> Vec<String>;
     }
 }

@@ -2,12 +2,15 @@
 //! whose docs say what it does.
 //!
 //! Each line of a macro call is `"What it does" name(value: Type) -> Output;`. The type around it
-//! has `twin()`, the async handle, and `runtime()`.
+//! has `twin()`, the async handle, and `runtime()`; `by name` takes the handle from `name()` instead.
 
 /// Methods that block until the async method of the same name is done. With `=> wrap` the result
 /// goes through that method of the type, which turns the async guard into a blocking one.
 macro_rules! waits {
-    ($twin:ident: $(
+    ($twin:ident: $($lines:tt)+) => {
+        $crate::blocking::forward::waits! { $twin by twin: $($lines)+ }
+    };
+    ($twin:ident by $through:ident: $(
         $what:literal $(#[$meta:meta])*
         $name:ident($($value:ident: $type:ty),*) -> $out:ty $(=> $wrap:ident)?;
     )+) => {
@@ -23,7 +26,7 @@ macro_rules! waits {
             $(#[$meta])*
             pub fn $name(&self $(, $value: $type)*) -> crate::error::Result<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($name));
-                let result = self.runtime().block_on(name, self.twin().$name($($value),*));
+                let result = self.runtime().block_on(name, self.$through().$name($($value),*));
                 $( let result = self.$wrap(result); )?
                 result
             }
@@ -33,7 +36,10 @@ macro_rules! waits {
 
 /// Methods that answer without waiting.
 macro_rules! reads {
-    ($twin:ident: $($what:literal $name:ident() -> $out:ty;)+) => {
+    ($twin:ident: $($lines:tt)+) => {
+        $crate::blocking::forward::reads! { $twin by twin: $($lines)+ }
+    };
+    ($twin:ident by $through:ident: $($what:literal $name:ident() -> $out:ty;)+) => {
         $(
             #[doc = concat!(
                 $what, "; see [`", stringify!($twin), "::", stringify!($name),
@@ -41,7 +47,7 @@ macro_rules! reads {
             )]
             #[must_use]
             pub fn $name(&self) -> $out {
-                self.twin().$name()
+                self.$through().$name()
             }
         )+
     };

@@ -171,13 +171,10 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 
 /// Inspecting the lock, and ending a hold by force.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
-    /// The lock's name, as it was given; see [`Lock::name`](crate::Lock::name).
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.inner.name()
+    reads! { Lock by as_async:
+        "The lock's name, as it was given" name() -> &str;
     }
-
-    waits! { Lock:
+    waits! { Lock by as_async:
         "Whether anybody holds the lock" is_locked() -> bool;
         "Whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
         "How much is left of the lease" remaining_ttl() -> Ttl;

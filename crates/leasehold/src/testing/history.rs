@@ -226,10 +226,35 @@ pub struct Recorder {
     shared: Arc<Shared>,
 }
 
+/// The instants of one history, in the order in which they are taken.
 #[derive(Debug)]
-struct Shared {
+struct Time {
     start: Instant,
     order: AtomicU64,
+}
+
+impl Time {
+    fn starts() -> Self {
+        Self {
+            start: Instant::now(),
+            order: AtomicU64::new(1),
+        }
+    }
+
+    fn at(&self, instant: Instant) -> u64 {
+        let since = instant.saturating_duration_since(self.start);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn point(&self) -> Point {
+        let order = self.order.fetch_add(1, Ordering::SeqCst);
+        (self.at(Instant::now()), order)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    time: Time,
     history: Mutex<History>,
 }
 
@@ -257,8 +282,7 @@ impl Recorder {
     pub fn new() -> Self {
         Self {
             shared: Arc::new(Shared {
-                start: Instant::now(),
-                order: AtomicU64::new(1),
+                time: Time::starts(),
                 history: Mutex::default(),
             }),
         }
@@ -272,7 +296,7 @@ impl Recorder {
             name: name.into(),
             who: who.into(),
             sharing: false,
-            at: self.shared.point(),
+            at: self.shared.time.point(),
         }
     }
 
@@ -301,7 +325,7 @@ impl Recorder {
     /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed before count
     /// up to this point, for good. Later holds must exclude each other again.
     pub fn promise_ends_here(&self) {
-        let now = self.shared.point();
+        let now = self.shared.time.point();
         let mut history = self.shared.history.lock();
         history.broken = Some(now);
         for open in history.inside.values_mut() {
@@ -313,7 +337,7 @@ impl Recorder {
     /// The holds so far. A hold that has not ended yet counts up to now.
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
-        let now = self.shared.point();
+        let now = self.shared.time.point();
         let history = self.shared.history.lock();
         let unfinished = history.inside.values().map(|open| Interval {
             until: open.hold.until.min(now),
@@ -339,18 +363,6 @@ impl Default for Recorder {
     }
 }
 
-impl Shared {
-    fn at(&self, instant: Instant) -> u64 {
-        let since = instant.saturating_duration_since(self.start);
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn point(&self) -> Point {
-        let order = self.order.fetch_add(1, Ordering::SeqCst);
-        (self.at(Instant::now()), order)
-    }
-}
-
 /// Somebody who has asked and has no answer yet.
 #[derive(Debug)]
 pub struct Asked {
@@ -372,9 +384,9 @@ impl Asked {
     /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &LockGuard) -> Inside {
-        let from = self.shared.point();
+        let from = self.shared.time.point();
         let id = from.1;
-        let confirmed = (self.shared.at(guard.confirmed_at()), 0);
+        let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);
         let mut history = self.shared.history.lock();
         // The lock was granted before the promise ended, whenever the answer came.
         let void = history.broken.is_some_and(|broken| confirmed < broken);
@@ -388,7 +400,7 @@ impl Asked {
             until: if void {
                 from
             } else {
-                (self.shared.at(guard.valid_until()), 0)
+                (self.shared.time.at(guard.valid_until()), 0)
             },
         };
         history.inside.insert(id, Open { hold, void });
@@ -411,8 +423,8 @@ pub struct Inside {
 impl Inside {
     /// Records that the release is about to be called.
     pub fn releasing(self, guard: &LockGuard) {
-        let now = self.shared.point();
-        let deadline = (self.shared.at(guard.valid_until()), 0);
+        let now = self.shared.time.point();
+        let deadline = (self.shared.time.at(guard.valid_until()), 0);
         let mut history = self.shared.history.lock();
         if let Some(Open { mut hold, void }) = history.inside.remove(&self.id) {
             hold.until = now.min(if void { hold.until } else { deadline });

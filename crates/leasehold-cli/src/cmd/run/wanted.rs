@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::inspect::Found;
-use leasehold::kind::Kind;
-use leasehold::kind::OneKey;
-use leasehold::{Client, Error, ExpirableSemaphore, Lock, MultiLock};
-use leasehold::{RedLock, Result};
+use leasehold::kind::{Kind, OneKey};
+use leasehold::{Client, Error, ExpirableSemaphore, Lock, MultiLock, RedLock, Result};
 use tokio::time::Instant;
 
 use super::holding::Holding;

@@ -25,11 +25,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
-use super::Point;
+use super::{Point, Time};
 
 use crate::sync::Mutex;
 
@@ -133,8 +132,7 @@ pub struct Recorder {
 
 #[derive(Debug)]
 struct Shared {
-    start: Instant,
-    order: AtomicU64,
+    time: Time,
     /// Each use by the number it began with. A use that has not ended counts up to its deadline,
     /// and forever if it has none.
     uses: Mutex<BTreeMap<u64, Use>>,
@@ -146,8 +144,7 @@ impl Recorder {
     pub fn new() -> Self {
         Self {
             shared: Arc::new(Shared {
-                start: Instant::now(),
-                order: AtomicU64::new(1),
+                time: Time::starts(),
                 uses: Mutex::default(),
             }),
         }
@@ -159,7 +156,7 @@ impl Recorder {
         Asked {
             shared: Arc::clone(&self.shared),
             permits,
-            at: self.shared.point(),
+            at: self.shared.time.point(),
         }
     }
 
@@ -183,18 +180,8 @@ impl Default for Recorder {
 }
 
 impl Shared {
-    fn at(&self, instant: Instant) -> u64 {
-        let since = instant.saturating_duration_since(self.start);
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn point(&self) -> Point {
-        let order = self.order.fetch_add(1, Ordering::SeqCst);
-        (self.at(Instant::now()), order)
-    }
-
     fn deadline(&self, deadline: Option<Instant>) -> Point {
-        deadline.map_or((u64::MAX, 0), |deadline| (self.at(deadline), 0))
+        deadline.map_or((u64::MAX, 0), |deadline| (self.time.at(deadline), 0))
     }
 }
 
@@ -211,7 +198,7 @@ impl Asked {
     /// one.
     #[must_use]
     pub fn inside(self, deadline: Option<Instant>) -> Inside {
-        let from = self.shared.point();
+        let from = self.shared.time.point();
         let until = self.shared.deadline(deadline);
         self.shared.uses.lock().insert(
             from.1,
@@ -241,7 +228,7 @@ impl Inside {
     /// Records that the release is about to be called. `deadline` says until when the permits are
     /// valid by now.
     pub fn leaving(self, deadline: Option<Instant>) {
-        let until = self.shared.point().min(self.shared.deadline(deadline));
+        let until = self.shared.time.point().min(self.shared.deadline(deadline));
         if let Some(one) = self.shared.uses.lock().get_mut(&self.number) {
             one.until = until;
         }
