@@ -155,7 +155,7 @@ pub(crate) enum Reply {
     #[cfg(feature = "testing")]
     Sent(oneshot::Receiver<Result<Value, Failure>>),
     #[cfg(feature = "redis")]
-    Queued(redis::lane::Queued),
+    Queued(redis::Queued),
 }
 
 impl Reply {
@@ -203,7 +203,7 @@ impl Future for Reply {
 pub(crate) enum Ticket {
     Ran,
     #[cfg(feature = "redis")]
-    Queued(redis::lane::Ticket),
+    Queued(redis::Ticket),
 }
 
 impl Ticket {

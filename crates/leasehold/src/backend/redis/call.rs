@@ -1,154 +1,63 @@
-//! One call: building it, sending it, and sorting its result for each operation.
+//! One call: from operations to what is sent, and from a reply to what each operation gets. It
+//! sends nothing and remembers nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
+use std::vec;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerErrorKind};
 
 use super::connect::reply_text;
-use super::lane::{Batch, Lane, ScriptRef, Waiting};
-use super::script::commands;
+use super::script::{Script, commands};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::step::{Operation, Value};
 use crate::key::{Key, Shown};
 
-/// The result of a call: one reply per operation, or why there is none.
-type Replies = Result<Vec<redis::Value>, NoReplies>;
-
-enum NoReplies {
-    /// The driver says so: an error reply, a lost connection, no answer in time.
-    Failed(RedisError),
-    /// The reply is no answer to this call.
-    Nonsense(&'static str),
+/// What a call says besides its operations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    pub(crate) script: ScriptRef,
+    pub(crate) number: i64,
+    /// Server time after which nobody waits for the reply; 0 if it runs whenever it arrives.
+    pub(crate) not_after_ms: i64,
 }
 
-/// Sends a batch and answers each of its operations, or hands them back to be sent again.
-pub(crate) async fn send(lane: &Lane, mut connection: MultiplexedConnection, batch: Batch) {
-    if lane.has_ended() {
-        return send_unheard(lane, connection, batch).await;
-    }
-    let replies = transmit(lane, &mut connection, &batch).await;
-    match &replies {
-        // Nothing ran: the server does not know the script. (It can't refuse a call for that
-        // which brings the source.)
-        Err(NoReplies::Failed(error)) if batch.by == ScriptRef::Sha && is_noscript(error) => {
-            return lane.retry_with_source(batch);
-        }
-        // Nothing ran either: the server checks the keys of a call before it runs the script.
-        Err(NoReplies::Failed(error)) if is_refused_whole(error) => {
-            // Each is sent again on its own, so that one bad name fails no other.
-            if batch.operations.len() > 1 {
-                return lane.retry_singly(batch);
-            }
-            // This name was it. It travels alone from here on, or the operations that it shares
-            // a call with would be sent twice each time.
-            let parts = &batch.operations[0].operation.parts;
-            lane.remember_refused(&parts[0]);
-        }
-        _ => {}
-    }
-    finish(lane, batch.operations, replies);
+/// How the script is named to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScriptRef {
+    Sha,
+    Source,
 }
 
-/// Sends a batch whose reply nobody will hear: it is over when the driver has it.
-async fn send_unheard(lane: &Lane, mut connection: MultiplexedConnection, mut batch: Batch) {
-    // Another thread has taken these from the queue just before the end. Nobody would hear of a
-    // grant, so they do not leave.
-    let asks = batch
-        .operations
-        .extract_if(.., |waiting| waiting.operation.step.grants);
-    let ended = lane.runtime_ended(Outcome::DidNotRun);
-    fail(lane, asks.collect(), &ended);
-    if batch.operations.is_empty() {
-        return;
-    }
-    let mut command = build(lane, &batch, Lane::call_number());
-    // Otherwise the future would wait for the reply, and nobody polls it again.
-    command.set_no_response(true);
-    let _ = connection.send_packed_command(&command).await;
-    lane.ends_unheard();
-    fail(
-        lane,
-        batch.operations,
-        &lane.runtime_ended(Outcome::MayHaveRun),
-    );
+/// The number by which a call's reply is known. It follows from no other call's: a spoilt reply
+/// could otherwise name the next call. It is below 2^53, where a script's numbers are exact.
+pub(crate) fn draw_number() -> i64 {
+    fastrand::i64(1_000_000_000_000_000..1 << 53)
 }
 
-async fn transmit(lane: &Lane, connection: &mut MultiplexedConnection, batch: &Batch) -> Replies {
-    let number = Lane::call_number();
-    let command = build(lane, batch, number);
-    let result = match connection.send_packed_command(&command).await {
-        Ok(redis::Value::ServerError(error)) => Err(error.into()),
-        result => result,
+/// The command that runs these operations.
+pub(crate) fn encode<'a>(
+    script: &Script,
+    header: Header,
+    operations: impl Iterator<Item = &'a Operation> + Clone,
+) -> Cmd {
+    let mut command = Cmd::new();
+    match header.script {
+        ScriptRef::Sha => command.arg("EVALSHA").arg(&script.sha),
+        ScriptRef::Source => command.arg("EVAL").arg(&script.text),
     };
-    match &result {
-        Err(error) if error.is_timeout() => lane.reply_timed_out(),
-        _ => lane.heard(),
-    }
-    let replies = result.map_err(NoReplies::Failed)?;
-    check(replies, number, batch.operations.len()).map_err(|what| {
-        // The driver knows replies by their order alone. One that was lost, doubled or moved
-        // shifts all behind it, so nothing on this connection can be trusted any more.
-        lane.give_up();
-        NoReplies::Nonsense(what)
-    })
-}
-
-/// The replies of call `number`, if these are its.
-fn check(
-    value: redis::Value,
-    number: i64,
-    operations: usize,
-) -> Result<Vec<redis::Value>, &'static str> {
-    let mut replies = match value {
-        redis::Value::Array(replies) => replies,
-        redis::Value::Nil => return Err("nothing"),
-        _ => return Err("not a list"),
-    };
-    if replies.len() != operations + 1 {
-        return Err("a list of another length");
-    }
-    if replies.remove(0) != redis::Value::Int(number) {
-        return Err("the reply to another call");
-    }
-    Ok(replies)
-}
-
-fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
-    let mut command = match batch.by {
-        ScriptRef::Sha => {
-            let mut command = Cmd::new();
-            command.arg("EVALSHA").arg(&lane.script.sha);
-            command
-        }
-        ScriptRef::Source => {
-            let mut command = Cmd::new();
-            command.arg("EVAL").arg(&lane.script.text);
-            command
-        }
-    };
-    let operations = || batch.operations.iter().map(|waiting| &waiting.operation);
-    command.arg(
-        operations()
-            .map(|operation| operation.step.keys)
-            .sum::<usize>(),
-    );
-    for operation in operations() {
+    let keys: usize = operations
+        .clone()
+        .map(|operation| operation.step.keys)
+        .sum();
+    command.arg(keys);
+    for operation in operations.clone() {
         for key in &operation.parts[..operation.step.keys] {
             command.arg(&key[..]);
         }
     }
-    // Against requests that the network held back: a grant then would be a lock for nobody.
-    // Safety does not depend on it, nor on the two clocks, because each hold has an id of its
-    // own.
-    let not_after = if operations().any(|operation| operation.step.grants) {
-        lane.server_now_ms()
-            .saturating_add(i64::try_from(lane.reply_timeout.as_millis()).unwrap_or(i64::MAX))
-    } else {
-        0
-    };
-    command.arg(number).arg(not_after);
-    for operation in operations() {
+    command.arg(header.number).arg(header.not_after_ms);
+    for operation in operations {
         command.arg(operation.step.name);
         for argument in &operation.parts[operation.step.keys..] {
             command.arg(&argument[..]);
@@ -157,90 +66,115 @@ fn build(lane: &Lane, batch: &Batch, number: i64) -> Cmd {
     command
 }
 
-fn finish(lane: &Lane, batch: Vec<Waiting>, replies: Replies) {
-    match replies {
-        Ok(replies) => {
-            // Whatever the operations say: a server that is loading runs no call.
-            lane.refusals.ran_a_call();
-            for (waiting, reply) in batch.into_iter().zip(replies) {
-                let reply = read(lane, reply);
-                if let Err(failure) = &reply {
-                    lane.refusals.refused(failure, lane.clock.now());
-                }
-                answer(lane, waiting, reply);
+/// The replies of a call, one per operation; each is to be [`read`].
+pub(crate) type Replies = vec::IntoIter<redis::Value>;
+
+/// Why a call has no replies.
+#[derive(Debug)]
+pub(crate) enum NoReplies {
+    /// The driver says so: an error reply, a lost connection, no answer in time.
+    Failed(RedisError),
+    /// The reply is no answer to this call.
+    Nonsense(&'static str),
+}
+
+/// The replies of call `number`, if these are its.
+pub(crate) fn decode(
+    result: Result<redis::Value, RedisError>,
+    number: i64,
+    operations: usize,
+) -> Result<Replies, NoReplies> {
+    let replies = match result.map_err(NoReplies::Failed)? {
+        redis::Value::Array(replies) => replies,
+        redis::Value::ServerError(error) => return Err(NoReplies::Failed(error.into())),
+        redis::Value::Nil => return Err(NoReplies::Nonsense("nothing")),
+        _ => return Err(NoReplies::Nonsense("not a list")),
+    };
+    if replies.len() != operations + 1 {
+        return Err(NoReplies::Nonsense("a list of another length"));
+    }
+    let mut replies = replies.into_iter();
+    if replies.next() != Some(redis::Value::Int(number)) {
+        return Err(NoReplies::Nonsense("the reply to another call"));
+    }
+    Ok(replies)
+}
+
+impl NoReplies {
+    /// Nothing ran: the server does not know the script.
+    pub(crate) fn script_is_missing(&self) -> bool {
+        let noscript = redis::ErrorKind::Server(ServerErrorKind::NoScript);
+        matches!(self, Self::Failed(error) if error.kind() == noscript)
+    }
+
+    /// Nothing ran, because of one of the keys: the server checks those of a call before it runs
+    /// the script.
+    pub(crate) fn is_refused_whole(&self) -> bool {
+        matches!(self, Self::Failed(error) if matches!(error.code(), Some("NOPERM" | "CROSSSLOT")))
+    }
+
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Failed(error) if error.is_timeout())
+    }
+
+    /// What it means for each of the operations.
+    pub(crate) fn into_failure(self, address: &Arc<str>, reply_timeout: Duration) -> Failure {
+        let error = match self {
+            Self::Failed(error) => error,
+            Self::Nonsense(what) => {
+                return no_answer(&format!("the reply makes no sense ({what})"), address);
             }
+        };
+        if let Some(text) = reply_text(&error) {
+            let failure = Failure::from_reply(&text, address);
+            return match failure.cause {
+                // The script's own loop has failed, and nobody knows how far it came.
+                Cause::Other(_) => Failure {
+                    outcome: Outcome::MayHaveRun,
+                    ..failure
+                },
+                _ => failure,
+            };
         }
-        Err(NoReplies::Nonsense(what)) => {
-            let what = format!("the reply makes no sense ({what})");
-            fail(lane, batch, &no_answer(lane, &what, Outcome::MayHaveRun));
-        }
-        Err(NoReplies::Failed(error)) => {
-            let failure = failure(lane, error);
-            lane.refusals.refused(&failure, lane.clock.now());
-            fail(lane, batch, &failure);
+        let what = if error.is_timeout() {
+            format!("no reply within {reply_timeout:?}")
+        } else {
+            format!("the connection was lost ({error})")
+        };
+        Failure {
+            source: Some(Arc::new(error)),
+            ..no_answer(&what, address)
         }
     }
 }
 
-fn fail(lane: &Lane, batch: Vec<Waiting>, failure: &Failure) {
-    for waiting in batch {
-        answer(lane, waiting, Err(failure.clone()));
-    }
+/// What one operation's reply says.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Value(Value),
+    /// The call came too late, when it was `server_ms` on the server's clock. The operation did
+    /// not run.
+    Late {
+        server_ms: i64,
+    },
+    Failed(Failure),
 }
 
-fn answer(lane: &Lane, waiting: Waiting, reply: Result<Value, Failure>) {
-    let operation = &waiting.operation;
-    let reply = reply.map_err(|failure| match failure.cause {
-        Cause::Denied(said) if !said.starts_with("NOAUTH") => Failure {
-            cause: Cause::Denied(format!("{said}; {}", what_is_needed(lane, operation))),
-            ..failure
-        },
-        _ => failure.of(operation.step),
-    });
-    waiting.answer(reply);
-}
-
-/// No server says which key it denies, and some versions do not say which command.
-fn what_is_needed(lane: &Lane, operation: &Operation) -> String {
-    let step = operation.step;
-    let name = String::from_utf8_lossy(&operation.parts[0]);
-    // It was checked before it was sent.
-    let rules = Key::parse(&name).map(|key| key.access_rules());
-    format!(
-        "{} runs {}; whoever uses this name needs ACL SETUSER USER {} {}",
-        step.name,
-        commands(step),
-        rules.unwrap_or_default(),
-        lane.script.command_rules,
-    )
-}
-
-/// One operation's reply.
-fn read(lane: &Lane, reply: redis::Value) -> Result<Value, Failure> {
+/// Reads one operation's reply.
+pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> Answer {
     match convert(reply) {
-        Some(Value::Text(error)) => Err(Failure::from_reply(
+        Some(Value::Text(error)) => Answer::Failed(Failure::from_reply(
             &String::from_utf8_lossy(&error),
-            &lane.address,
+            address,
         )),
         Some(Value::List(items)) => match &items[..] {
             [Value::Text(word), Value::Int(now_ms)] if word == b"late" => {
-                // A clock was set, or drifted: the next request has to be in time.
-                lane.learn_time(*now_ms, lane.clock.now());
-                Err(Failure {
-                    outcome: Outcome::DidNotRun,
-                    cause: Cause::Late,
-                    address: Arc::clone(&lane.address),
-                    source: None,
-                })
+                Answer::Late { server_ms: *now_ms }
             }
-            _ => Ok(Value::List(items)),
+            _ => Answer::Value(Value::List(items)),
         },
-        Some(value) => Ok(value),
-        None => Err(no_answer(
-            lane,
-            "the reply makes no sense",
-            Outcome::MayHaveRun,
-        )),
+        Some(value) => Answer::Value(value),
+        None => Answer::Failed(no_answer("the reply makes no sense", address)),
     }
 }
 
@@ -263,40 +197,221 @@ fn is_exact(number: i64) -> bool {
     number.unsigned_abs() <= 1 << 53
 }
 
-/// What the failure of a whole call means for each of its operations.
-fn failure(lane: &Lane, error: RedisError) -> Failure {
-    if let Some(text) = reply_text(&error) {
-        let failure = Failure::from_reply(&text, &lane.address);
-        return match failure.cause {
-            // The script's own loop has failed, and nobody knows how far it came.
-            Cause::Other(_) => Failure {
-                outcome: Outcome::MayHaveRun,
-                ..failure
-            },
-            _ => failure,
-        };
+/// Nobody knows whether it ran.
+fn no_answer(what: &str, address: &Arc<str>) -> Failure {
+    let what = Shown(what).to_string();
+    Failure::no_answer(Outcome::MayHaveRun, what, Arc::clone(address))
+}
+
+/// Adds to a failure what this operation needs or expects.
+pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Script) -> Failure {
+    match failure.cause {
+        Cause::Denied(said) if !said.starts_with("NOAUTH") => Failure {
+            cause: Cause::Denied(format!("{said}; {}", what_is_needed(operation, script))),
+            ..failure
+        },
+        _ => failure.of(operation.step),
     }
-    let what = if error.is_timeout() {
-        format!("no reply within {:?}", lane.reply_timeout)
-    } else {
-        format!("the connection was lost ({error})")
+}
+
+/// No server says which key it denies, and some versions do not say which command.
+fn what_is_needed(operation: &Operation, script: &Script) -> String {
+    let step = operation.step;
+    let name = String::from_utf8_lossy(&operation.parts[0]);
+    // It was checked before it was sent.
+    let rules = Key::parse(&name).map(|key| key.access_rules());
+    format!(
+        "{} runs {}; whoever uses this name needs ACL SETUSER USER {} {}",
+        step.name,
+        commands(step),
+        rules.unwrap_or_default(),
+        script.command_rules,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::step::Step;
+
+    static ACQUIRE: Step = Step {
+        name: "test.acquire",
+        lua: "",
+        keys: 2,
+        args: 1,
+        grants: true,
+        twin: |_, _| Ok(Value::Nil),
     };
-    Failure {
-        source: Some(Arc::new(error)),
-        ..no_answer(lane, &what, Outcome::MayHaveRun)
+    static RELEASE: Step = Step {
+        name: "test.release",
+        keys: 1,
+        args: 0,
+        grants: false,
+        ..ACQUIRE
+    };
+
+    const NUMBER: i64 = 1_234_567_890_123_456;
+
+    fn operations() -> [Operation; 2] {
+        let parts = |texts: &[&str]| texts.iter().map(|t| t.as_bytes().to_vec()).collect();
+        [
+            Operation::new(&ACQUIRE, parts(&["a", "b", "id"])),
+            Operation::new(&RELEASE, parts(&["c"])),
+        ]
     }
-}
 
-fn no_answer(lane: &Lane, what: &str, outcome: Outcome) -> Failure {
-    let address = Arc::clone(&lane.address);
-    Failure::no_answer(outcome, Shown(what).to_string(), address)
-}
+    fn encoded(script: ScriptRef, operations: &[Operation]) -> Vec<String> {
+        let header = Header {
+            script,
+            number: NUMBER,
+            not_after_ms: 77,
+        };
+        encode(&Script::of(&[]), header, operations.iter())
+            .args_iter()
+            .map(|argument| match argument {
+                redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                _ => "?".to_owned(),
+            })
+            .collect()
+    }
 
-fn is_noscript(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
-}
+    fn address() -> Arc<str> {
+        Arc::from("redis://h")
+    }
 
-/// Refused before anything ran, because of one of its keys.
-fn is_refused_whole(error: &RedisError) -> bool {
-    matches!(error.code(), Some("NOPERM" | "CROSSSLOT"))
+    /// What the driver makes of these bytes.
+    fn reply(bytes: &str) -> Result<redis::Value, RedisError> {
+        redis::parse_redis_value(bytes.as_bytes())
+    }
+
+    fn decoded(bytes: &str, operations: usize) -> Result<Vec<redis::Value>, NoReplies> {
+        decode(reply(bytes), NUMBER, operations).map(Iterator::collect)
+    }
+
+    fn failure(bytes: &str) -> Failure {
+        let no_replies = decoded(bytes, 1).expect_err("no replies");
+        no_replies.into_failure(&address(), Duration::from_secs(2))
+    }
+
+    #[test]
+    fn keys_come_first_and_then_each_step_with_its_arguments() {
+        let sha = Script::of(&[]).sha.clone();
+        let number = NUMBER.to_string();
+        assert_eq!(
+            encoded(ScriptRef::Sha, &operations()),
+            [
+                "EVALSHA",
+                &sha,
+                "3",
+                "a",
+                "b",
+                "c",
+                &number,
+                "77",
+                "test.acquire",
+                "id",
+                "test.release"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_script_is_named_or_brought() {
+        let text = encoded(ScriptRef::Source, &operations());
+        assert_eq!(text[..2], ["EVAL", &Script::of(&[]).text]);
+        assert_eq!(text[2..], encoded(ScriptRef::Sha, &operations())[2..]);
+    }
+
+    #[test]
+    fn the_replies_of_a_call_are_those_behind_its_number() {
+        let replies = decoded(&format!("*3\r\n:{NUMBER}\r\n:1\r\n$-1\r\n"), 2);
+        assert_eq!(
+            replies.expect("its replies"),
+            [redis::Value::Int(1), redis::Value::Nil]
+        );
+        for (bytes, what) in [
+            (format!("*2\r\n:{NUMBER}\r\n:1\r\n"), "another length"),
+            (
+                format!("*3\r\n:{}\r\n:1\r\n:1\r\n", NUMBER + 1),
+                "another call",
+            ),
+            ("$-1\r\n".into(), "nothing"),
+            ("+OK\r\n".into(), "not a list"),
+        ] {
+            match decoded(&bytes, 2) {
+                Err(NoReplies::Nonsense(said)) => assert!(said.contains(what), "{said}"),
+                other => panic!("{bytes}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_that_did_not_run_is_told_from_one_that_may_have() {
+        let noscript = decoded("-NOSCRIPT No matching script.\r\n", 1).expect_err("an error");
+        assert!(noscript.script_is_missing() && !noscript.is_refused_whole());
+        let refused = decoded("-NOPERM No permissions to access a key\r\n", 1);
+        let refused = refused.expect_err("an error");
+        assert!(refused.is_refused_whole() && !refused.script_is_missing());
+        assert_eq!(failure("-OOM no memory\r\n").outcome, Outcome::DidNotRun);
+        assert_eq!(failure("-ERR loop failed\r\n").outcome, Outcome::MayHaveRun);
+        assert_eq!(failure("$-1\r\n").outcome, Outcome::MayHaveRun);
+    }
+
+    #[test]
+    fn a_call_without_a_reply_may_have_run() {
+        let lost = || RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        for (error, timeout, text) in [
+            (late(), true, "no reply within 2s"),
+            (lost(), false, "the connection was lost"),
+        ] {
+            let no_replies = decode(Err(error), NUMBER, 1).expect_err("an error");
+            assert_eq!(no_replies.is_timeout(), timeout);
+            let failure = no_replies.into_failure(&address(), Duration::from_secs(2));
+            assert_eq!(failure.outcome, Outcome::MayHaveRun);
+            assert!(failure.cause.to_string().starts_with(text), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_is_a_value_a_refusal_or_too_late() {
+        let read = |bytes: &str| read(reply(bytes).expect("it can be parsed"), &address());
+        for (bytes, value) in [
+            (":9007199254740992\r\n", Value::Int(1 << 53)),
+            ("$-1\r\n", Value::Nil),
+            (
+                "*1\r\n$1\r\nx\r\n",
+                Value::List(vec![Value::Text(b"x".into())]),
+            ),
+        ] {
+            assert!(matches!(read(bytes), Answer::Value(read) if read == value));
+        }
+        let late = read("*2\r\n$4\r\nlate\r\n:5\r\n");
+        assert!(matches!(late, Answer::Late { server_ms: 5 }), "{late:?}");
+        for (bytes, outcome) in [
+            ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
+            (":9007199254740993\r\n", Outcome::MayHaveRun),
+            ("*1\r\n:9007199254740993\r\n", Outcome::MayHaveRun),
+        ] {
+            match read(bytes) {
+                Answer::Failed(failure) => assert_eq!(failure.outcome, outcome, "{bytes}"),
+                other => panic!("{bytes}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_denied_something_is_told_what_the_step_needs() {
+        let script = Script::of(&[]);
+        let [operation, _] = operations();
+        let denied = |said| failure_of(&operation, Failure::from_reply(said, &address()), &script);
+        let said = denied("NOPERM no key").cause.to_string();
+        assert!(
+            said.starts_with("NOPERM no key; test.acquire runs "),
+            "{said}"
+        );
+        assert!(said.contains("ACL SETUSER USER "), "{said}");
+        let nobody = denied("NOAUTH log in").cause.to_string();
+        assert_eq!(nobody, "NOAUTH log in", "no permission is missing");
+    }
 }

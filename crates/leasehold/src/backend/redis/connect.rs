@@ -10,7 +10,6 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::Notify;
 
 use super::address::{Address, Target};
 use super::driver::{Driver, Socket};
@@ -28,9 +27,6 @@ pub(crate) struct Connector {
     pub(crate) reply_timeout: Duration,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
-    /// Notified when the connection for calls goes to another server: the one for messages has
-    /// to follow.
-    pub(crate) moved: Notify,
 }
 
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}

@@ -11,7 +11,7 @@ use redis::{Msg, RedisError};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::connect::Connector;
+use super::node::Node;
 use super::pause::{LASTING, Pause};
 use crate::backend::channels::Channels;
 
@@ -25,15 +25,15 @@ const MOST_AT_ONCE: usize = 4096;
 const CHUNK: usize = 128;
 
 /// Keeps the subscriptions equal to the channels that have listeners. Never returns.
-pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
-    let channels = &channels.0;
+pub(crate) async fn run(node: Arc<Node>, channels: WakesAll) {
+    let (channels, connector) = (&channels.0, &node.connector);
     let mut pause = Pause::new();
     loop {
         while channels.is_empty() {
             channels.changed().await;
         }
         // A notice from before this connection: it goes to where calls go now anyway.
-        let _ = connector.moved.notified().now_or_never();
+        let _ = node.moved.notified().now_or_never();
         let asked = Arc::new(AtomicUsize::new(0));
         match connector.open_pubsub(Arc::clone(&asked)).await {
             Ok(pubsub) => {
@@ -42,7 +42,7 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
                 let mut session = Session::new(pubsub, channels, asked, limit);
                 let end = tokio::select! {
                     end = session.run() => end,
-                    () = connector.moved.notified() => "the server was started again, or calls go to another one now".into(),
+                    () = node.moved.notified() => "the server was started again, or calls go to another one now".into(),
                 };
                 // A connection that did not last is followed by a longer pause: a server that
                 // ends each one at once must not be connected to all the time.
@@ -52,13 +52,13 @@ pub(crate) async fn run(connector: Arc<Connector>, channels: WakesAll) {
                 // Nobody misses it while nobody listens.
                 if !channels.is_empty() {
                     tracing::warn!(
-                        address = %connector.address.shown(), cause = %end,
+                        address = %node.address(), cause = %end,
                         "the connection for wake-ups is lost; waiters poll until it is back"
                     );
                 }
             }
             Err(failure) => tracing::debug!(
-                address = %connector.address.shown(), cause = %failure.cause,
+                address = %node.address(), cause = %failure.cause,
                 "no connection for wake-ups"
             ),
         }

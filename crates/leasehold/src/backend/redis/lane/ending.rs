@@ -10,7 +10,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Lane, Link, fail};
+use super::exchange::fail;
+use super::{Lane, Link};
 use crate::backend::failure::{Failure, Outcome};
 
 /// Ends the lane when it is dropped with the task that has it. A runtime that ends drops a task
@@ -36,12 +37,12 @@ impl Lane {
         Ending(Arc::clone(self))
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn runtime_ended(&self, outcome: Outcome) -> Failure {
-        Failure::runtime_ended(outcome, Arc::clone(&self.address))
+    pub(super) fn runtime_ended(&self, outcome: Outcome) -> Failure {
+        Failure::runtime_ended(outcome, Arc::clone(self.node.address()))
     }
 
     /// The runtime ends: a waiting operation leaves now or never.
@@ -56,13 +57,12 @@ impl Lane {
     pub(super) fn send_the_last(self: &Arc<Self>) {
         let mut state = self.state.lock();
         // The calls on their way never come back, so these operations leave now as well.
-        state.put_back();
+        state.queue.put_back();
         let can_leave = self.is_here() && matches!(state.link, Link::Up(_));
         // An operation that asks for something stays: nobody would hear of the grant.
-        let (leaves, stays) = std::mem::take(&mut state.queue)
-            .into_iter()
-            .partition(|waiting| can_leave && !waiting.operation.step.grants);
-        state.queue = leaves;
+        let stays = state
+            .queue
+            .take_unless(|operation| can_leave && !operation.step.grants);
         let most_calls = state.queue.len();
         drop(state);
         fail(stays, &self.runtime_ended(Outcome::DidNotRun));
@@ -76,7 +76,7 @@ impl Lane {
 
     /// A call has left, and nobody will read its reply. To be called before its request is
     /// dropped: the driver skips a request whose reply nobody waits for.
-    pub(crate) fn ends_unheard(&self) {
+    pub(super) fn ends_unheard(&self) {
         self.left_unheard.store(true, Ordering::SeqCst);
         self.driver.flush();
     }
@@ -87,7 +87,7 @@ impl Drop for Lane {
         // No task has the lane any more, so nothing more is sent. A client whose calls were all
         // answered need not wait here.
         if self.left_unheard.load(Ordering::SeqCst) {
-            self.driver.close_after_the_last(self.clock);
+            self.driver.close_after_the_last(self.node.clock);
         }
     }
 }

@@ -1,0 +1,83 @@
+//! The waiter's side of an operation.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+use super::Lane;
+use super::carry::Carried;
+use crate::backend::failure::{Failure, Outcome};
+use crate::backend::redis::queue::{Ticket, Waiting};
+use crate::backend::step::{Operation, Value};
+
+/// The reply to come of an operation in the queue.
+pub(crate) struct Queued {
+    ticket: Ticket,
+    receiver: oneshot::Receiver<Result<Value, Failure>>,
+    grants: bool,
+    pub(super) lane: Arc<Lane>,
+    /// Its call, if this future carries that.
+    pub(super) carried: Option<Arc<Carried>>,
+}
+
+impl Queued {
+    /// The operation for the queue, and its reply to come.
+    pub(super) fn new(operation: Operation, lane: Arc<Lane>) -> (Waiting, Self) {
+        let grants = operation.step.grants;
+        let (waiting, ticket, receiver) = Waiting::new(operation);
+        let queued = Self {
+            ticket,
+            receiver,
+            grants,
+            lane,
+            carried: None,
+        };
+        (waiting, queued)
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.ticket.clone()
+    }
+
+    fn poll_carried(&mut self, context: &mut Context<'_>) {
+        if let Some(carried) = &self.carried
+            && carried.poll(&self.lane.runtime, context).is_ready()
+        {
+            self.carried = None;
+        }
+    }
+}
+
+impl Future for Queued {
+    type Output = Result<Value, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_carried(context);
+        if self.carried.is_some() {
+            // The receiver must not know this task yet: the poll of the call brings the reply, so
+            // the task would wake itself, and another thread with it.
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.receiver).poll(context).map(|reply| {
+            reply.unwrap_or_else(|_| {
+                // The task that carried the call ended with its runtime.
+                Err(self.lane.runtime_ended(Outcome::MayHaveRun))
+            })
+        })
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        // An operation that gives something back runs whether anybody waits for it or not.
+        if self.grants {
+            self.ticket.give_up();
+        }
+        // A task reads the reply; the undo of what it may have taken runs behind it.
+        if let Some(carried) = self.carried.take() {
+            carried.take_over(&self.lane.runtime);
+        }
+    }
+}

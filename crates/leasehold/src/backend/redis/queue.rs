@@ -1,0 +1,433 @@
+//! What waits for one connection, in order of arrival. Pure data: it knows no connection and no
+//! clock, and nothing in it waits. Operations leave it a call at a time.
+//!
+//! Operations that the server did not run, because it had forgotten the script or refused a call
+//! as a whole, are sent again in their old place: nothing leaves until the calls on their way are
+//! back. (One gap is left: if another client brings the script between two calls of ours that
+//! are on their way, the second one runs and the first one behind it.)
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::sync::oneshot;
+
+use crate::backend::failure::Failure;
+use crate::backend::step::{Operation, Value};
+use crate::room::Room;
+
+/// Most operations in one call.
+pub(crate) const MAX_OPERATIONS: usize = 256;
+/// Most bytes in one call. An operation over it travels alone.
+pub(crate) const MAX_BYTES: usize = 64 * 1024;
+/// Most names that are known to be refused. Those beyond are sent twice, as each was at first.
+const MAX_REFUSED: usize = 1024;
+
+/// The queue of one connection.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// Calls on their way.
+    calls: usize,
+    /// How many calls have left so far.
+    departed: u64,
+    /// Operations that did not run and are sent again, by the number of their call.
+    returned: BTreeMap<u64, Vec<Waiting>>,
+    /// Keys for which the server refused a whole call; operations on them travel alone.
+    refused: HashSet<Vec<u8>>,
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, waiting: Waiting) {
+        self.waiting.push_back(waiting);
+    }
+
+    /// How many wait to leave.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How many calls are on their way.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Whether operations are to go again. Until then none leaves.
+    pub(crate) fn has_returned(&self) -> bool {
+        !self.returned.is_empty()
+    }
+
+    /// What leaves as the next call, if anything may leave. The call is on its way from here on.
+    pub(crate) fn next_batch(&mut self) -> Option<Batch> {
+        if self.has_returned() {
+            return None;
+        }
+        let operations = self.take_operations();
+        self.waiting.give_back();
+        let alone = operations.first()?.alone;
+        self.departed += 1;
+        self.calls += 1;
+        Some(Batch {
+            number: self.departed,
+            operations,
+            alone,
+        })
+    }
+
+    fn take_operations(&mut self) -> Vec<Waiting> {
+        let mut operations = Vec::new();
+        let mut bytes = 0;
+        while let Some(waiting) = self.waiting.pop_front() {
+            // One that does not fit opens the next call.
+            let alone = self.travels_alone(&waiting);
+            let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == MAX_OPERATIONS;
+            if !operations.is_empty() && (alone || full) {
+                self.waiting.push_front(waiting);
+                break;
+            }
+            // Its waiter has taken it out: it never ran, so nothing undoes it.
+            if !waiting.ticket.send() {
+                continue;
+            }
+            bytes += waiting.bytes();
+            operations.push(waiting);
+            if alone {
+                break;
+            }
+        }
+        operations
+    }
+
+    fn travels_alone(&self, waiting: &Waiting) -> bool {
+        waiting.alone
+            || !self.refused.is_empty()
+                && waiting.operation.parts[..waiting.operation.step.keys]
+                    .iter()
+                    .any(|key| self.refused.contains(key))
+    }
+
+    /// The server did not run this call. Its operations go again when all calls are back.
+    pub(crate) fn return_batch(&mut self, batch: Batch) {
+        self.returned.insert(batch.number, batch.operations);
+    }
+
+    /// The server did not run this call, because of one of its operations: they go again one by
+    /// one.
+    pub(crate) fn return_singly(&mut self, mut batch: Batch) {
+        for waiting in &mut batch.operations {
+            waiting.alone = true;
+        }
+        self.return_batch(batch);
+    }
+
+    /// A call is over, or went again. `true` if no other one is on its way.
+    pub(crate) fn call_is_back(&mut self) -> bool {
+        self.calls -= 1;
+        // Only now are operations sent again: a later call that is still on its way would run
+        // before them.
+        if self.calls == 0 {
+            self.put_back();
+        }
+        self.calls == 0
+    }
+
+    /// Operations that are sent again come before all others, in their old order. One that nobody
+    /// waits for any more stays out: its undo may have run meanwhile.
+    pub(crate) fn put_back(&mut self) {
+        for operations in std::mem::take(&mut self.returned).into_values().rev() {
+            let wanted = operations
+                .into_iter()
+                .filter(|waiting| waiting.ticket.recall());
+            for waiting in wanted.rev() {
+                self.waiting.push_front(waiting);
+            }
+        }
+    }
+
+    /// Takes out all that wait.
+    pub(crate) fn take_all(&mut self) -> VecDeque<Waiting> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Takes out those that wait and don't satisfy `stays`.
+    pub(crate) fn take_unless(&mut self, stays: impl Fn(&Operation) -> bool) -> VecDeque<Waiting> {
+        let (kept, taken) = self
+            .take_all()
+            .into_iter()
+            .partition(|waiting| stays(&waiting.operation));
+        self.waiting = kept;
+        taken
+    }
+
+    /// A call for this key alone was refused before it ran. It travels alone from here on, or the
+    /// operations that it shares a call with would be sent twice each time.
+    pub(crate) fn remember_refused(&mut self, key: &[u8]) {
+        if self.refused.len() < MAX_REFUSED {
+            self.refused.insert(key.to_vec());
+        }
+    }
+
+    /// Another connection, perhaps with other permissions.
+    pub(crate) fn forget_refused(&mut self) {
+        self.refused.clear();
+    }
+}
+
+/// What travels as one call.
+pub(crate) struct Batch {
+    number: u64,
+    pub(crate) operations: Vec<Waiting>,
+    /// One operation, which was refused together with others.
+    pub(crate) alone: bool,
+}
+
+/// An operation in the queue or on its way.
+pub(crate) struct Waiting {
+    pub(crate) operation: Operation,
+    ticket: Ticket,
+    /// It was refused together with others.
+    alone: bool,
+    reply: oneshot::Sender<Result<Value, Failure>>,
+}
+
+impl Waiting {
+    /// With what its waiter needs.
+    pub(crate) fn new(
+        operation: Operation,
+    ) -> (Self, Ticket, oneshot::Receiver<Result<Value, Failure>>) {
+        let ticket = Ticket(Arc::new(AtomicU8::new(QUEUED)));
+        let (reply, receiver) = oneshot::channel();
+        let waiting = Self {
+            operation,
+            ticket: ticket.clone(),
+            alone: false,
+            reply,
+        };
+        (waiting, ticket, receiver)
+    }
+
+    pub(crate) fn answer(self, reply: Result<Value, Failure>) {
+        // The waiter may be gone. Then it has seen to the undo.
+        let _ = self.reply.send(reply);
+    }
+
+    fn bytes(&self) -> usize {
+        self.operation.parts.iter().map(Vec::len).sum()
+    }
+}
+
+const QUEUED: u8 = 0;
+const SENT: u8 = 1;
+const TAKEN_OUT: u8 = 2;
+// Sent, and nobody waits for it: it is not sent again.
+const ABANDONED: u8 = 3;
+
+/// Where an operation is; shared by the queue, its waiter and its undo.
+#[derive(Clone)]
+pub(crate) struct Ticket(Arc<AtomicU8>);
+
+impl Ticket {
+    /// The lane sends it, unless it has been taken out.
+    fn send(&self) -> bool {
+        self.change(QUEUED, SENT)
+    }
+
+    /// It did not run and is sent again, unless nobody waits for it any more.
+    fn recall(&self) -> bool {
+        self.change(SENT, QUEUED)
+    }
+
+    /// Nobody waits any more: taken out if it is still queued, else marked.
+    pub(crate) fn give_up(&self) {
+        if !self.change(QUEUED, TAKEN_OUT) {
+            self.change(SENT, ABANDONED);
+        }
+    }
+
+    fn change(&self, from: u8, to: u8) -> bool {
+        // In one exchange: either the lane sends the operation, or its waiter takes it out. After
+        // both it would run, and its undo would believe that it did not.
+        self.0
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    pub(crate) fn may_have_run(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != TAKEN_OUT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::step::Step;
+
+    static STEP: Step = Step {
+        name: "test.step",
+        lua: "",
+        keys: 1,
+        args: 1,
+        grants: true,
+        twin: |_, _| Ok(Value::Nil),
+    };
+
+    fn operation(name: &str, argument: &[u8]) -> Operation {
+        Operation::new(&STEP, vec![name.as_bytes().to_vec(), argument.to_vec()])
+    }
+
+    fn push(queue: &mut Queue, name: &str) -> Ticket {
+        let (waiting, ticket, _) = Waiting::new(operation(name, b""));
+        queue.push(waiting);
+        ticket
+    }
+
+    fn queue_of(names: &[&str]) -> Queue {
+        let mut queue = Queue::default();
+        for name in names {
+            push(&mut queue, name);
+        }
+        queue
+    }
+
+    fn names(batch: &Batch) -> Vec<String> {
+        let name = |waiting: &Waiting| String::from_utf8(waiting.operation.parts[0].clone());
+        batch
+            .operations
+            .iter()
+            .map(|w| name(w).expect("UTF-8"))
+            .collect()
+    }
+
+    /// The names of the next call.
+    fn next(queue: &mut Queue) -> Vec<String> {
+        names(&queue.next_batch().expect("something waits"))
+    }
+
+    #[test]
+    fn what_waits_leaves_as_one_call_in_its_order() {
+        let mut queue = queue_of(&["a", "b", "c"]);
+        assert_eq!(next(&mut queue), ["a", "b", "c"]);
+        assert!(queue.next_batch().is_none());
+        assert_eq!(queue.calls(), 1, "a call of nothing does not count");
+    }
+
+    #[test]
+    fn what_does_not_fit_opens_the_next_call() {
+        let mut queue = Queue::default();
+        for n in 0..=MAX_OPERATIONS {
+            push(&mut queue, &n.to_string());
+        }
+        assert_eq!(next(&mut queue).len(), MAX_OPERATIONS);
+        assert_eq!(next(&mut queue), [MAX_OPERATIONS.to_string()]);
+    }
+
+    #[test]
+    fn bytes_are_counted_and_what_is_too_large_for_any_call_travels_alone() {
+        let mut queue = Queue::default();
+        for (name, bytes) in [
+            ("a", MAX_BYTES / 2),
+            ("b", MAX_BYTES / 2 - 2),
+            ("c", 1),
+            ("d", MAX_BYTES + 1),
+            ("e", 1),
+        ] {
+            queue.push(Waiting::new(operation(name, &vec![b'x'; bytes])).0);
+        }
+        assert_eq!(next(&mut queue), ["a", "b"]);
+        assert_eq!(next(&mut queue), ["c"]);
+        assert_eq!(next(&mut queue), ["d"]);
+        assert_eq!(next(&mut queue), ["e"]);
+    }
+
+    #[test]
+    fn what_goes_again_takes_its_old_place_when_all_calls_are_back() {
+        let mut queue = queue_of(&["a", "b"]);
+        let first = queue.next_batch().expect("a and b");
+        push(&mut queue, "c");
+        let second = queue.next_batch().expect("c");
+        push(&mut queue, "d");
+        // The later call may be the first that the server has refused.
+        queue.return_batch(second);
+        assert!(queue.next_batch().is_none(), "d would overtake");
+        assert!(!queue.call_is_back());
+        assert!(queue.next_batch().is_none(), "the first is on its way");
+        queue.return_batch(first);
+        assert!(queue.call_is_back());
+        assert_eq!(next(&mut queue), ["a", "b", "c", "d"]);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_does_not_leave() {
+        let mut queue = queue_of(&["a"]);
+        let given_up = push(&mut queue, "b");
+        push(&mut queue, "c");
+        given_up.give_up();
+        assert_eq!(next(&mut queue), ["a", "c"]);
+        assert!(!given_up.may_have_run());
+    }
+
+    #[test]
+    fn what_was_given_up_on_its_way_does_not_go_again() {
+        let mut queue = queue_of(&["a"]);
+        let given_up = push(&mut queue, "b");
+        push(&mut queue, "c");
+        let batch = queue.next_batch().expect("all three");
+        given_up.give_up();
+        assert!(given_up.may_have_run());
+        queue.return_batch(batch);
+        queue.call_is_back();
+        assert_eq!(next(&mut queue), ["a", "c"]);
+    }
+
+    #[test]
+    fn what_is_given_up_before_it_goes_again_never_ran() {
+        let mut queue = Queue::default();
+        let given_up = push(&mut queue, "a");
+        let batch = queue.next_batch().expect("a");
+        queue.return_batch(batch);
+        queue.call_is_back();
+        given_up.give_up();
+        assert!(queue.next_batch().is_none());
+        assert!(!given_up.may_have_run());
+    }
+
+    #[test]
+    fn what_was_refused_together_goes_again_one_by_one() {
+        let mut queue = queue_of(&["a", "b"]);
+        let batch = queue.next_batch().expect("both");
+        assert!(!batch.alone);
+        queue.return_singly(batch);
+        push(&mut queue, "c");
+        queue.call_is_back();
+        for name in ["a", "b"] {
+            let batch = queue.next_batch().expect("one of them");
+            assert_eq!((names(&batch), batch.alone), (vec![name.into()], true));
+        }
+        assert_eq!(next(&mut queue), ["c"]);
+    }
+
+    #[test]
+    fn a_refused_name_travels_alone_until_the_next_connection() {
+        let mut queue = queue_of(&["a", "b", "c"]);
+        queue.remember_refused(b"b");
+        assert_eq!(next(&mut queue), ["a"]);
+        assert_eq!(next(&mut queue), ["b"]);
+        assert_eq!(next(&mut queue), ["c"]);
+        queue.forget_refused();
+        push(&mut queue, "a");
+        push(&mut queue, "b");
+        assert_eq!(next(&mut queue), ["a", "b"]);
+    }
+
+    #[test]
+    fn some_can_be_taken_out_and_the_others_keep_their_order() {
+        let mut queue = queue_of(&["a", "x", "b"]);
+        let taken = queue.take_unless(|operation| operation.parts[0] != b"x");
+        assert_eq!((taken.len(), queue.len()), (1, 2));
+        assert_eq!(next(&mut queue), ["a", "b"]);
+    }
+}

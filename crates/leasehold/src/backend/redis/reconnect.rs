@@ -1,0 +1,173 @@
+//! Keeps a connection under a lane for as long as the client lives: opens it, asks the server
+//! about itself, opens it again when it is lost, and looks for another server under the same
+//! name when this one refuses to serve.
+
+use ::redis::aio::MultiplexedConnection;
+use futures_util::FutureExt;
+
+use super::driver::Driver;
+use super::lane::{Ending, Lane};
+use super::node::{Node, Told};
+use super::pause::{LASTING, Pause};
+use super::refusals::LOOK_EVERY;
+use super::server_info;
+use crate::backend::failure::Failure;
+use crate::clock::Moment;
+
+/// A connection that is ready for use, and what the server has said on it.
+pub(crate) struct Opened {
+    connection: MultiplexedConnection,
+    driver: Driver,
+    pub(crate) told: Told,
+}
+
+/// Opens a connection, learns the server's clock, age and version, and loads the script.
+pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
+    let (connection, mut driver) = node.connector.open().await?;
+    let questions = async {
+        let mut load = ::redis::Cmd::new();
+        load.arg("SCRIPT").arg("LOAD").arg(&node.script.text);
+        let time = ::redis::cmd("TIME");
+        let info = ::redis::cmd("INFO");
+        let mut lines = [0; 3].map(|_| connection.clone());
+        let [one, other, third] = &mut lines;
+        // No failure of these counts. If the user lacks a permission, the first call says which;
+        // a script that is not loaded is sent as text.
+        let (time, info) = tokio::join!(
+            time.query_async::<(i64, i64)>(one),
+            info.query_async::<String>(other)
+        );
+        // A server closes the connection of a client that has not logged in and sends more than
+        // a little, and the script is long.
+        if time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH") {
+            let _ = third.send_packed_command(&load).await;
+        }
+        let time = time.ok();
+        let info = info.unwrap_or_default();
+        server_info::check(&info, node.address())?;
+        Ok(Told {
+            // Read behind the answers: the start of the server must not come out too early, or a
+            // majority would trust it too soon.
+            at: node.clock.now(),
+            time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
+            uptime: server_info::uptime(&info),
+            run_id: server_info::run_id(&info).map(str::to_owned),
+        })
+    };
+    let told = tokio::select! {
+        told = questions => told?,
+        () = &mut driver => return Err(node.connector.lost_at_once()),
+    };
+    Ok(Opened {
+        connection,
+        driver,
+        told,
+    })
+}
+
+/// Keeps a connection under the lane for as long as the client lives.
+pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
+    let node = &*lane.node;
+    let mut pause = Pause::new();
+    let mut connection = first;
+    let mut down = false;
+    let mut looked = None;
+    loop {
+        let opened = match connection.take() {
+            Some(connection) => Ok(connection),
+            None => prepare(node).await,
+        };
+        match opened {
+            Ok(opened) => {
+                // A notice that nobody has taken was about an earlier connection.
+                let _ = lane.given_up.notified().now_or_never();
+                node.refusals.forget();
+                let since = node.clock.now();
+                if std::mem::take(&mut down) {
+                    tracing::info!(address = %node.address(), "connected again");
+                }
+                // Another server, or this one started again: the connection for messages has to
+                // follow. It may still be up, to a server where nobody publishes any more.
+                if node.about.started().is_some() && !node.is_the_one_of(&opened.told) {
+                    node.moved.notify_one();
+                }
+                // Before the first operation leaves: a grant of this server is judged by this
+                // server's start, not by an earlier one's.
+                node.learn(&opened.told);
+                lane.up(opened.connection, opened.driver);
+                connection = until_over(&lane, &mut looked).await;
+                if connection.is_some() {
+                    continue;
+                }
+                // Operations wait until the first attempt has failed: after most cuts the next
+                // connection is there at once.
+                lane.opening();
+                tracing::warn!(address = %node.address(), "the connection is lost; connecting again");
+                // A connection that did not last is followed by a pause: a server that ends each
+                // one at once must not be connected to all the time.
+                if node.clock.now().saturating_sub(since) > LASTING {
+                    pause.reset();
+                } else {
+                    tokio::time::sleep(pause.next()).await;
+                }
+            }
+            Err(failure) => {
+                // Once per outage: there is an attempt every second.
+                if !std::mem::replace(&mut down, true) {
+                    tracing::warn!(address = %node.address(), cause = %failure.cause, "no connection; trying again");
+                }
+                if !failure.may_heal() {
+                    pause.longest();
+                }
+                lane.down(&failure);
+                tokio::time::sleep(pause.next()).await;
+            }
+        }
+    }
+}
+
+/// Returns when a connection is lost or given up. If its server refuses to serve: when another
+/// connection can take its place, and with that.
+async fn until_over(lane: &Lane, looked: &mut Option<Moment>) -> Option<Opened> {
+    let another = tokio::select! {
+        () = lane.driver.run() => return None,
+        () = lane.given_up.notified() => return None,
+        another = look_elsewhere(&lane.node, looked) => another,
+    };
+    // The calls on their way are answered first: the order of arrival is kept. At most for a
+    // reply's time, as this server may not answer any more.
+    lane.hold_back();
+    tokio::select! {
+        () = lane.driver.run() => {}
+        () = lane.drained() => {}
+        () = tokio::time::sleep(lane.node.reply_timeout()) => {}
+    }
+    tracing::warn!(
+        address = %lane.node.address(),
+        "the server refuses to serve; its name was looked up again, and what it stands for is asked from now on"
+    );
+    Some(another)
+}
+
+/// When the server refuses to serve, looks its name up again, and resolves with a connection
+/// to another server. No more often than a server bears it from all its clients.
+async fn look_elsewhere(node: &Node, looked: &mut Option<Moment>) -> Opened {
+    loop {
+        node.refusals.leave().await;
+        if let Some(looked) = *looked {
+            node.clock.sleep_until(looked + LOOK_EVERY).await;
+        }
+        *looked = Some(node.clock.now());
+        match prepare(node).await {
+            // The same server again: it would refuse to serve here as well.
+            Ok(opened) if node.is_the_one_of(&opened.told) => {
+                tracing::debug!(address = %node.address(), "the name stands for the server that refuses to serve");
+            }
+            Ok(opened) => return opened,
+            Err(failure) => tracing::debug!(
+                address = %node.address(), cause = %failure.cause,
+                "the server refuses to serve, and no other answers under its name"
+            ),
+        }
+    }
+}
