@@ -1,13 +1,13 @@
 //! A server as the backend: one connection for calls and one for messages. A task of its own
 //! opens each of them again whenever it is lost. Only this folder names the driver.
 //!
-//! What is true of the server is the [`Node`]'s, what is true of a connection the [`Lane`]'s.
-//! Calls between the files go one way: lane to queue, codec and node.
+//! A [`Node`] owns the facts about one server, a [`Lane`] is one connection to it. Calls between
+//! the files go one way: lane to queue, codec and node.
 //!
 //! There is one node. A second one would stand beside it here, with a lane and a task of its own,
-//! and [`Redis::submit`] is where one of them would be chosen: the first key of an operation is
-//! the name (`parts[0]`), a name has one slot, and a slot one node. Primitives see operations and
-//! replies alone, so they would not change.
+//! and [`Redis::submit`] would choose one of them: the first key of an operation is the name
+//! (`parts[0]`), a name has one slot, and a slot one node. Primitives see only operations and
+//! replies, so they would not change. [`Redis::started`] would choose by a name as well.
 
 mod address;
 mod call;

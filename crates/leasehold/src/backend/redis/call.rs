@@ -1,5 +1,5 @@
-//! One call: from operations to what is sent, and from a reply to what each operation gets. It
-//! sends nothing and remembers nothing.
+//! The codec of a call: operations to the command that runs them, a reply to the result of each
+//! operation. It sends nothing and remembers nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_denied_something_is_told_what_the_step_needs() {
+    fn a_denied_operation_names_the_permissions_that_it_needs() {
         let script = Script::of(&[]);
         let [operation, _] = operations();
         let denied = |said| failure_of(&operation, Failure::from_reply(said, &address()), &script);

@@ -7,7 +7,7 @@
 //! call the queue is looked at again.
 //!
 //! Order of arrival is kept, whichever threads submit, so an operation that undoes another always
-//! runs behind it. What waits, and what goes again in its old place, is the [`Queue`]'s to know.
+//! runs behind it. The [`Queue`] knows which operations wait and which go again in their old place.
 //!
 //! Two locks, in this order: `departures`, `state`. Under `state` no task is spawned or dropped and
 //! no waiter answered: a runtime that has ended drops a task at once, and the call in it comes back

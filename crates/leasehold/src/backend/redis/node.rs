@@ -1,5 +1,6 @@
-//! What is true of one server, however many connections lead to it. Connections tell it what
-//! they hear and ask it what they have to know; it knows none of them.
+//! The facts about one server, however many connections lead to it: its address, clock and age,
+//! what it refuses, whether it knows the script. Connections write down here what they hear and
+//! read what they need; the node knows none of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

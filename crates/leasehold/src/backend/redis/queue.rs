@@ -1,5 +1,5 @@
-//! What waits for one connection, in order of arrival. Pure data: it knows no connection and no
-//! clock, and nothing in it waits. Operations leave it a call at a time.
+//! The operations that wait for one connection, in order of arrival. Pure data: it knows no
+//! connection and no clock, and nothing in it waits. Operations leave it a call at a time.
 //!
 //! Operations that the server did not run, because it had forgotten the script or refused a call
 //! as a whole, are sent again in their old place: nothing leaves until the calls on their way are
@@ -61,7 +61,7 @@ impl Queue {
         !self.returned.is_empty()
     }
 
-    /// What leaves as the next call, if anything may leave. The call is on its way from here on.
+    /// The operations of the next call, if any may leave. The call is on its way from here on.
     pub(crate) fn next_batch(&mut self) -> Option<Batch> {
         if self.has_returned() {
             return None;
@@ -148,12 +148,12 @@ impl Queue {
         }
     }
 
-    /// Takes out all that wait.
+    /// Takes out all operations that wait.
     pub(crate) fn take_all(&mut self) -> VecDeque<Waiting> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Takes out those that wait and don't satisfy `stays`.
+    /// Takes out the waiting operations for which `stays` is false.
     pub(crate) fn take_unless(&mut self, stays: impl Fn(&Operation) -> bool) -> VecDeque<Waiting> {
         let (kept, taken) = self
             .take_all()
@@ -171,7 +171,7 @@ impl Queue {
         }
     }
 
-    /// Another connection, perhaps with other permissions.
+    /// Another connection is up: its user may have other permissions.
     pub(crate) fn forget_refused(&mut self) {
         self.refused.clear();
     }
@@ -195,7 +195,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// With what its waiter needs.
+    /// An operation for the queue, with the ticket and the reply to come for its waiter.
     pub(crate) fn new(
         operation: Operation,
     ) -> (Self, Ticket, oneshot::Receiver<Result<Value, Failure>>) {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_leaves_as_one_call_in_its_order() {
+    fn waiting_operations_leave_as_one_call_in_order() {
         let mut queue = queue_of(&["a", "b", "c"]);
         assert_eq!(next(&mut queue), ["a", "b", "c"]);
         assert!(queue.next_batch().is_none());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_opens_the_next_call() {
+    fn an_operation_that_does_not_fit_opens_the_next_call() {
         let mut queue = Queue::default();
         for n in 0..=MAX_OPERATIONS {
             push(&mut queue, &n.to_string());
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_counted_and_what_is_too_large_for_any_call_travels_alone() {
+    fn an_operation_larger_than_a_call_travels_alone() {
         let mut queue = Queue::default();
         for (name, bytes) in [
             ("a", MAX_BYTES / 2),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_again_takes_its_old_place_when_all_calls_are_back() {
+    fn returned_operations_take_their_old_place_when_all_calls_are_back() {
         let mut queue = queue_of(&["a", "b"]);
         let first = queue.next_batch().expect("a and b");
         push(&mut queue, "c");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_does_not_leave() {
+    fn an_operation_without_a_waiter_does_not_leave() {
         let mut queue = queue_of(&["a"]);
         let given_up = push(&mut queue, "b");
         push(&mut queue, "c");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_on_its_way_does_not_go_again() {
+    fn an_operation_given_up_on_its_way_does_not_go_again() {
         let mut queue = queue_of(&["a"]);
         let given_up = push(&mut queue, "b");
         push(&mut queue, "c");
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_before_it_goes_again_never_ran() {
+    fn an_operation_given_up_before_it_goes_again_never_ran() {
         let mut queue = Queue::default();
         let given_up = push(&mut queue, "a");
         let batch = queue.next_batch().expect("a");
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_together_goes_again_one_by_one() {
+    fn operations_refused_together_go_again_one_by_one() {
         let mut queue = queue_of(&["a", "b"]);
         let batch = queue.next_batch().expect("both");
         assert!(!batch.alone);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn some_can_be_taken_out_and_the_others_keep_their_order() {
+    fn operations_can_be_taken_out_and_the_others_keep_their_order() {
         let mut queue = queue_of(&["a", "x", "b"]);
         let taken = queue.take_unless(|operation| operation.parts[0] != b"x");
         assert_eq!((taken.len(), queue.len()), (1, 2));
