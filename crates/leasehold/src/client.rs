@@ -17,7 +17,7 @@ use crate::config::{self, Peers};
 use crate::context::Context;
 use crate::credentials::{Credentials, Source};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::SafetyMargin;
+use crate::hold::SafetyMargin;
 use crate::primitives::expirable::ExpirableSemaphore;
 use crate::primitives::fair::{Fair, FairLock};
 use crate::primitives::fenced::{Fenced, FencedLock};
@@ -247,10 +247,11 @@ impl Client {
     /// What this client has under way. For tests that check that nothing is left behind.
     #[must_use]
     pub fn activity(&self) -> Activity {
+        let (lines, owners) = self.context.locals.activity();
         Activity {
-            renewed_holds: self.context.renewal.len(),
-            lines: self.context.turns.len(),
-            owners: self.context.owners.len(),
+            renewed_holds: self.context.watchdog.len(),
+            lines,
+            owners,
             channels: self.context.backend.channels().len(),
             releases: self.context.cleanup.pending(),
         }

@@ -10,20 +10,15 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::backend::failure::{Failure, Outcome};
-use crate::cleanup::Cleanup;
-use crate::cleanup::batches::Batches;
-use crate::cleanup::idempotency::IdempotencyKeys;
 use crate::clock::Clock;
 use crate::config::{Peers, Settings};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hold::SafetyMargin;
+use crate::hold::cleanup::Cleanup;
+use crate::hold::standing::Standing;
+use crate::hold::watchdog::Watchdog;
 use crate::key::Key;
-use crate::lease::SafetyMargin;
-use crate::owner::Owners;
-use crate::renewal::Renewal;
-use crate::standing::Standing;
-use crate::wait::company::Companies;
-use crate::wait::single_flight::SingleFlight;
-use crate::wait::turns::Turns;
+use crate::local::Locals;
 use namesakes::Namesakes;
 
 /// Shared by a client, its primitives and its guards. The connection and the
@@ -33,13 +28,8 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) margin: SafetyMargin,
     pub(crate) cleanup: Arc<Cleanup>,
-    pub(crate) renewal: Renewal,
-    pub(crate) turns: Arc<Turns>,
-    pub(crate) companies: Arc<Companies>,
-    pub(crate) flights: SingleFlight,
-    pub(crate) batches: Batches,
-    pub(crate) idempotency: IdempotencyKeys,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) locals: Arc<Locals>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) namesakes: Namesakes,
     pub(crate) client_id: String,
@@ -60,17 +50,12 @@ impl Context {
     ) -> Arc<Self> {
         let cleanup = Cleanup::new(backend.clone(), clock, runtime.clone());
         Arc::new(Self {
-            renewal: Renewal::start(backend.clone(), Arc::clone(&cleanup), clock, runtime),
+            watchdog: Watchdog::start(backend.clone(), Arc::clone(&cleanup), clock, runtime),
             cleanup,
             backend,
             clock,
             margin,
-            turns: Turns::new(runtime.clone()),
-            companies: Arc::default(),
-            flights: SingleFlight::default(),
-            batches: Batches::default(),
-            idempotency: IdempotencyKeys::default(),
-            owners: Arc::default(),
+            locals: Locals::new(clock, runtime.clone()),
             standing: Arc::default(),
             namesakes: Namesakes::default(),
             client_id: uuid::Uuid::new_v4().to_string(),
@@ -98,8 +83,8 @@ impl Context {
         for hold in self.standing.close() {
             // Due by its new terms: it is not renewed any more, but its maximum hold time still
             // ends it.
-            self.renewal.remove(&hold);
-            self.renewal.keep(&hold);
+            self.watchdog.remove(&hold);
+            self.watchdog.keep(&hold);
         }
         // A waiter for several locks can't get the one that is this client's any more. It learns
         // so when it asks again.
@@ -108,7 +93,7 @@ impl Context {
 
     pub(crate) fn check_open(&self, key: &Key) -> Result<()> {
         // The watchdog's task ends with the client's runtime, and not before.
-        if self.renewal.has_ended() {
+        if self.watchdog.has_ended() {
             let address = self.backend.address();
             let ended = Failure::runtime_ended(Outcome::DidNotRun, address);
             return Err(ended.into_error(key));

@@ -6,57 +6,16 @@ use std::time::Duration;
 
 use crate::backend::failure::Outcome;
 use crate::backend::retry::{Failed, Pauses, until_answered};
-use crate::cleanup::{Undo, was_ours};
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::key::Key;
-use crate::lease::{ClaimId, Hold, Joined, Leaving};
+use crate::hold::cleanup::was_ours;
+use crate::hold::watchdog::{Renewed, try_renew, why_lost};
+use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving};
+use crate::local::reentry::Held;
 use crate::loss::LossReason;
 use crate::owner::Owner;
-use crate::renewal::{Renewed, try_renew, why_lost};
-use crate::standing::Standing;
-use crate::sync::Mutex;
-
-/// A hold together with its undo; shared by the guards of one owner.
-pub(crate) struct Held {
-    hold: Arc<Hold>,
-    standing: Arc<Standing>,
-    undo: Mutex<Undo>,
-    /// The key and the owner by which it can be entered again.
-    owner: Option<(Key, Owner)>,
-}
-
-impl Held {
-    pub(crate) fn new(context: &Context, undo: Undo, owner: Option<(Key, Owner)>) -> Arc<Self> {
-        context.standing.enter(undo.hold());
-        Arc::new(Self {
-            hold: Arc::clone(undo.hold()),
-            standing: Arc::clone(&context.standing),
-            undo: Mutex::new(undo),
-            owner,
-        })
-    }
-
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
-    }
-
-    fn given_back(&self) {
-        self.undo.lock().given_back();
-    }
-
-    fn disarm(&self) {
-        self.undo.lock().disarm();
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.standing.leave(&self.hold);
-    }
-}
 
 /// One guard's share in a hold. Dropped, it is given up in the background.
 pub(crate) struct Share {
@@ -99,12 +58,12 @@ impl Share {
         &self.held
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.held.hold
+    pub(crate) fn hold(&self) -> &Hold {
+        self.held.hold()
     }
 
     pub(crate) fn owner(&self) -> Option<&Owner> {
-        self.held.owner.as_ref().map(|(_, owner)| owner)
+        self.held.owner()
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -120,13 +79,13 @@ impl Share {
         // Asked before the guard leaves, whose limit may be the one that is over.
         let loss = hold.loss();
         match hold.leave(self.claim) {
-            Leaving::Shared => self.context.renewal.keep(&hold),
+            Leaving::Shared => self.context.watchdog.keep(&hold),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
                 // Ended before it is removed: a renewal that is under way puts back no hold
                 // that is over.
                 hold.end();
-                self.context.renewal.remove(&hold);
+                self.context.watchdog.remove(&hold);
                 if loss.is_none() {
                     return self.give_back().await;
                 }
@@ -180,7 +139,7 @@ impl Share {
     pub(crate) fn begin_to_turn(&mut self) -> bool {
         self.turns = self.hold().end_with_last();
         if self.turns {
-            self.context.renewal.remove(self.hold());
+            self.context.watchdog.remove(self.hold());
         }
         self.turns
     }
@@ -202,14 +161,12 @@ impl Share {
 
     fn leave_to_lease(&self) {
         self.held.disarm();
-        self.context.renewal.remove(self.hold());
+        self.context.watchdog.remove(self.hold());
         self.clear_owner();
     }
 
     fn clear_owner(&self) {
-        if let Some((line, owner)) = &self.held.owner {
-            self.context.owners.clear(line, owner, &self.held);
-        }
+        self.held.clear_owner();
     }
 
     /// Extends the hold to at least `lease` from now.
@@ -228,14 +185,14 @@ impl Share {
         if joined.must_confirm {
             return self.confirm().await;
         }
-        self.context.renewal.keep(self.hold());
+        self.context.watchdog.keep(self.hold());
         Ok(())
     }
 
     /// Ends the hold `limit` from now at the latest.
     pub(crate) fn limit(&self, limit: Duration) {
         self.hold().limit(self.claim, limit);
-        self.context.renewal.keep(self.hold());
+        self.context.watchdog.keep(self.hold());
     }
 
     async fn confirm(&self) -> Result<()> {
@@ -245,7 +202,7 @@ impl Share {
         let lease = hold.lease_to_ask(self.context.clock.now());
         match try_renew(&self.context.backend, self.context.clock, hold, lease).await {
             Ok(Renewed::Yes) => {
-                self.context.renewal.keep(hold);
+                self.context.watchdog.keep(hold);
                 // The answer may have come when the hold was lost already.
                 hold.check()
             }
@@ -262,7 +219,7 @@ impl Share {
     pub(crate) fn keep(&self) -> Kept {
         let hold = Arc::clone(self.hold());
         hold.keep(true);
-        self.context.renewal.keep(&hold);
+        self.context.watchdog.keep(&hold);
         Kept(hold)
     }
 
@@ -282,7 +239,7 @@ impl Share {
 }
 
 /// A hold that is renewed for a wait.
-pub(crate) struct Kept(Arc<Hold>);
+pub(crate) struct Kept(Arc<Grant>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
@@ -301,14 +258,14 @@ impl Drop for Share {
             self.hold().leave(self.claim)
         };
         match leaving {
-            Leaving::Shared => self.context.renewal.keep(self.hold()),
+            Leaving::Shared => self.context.watchdog.keep(self.hold()),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
                 self.hold().end();
-                self.context.renewal.remove(self.hold());
+                self.context.watchdog.remove(self.hold());
                 // The release is queued before the owner's slot is cleared: whatever the owner
                 // asks next runs behind it.
-                self.held.undo.lock().give_back_now();
+                self.held.give_back_now();
                 self.clear_owner();
             }
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::Shown;
 
 /// A checked name, and which part of what the server keeps under it is meant. Cheap to clone.
 ///
@@ -253,27 +254,6 @@ fn as_pattern(text: &str) -> String {
         }
     }
     pattern
-}
-
-/// Text from outside, made safe for a terminal and a log line: control
-/// characters escaped, long text cut.
-pub(crate) struct Shown<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const LIMIT: usize = 120;
-        for (index, letter) in self.0.chars().enumerate() {
-            if index == LIMIT {
-                return f.write_str("…");
-            }
-            if letter.is_control() {
-                write!(f, "{}", letter.escape_debug())?;
-            } else {
-                write!(f, "{letter}")?;
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -82,7 +82,6 @@
 mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
-mod cleanup;
 mod client;
 mod clock;
 mod config;
@@ -93,17 +92,17 @@ mod credentials;
 mod differential;
 mod error;
 mod guard;
+mod hold;
 mod key;
-mod lease;
+mod local;
 mod loss;
 mod owner;
 mod primitives;
-mod renewal;
 mod room;
-mod standing;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod text;
 mod wait;
 
 pub use backend::memory::Embedded;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::key::Shown;
+use crate::text::Shown;
 
 /// Why a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,15 +7,11 @@
 //! (`Ask::meanwhile`).
 
 pub(crate) mod backoff;
-pub(crate) mod company;
-mod order;
-mod outage;
-pub(crate) mod single_flight;
-pub(crate) mod tenure;
+mod deadline;
+mod sleep;
 #[cfg(test)]
 mod tests;
 mod throttle;
-pub(crate) mod turns;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -23,69 +19,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::select_all;
 
-use crate::backend::channels::{Channels, Listener, Signal};
+use crate::backend::channels::{Channels, Listener};
 use crate::backend::failure::{Cause, Failure, Outcome};
-use crate::clock::{Clock, Moment};
-use crate::config::{Settings, WaitStrategy};
+use crate::clock::Moment;
+use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use backoff::Pauses;
-use outage::Down;
-use throttle::{Evidence, WakeUpThrottle};
-use turns::{Line, Place};
-
-/// How long a caller waits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Deadline {
-    /// Asks once and never sleeps.
-    Now,
-    At(Moment),
-    Never,
-}
-
-impl Deadline {
-    /// An instant that has passed already is [`Now`](Self::Now): the caller asks once.
-    pub(crate) fn at_instant(instant: tokio::time::Instant, clock: Clock) -> Self {
-        let moment = clock.moment_of(instant);
-        if moment <= clock.now() {
-            Self::Now
-        } else {
-            Self::At(moment)
-        }
-    }
-
-    pub(crate) fn has_passed(self, clock: Clock) -> bool {
-        self.comes_before(clock.now())
-    }
-
-    fn comes_before(self, other: Moment) -> bool {
-        match self {
-            Self::Now => true,
-            Self::At(moment) => moment <= other,
-            Self::Never => false,
-        }
-    }
-
-    pub(crate) async fn passed(self, clock: Clock) {
-        match self {
-            Self::Now => {}
-            Self::At(moment) => clock.sleep_until(moment).await,
-            Self::Never => std::future::pending().await,
-        }
-    }
-
-    /// This one or `moment`, whichever comes first.
-    fn or(self, moment: Moment) -> Self {
-        match self {
-            Self::Never => Self::At(moment),
-            _ if self.comes_before(moment) => self,
-            _ => Self::At(moment),
-        }
-    }
-}
+use crate::local::Down;
+use crate::local::line::{Line, Place};
+pub(crate) use deadline::Deadline;
+use sleep::Sleep;
+use throttle::Evidence;
 
 /// What the server says to one ask.
 pub(crate) enum Answer<T> {
@@ -99,6 +45,15 @@ pub(crate) enum Answer<T> {
         within: Option<Duration>,
         evidence: Evidence,
     },
+}
+
+/// What a waiter does after one ask.
+enum Asked<T> {
+    Granted(T),
+    /// Ask again at once.
+    Again,
+    /// Sleep, but no longer than this.
+    Pause(Duration),
 }
 
 /// How a waiter asks: what a primitive adds to the loop.
@@ -137,18 +92,14 @@ pub(crate) struct Wait<'a> {
     pub(crate) deadline: Deadline,
     /// How it lines up with the other waiters of this process.
     pub(crate) line: Line,
+    /// The place that it has in that line already.
+    pub(crate) place: Option<&'a Place>,
 }
 
 /// How long a waiter bears a key without expiry. An operator may have made a holder's key
 /// persistent, and the holder gives it an expiry again at its next renewal: after 10 s, if it
 /// has the default lease.
 const PATIENCE_WITHOUT_EXPIRY: Duration = Duration::from_secs(12);
-/// How long after an expiry the waiter asks: the server tells whole milliseconds, and the key
-/// has to be gone when the request arrives.
-const AFTER_EXPIRY: Duration = Duration::from_millis(2);
-/// Where the server denies the channel, its waiters poll this often at least.
-const POLL_INTERVAL_WHEN_DENIED: Duration = Duration::from_secs(1);
-
 impl Wait<'_> {
     /// Asks until the lock is granted or the deadline has passed. The first ask
     /// comes before listening, so that a free lock costs one round trip.
@@ -156,8 +107,15 @@ impl Wait<'_> {
         if matches!(self.deadline, Deadline::Now) {
             return self.once(asker).await;
         }
-        let place = self.context.turns.line_up(self.line_key, self.line);
-        let mut waiting = pin!(self.in_line(asker, &place));
+        let own;
+        let place = match self.place {
+            Some(place) => place,
+            None => {
+                own = self.context.locals.of(self.line_key).line_up(self.line);
+                &own
+            }
+        };
+        let mut waiting = pin!(self.in_line(asker, place));
         // Polled through its place, which notes each poll: a waiter that was woken and is not
         // polled in time is passed over.
         match poll_fn(|context| place.attend(context, waiting.as_mut())).await {
@@ -197,42 +155,10 @@ impl Wait<'_> {
             // Marked before the request leaves: a release between the server's answer and a
             // later mark would wake nobody.
             let marks = sleep.marks();
-            for listener in &sleep.listeners {
-                asker.heard(listener);
-            }
-            let sent = clock.now();
-            // Noted before it leaves: if the time is up meanwhile, the error must not say that
-            // nothing ran.
-            place.asks();
-            let pause = match in_time(asker).await {
-                Ok(Answer::Granted(granted)) => {
-                    place.granted(sent);
-                    return Ok(Some(granted));
-                }
-                Ok(Answer::Busy { ttl }) => {
-                    self.check_expiry(place, sent, ttl)?;
-                    if sleep.listen() {
-                        // The subscription was live already, for another waiter; but this one
-                        // had no mark when it asked. A release since the server's answer has
-                        // not woken it, so it asks again.
-                        continue;
-                    }
-                    sleep.throttle.busy(sent, clock.now(), ttl);
-                    sleep.after_busy(ttl)
-                }
-                Ok(Answer::Later { within, evidence }) => {
-                    place.outage().held(sent, clock.now(), Some(Duration::ZERO));
-                    if sleep.listen() {
-                        continue;
-                    }
-                    sleep.throttle.refused(sent, evidence);
-                    sleep.after_busy(within)
-                }
-                Err(failure) if failure.may_heal() => {
-                    place.unanswered(sent, clock.now(), self.gap(), &failure);
-                    sleep.after_failure()
-                }
-                Err(failure) => return Err(self.error(failure)),
+            let pause = match self.ask(asker, place, &mut sleep).await? {
+                Asked::Granted(granted) => return Ok(Some(granted)),
+                Asked::Again => continue,
+                Asked::Pause(pause) => pause,
             };
             tokio::select! {
                 // Also during the sleep: permits that a holder of this process passes on come
@@ -253,6 +179,53 @@ impl Wait<'_> {
                 return Ok(Some(granted));
             }
         }
+    }
+
+    /// Asks once, as the one who asks for its line.
+    async fn ask<A: Ask>(
+        &self,
+        asker: &A,
+        place: &Place,
+        sleep: &mut Sleep<'_>,
+    ) -> Result<Asked<A::Grant>> {
+        let clock = self.context.clock;
+        for listener in &sleep.listeners {
+            asker.heard(listener);
+        }
+        let sent = clock.now();
+        // Noted before it leaves: if the time is up meanwhile, the error must not say that
+        // nothing ran.
+        place.asks();
+        Ok(Asked::Pause(match in_time(asker).await {
+            Ok(Answer::Granted(granted)) => {
+                place.granted(sent);
+                return Ok(Asked::Granted(granted));
+            }
+            Ok(Answer::Busy { ttl }) => {
+                self.check_expiry(place, sent, ttl)?;
+                if sleep.listen() {
+                    // The subscription was live already, for another waiter; but this one
+                    // had no mark when it asked. A release since the server's answer has
+                    // not woken it, so it asks again.
+                    return Ok(Asked::Again);
+                }
+                sleep.throttle.busy(sent, clock.now(), ttl);
+                sleep.after_busy(ttl)
+            }
+            Ok(Answer::Later { within, evidence }) => {
+                place.outage().held(sent, clock.now(), Some(Duration::ZERO));
+                if sleep.listen() {
+                    return Ok(Asked::Again);
+                }
+                sleep.throttle.refused(sent, evidence);
+                sleep.after_busy(within)
+            }
+            Err(failure) if failure.may_heal() => {
+                place.unanswered(sent, clock.now(), self.gap(), &failure);
+                sleep.after_failure()
+            }
+            Err(failure) => return Err(self.error(failure)),
+        }))
     }
 
     /// Waits until this waiter is the one who asks for its line. `Some` if it gets what it
@@ -396,7 +369,7 @@ impl Wait<'_> {
     /// `try_acquire`: it does not overtake the waiters of this process, as long as the server
     /// answers them.
     async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
-        if self.context.turns.anyone_waits(self.line_key, self.line) {
+        if self.context.locals.anyone_waits(self.line_key, self.line) {
             return Ok(None);
         }
         let sent = self.context.clock.now();
@@ -407,7 +380,7 @@ impl Wait<'_> {
             Err(failure) => return Err(self.error(failure)),
         };
         let now = self.context.clock.now();
-        self.context.turns.held(self.line_key, sent, now, ttl);
+        self.context.locals.held(self.line_key, sent, now, ttl);
         match ttl {
             Some(_) => Ok(None),
             None => Err(self.never_expires()),
@@ -437,125 +410,6 @@ async fn in_time<A: Ask>(asker: &A) -> Result<Answer<A::Grant>, Failure> {
         }
     }
     asker.ask().await
-}
-
-/// How one waiter sleeps.
-struct Sleep<'a> {
-    wait: &'a Wait<'a>,
-    /// One for each channel of the wait, or none.
-    listeners: Vec<Listener>,
-    pauses: Option<Pauses>,
-    failures: Pauses,
-    throttle: WakeUpThrottle,
-}
-
-impl<'a> Sleep<'a> {
-    fn new(wait: &'a Wait<'a>) -> Self {
-        let (listeners, pauses) = match &wait.settings.strategy {
-            // A waiter for a latch listens from its first answer on, behind a confirmation of
-            // its own: a message from before must not open the latch for it.
-            WaitStrategy::PubSub if wait.line == Line::AllAsk => (Vec::new(), None),
-            WaitStrategy::PubSub => {
-                let channels = wait.channels.iter();
-                // A channel that is live before the first ask saves the second one. All or
-                // none: `listen` adds nothing to listeners that are there.
-                let live = channels.map(|(channels, name)| channels.listen_if_live(name));
-                (live.collect::<Option<_>>().unwrap_or_default(), None)
-            }
-            WaitStrategy::Backoff(back_off) => (Vec::new(), Some(Pauses::new(back_off.clone()))),
-        };
-        Self {
-            wait,
-            listeners,
-            pauses,
-            failures: Pauses::after_failures(),
-            throttle: WakeUpThrottle::default(),
-        }
-    }
-
-    fn marks(&self) -> Vec<Signal> {
-        self.listeners.iter().map(Listener::mark).collect()
-    }
-
-    /// Starts to listen, if this waiter waits for messages and does not listen yet.
-    /// `true` when a channel is live at once.
-    fn listen(&mut self) -> bool {
-        if self.pauses.is_some() || !self.listeners.is_empty() {
-            return false;
-        }
-        let channels = self.wait.channels.iter();
-        self.listeners = channels
-            .map(|(channels, name)| match self.wait.line {
-                Line::AllAsk => channels.listen_from_now(name),
-                _ => channels.listen(name),
-            })
-            .collect();
-        self.marks().iter().any(|signal| signal.live)
-    }
-
-    fn after_busy(&mut self, ttl: Option<Duration>) -> Duration {
-        self.failures.restart();
-        let pause = match &mut self.pauses {
-            Some(pauses) => pauses.next(),
-            None => {
-                let denied = self.marks().iter().any(|signal| signal.denied);
-                let cap = self.wait.settings.poll_interval;
-                if denied {
-                    cap.min(POLL_INTERVAL_WHEN_DENIED)
-                } else {
-                    cap
-                }
-            }
-        };
-        let pause = match self.wait.line {
-            // The server takes a waiter that asks less often for dead, and its place is gone.
-            Line::OnServer { ask_every } => pause.min(ask_every),
-            _ => pause,
-        };
-        // Not the TTL alone: with one of 0 a key is about to end, and the waiter would ask at
-        // full speed until it has.
-        ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
-    }
-
-    fn after_failure(&mut self) -> Duration {
-        self.failures.next()
-    }
-
-    /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets
-    /// the waiter follow that.
-    async fn until(&mut self, marks: &[Signal], moment: Moment) {
-        let clock = self.wait.context.clock;
-        let not_before = self.throttle.not_before();
-        let listeners = &mut self.listeners;
-        let woken = async {
-            match &mut listeners[..] {
-                [] => std::future::pending().await,
-                // Without a mark, listening began after the ask. Then whatever the channel has
-                // ever brought counts, and so does the confirmation of the subscription: only
-                // an ask behind that finds a release that nobody heard.
-                [listener] => {
-                    let mark = marks.first().copied().unwrap_or_default();
-                    listener.moved_since(mark).await;
-                }
-                several => {
-                    let moved = several.iter_mut().enumerate().map(|(n, listener)| {
-                        let mark = marks.get(n).copied().unwrap_or_default();
-                        Box::pin(listener.moved_since(mark))
-                    });
-                    select_all(moved).await;
-                }
-            }
-            // Put off, not thrown away: this wake-up may be the one that matters.
-            if let Some(not_before) = not_before {
-                clock.sleep_until(not_before).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = woken => {}
-            () = clock.sleep_until(moment) => {}
-        }
-    }
 }
 
 /// The wait was shorter than the server takes to answer.

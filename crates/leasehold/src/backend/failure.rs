@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::step::Step;
 use crate::error::{Error, ErrorKind};
-use crate::key::{Key, Shown};
+use crate::key::Key;
+use crate::text::Shown;
 
 /// Why an operation has no reply, and whether it may have run.
 #[derive(Clone, Debug)]

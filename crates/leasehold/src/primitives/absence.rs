@@ -6,8 +6,8 @@ use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
+use crate::local::line::Line;
 use crate::wait::Deadline;
-use crate::wait::turns::Line;
 
 /// What one acquire does when it finds no semaphore.
 pub(super) struct Absence {
@@ -50,7 +50,7 @@ pub(super) async fn check_behind_others(
     deadline: Deadline,
     is_there: impl Future<Output = Result<bool>>,
 ) -> Result<()> {
-    if !context.turns.anyone_waits(key, Line::OneAsks) {
+    if !context.locals.anyone_waits(key, Line::OneAsks) {
         return Ok(());
     }
     let asks_once = matches!(deadline, Deadline::Now);

@@ -11,11 +11,11 @@ use super::lock::{Kind, Lock, LockGuard, ask};
 use crate::backend::step::{Operation, Value};
 use crate::config::{Peers, check_waiter_timeout};
 use crate::error::Result;
+use crate::hold::HoldSteps;
 use crate::key::Key;
-use crate::lease::HoldSteps;
+use crate::local::line::Line;
 use crate::primitives::request;
 use crate::wait::Deadline;
-use crate::wait::turns::Line;
 use steps::{FairHold, Place};
 
 /// A lock that its waiters get in the order in which they came, over all processes. Shared with

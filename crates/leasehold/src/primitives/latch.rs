@@ -15,10 +15,10 @@ use crate::config::{Settings, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::local::line::Line;
 use crate::primitives::setters::wait_setters;
 use crate::primitives::{namesake, request};
 use crate::sync::Mutex;
-use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
 /// Redisson counts with 63 bits; scripts are exact up to this number.
@@ -171,6 +171,7 @@ impl CountDownLatch {
             settings: &self.settings,
             deadline,
             line: Line::AllAsk,
+            place: None,
         };
         Ok(wait.until_granted(&asker).await?.is_some())
     }
@@ -327,10 +328,9 @@ impl Ask for Asker<'_> {
         }
         let context = &self.latch.context;
         let operation = steps::count(self.key);
-        let reply = context
-            .flights
-            .ask(&context.backend, self.key, seen.mark, operation)
-            .await?;
+        let local = context.locals.of(self.key);
+        let asked = local.flight.ask(&context.backend, seen.mark, operation);
+        let reply = asked.await?;
         let now = read(&reply).ok_or_else(|| context.backend.malformed())?;
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));

@@ -328,8 +328,8 @@ impl<K: OneKey> Lock<K> {
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-        let owners = &self.context.owners;
-        let Some(held) = owners.held(&self.line_key()?, &owner.in_role(K::ROLE)) else {
+        let (locals, owner) = (&self.context.locals, owner.in_role(K::ROLE));
+        let Some(held) = locals.held_by(&self.line_key()?, &owner) else {
             return Ok(false);
         };
         let info = self.inspect().await?;

@@ -8,16 +8,16 @@ use crate::backend::Reply;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::backend::step::{Operation, Value};
-use crate::cleanup::idempotency::{Marked, repeatable_for};
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::key::Key;
+use crate::local::{Local, Marked, repeatable_for};
 
 /// The markers of a new request.
-pub(super) fn mark(context: &Context, key: &Key) -> Marked {
+pub(super) fn mark(context: &Context, local: &Local) -> Marked {
     let id = context.fresh_wire_id();
-    context.idempotency.mark(key, &id, context.clock.now())
+    local.markers.mark(local.key(), &id, context.clock.now())
 }
 
 /// Sends a request under a marker of its own, again and again until it is answered or the time for
@@ -27,16 +27,15 @@ pub(super) async fn idempotent(
     key: &Key,
     make: impl FnOnce(&Marked) -> Operation,
 ) -> Result<Value> {
-    let marked = mark(context, key);
+    let local = context.locals.of(key);
+    let marked = mark(context, &local);
     let operation = make(&marked);
     let left_at = context.clock.now();
     let first = context.backend.submit(operation.clone());
     let reply = repeat(context, left_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error_of_change(key))?;
     if reply.is_only_copy {
-        context
-            .idempotency
-            .answered(key, marked, context.clock.now());
+        local.markers.answered(marked, context.clock.now());
     }
     Ok(reply.value)
 }

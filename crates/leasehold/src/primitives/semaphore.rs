@@ -440,7 +440,9 @@ impl Semaphore {
     /// The name, for a request that must run after the permits that were given back before it.
     fn next(&self) -> Result<&Key> {
         let key = self.key()?;
-        returns::send(&self.context, &self.names(key));
+        if let Some(local) = self.context.locals.known(key) {
+            returns::send(&self.context, &self.names(key), &local);
+        }
         Ok(key)
     }
 

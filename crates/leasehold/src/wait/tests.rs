@@ -8,8 +8,9 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::backend::Backend;
 use crate::backend::memory::Embedded;
+use crate::clock::Clock;
 use crate::config::Peers;
-use crate::lease::SafetyMargin;
+use crate::hold::SafetyMargin;
 
 /// Counts the asks of a lock that is always held, for as long as `left` says.
 struct Counter<F> {
@@ -60,6 +61,7 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
         settings: &settings,
         deadline: Deadline::At(clock.now() + Duration::from_secs(5)),
         line: Line::OneAsks,
+        place: None,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),
@@ -107,6 +109,7 @@ async fn a_wait_without_a_limit_ends_before_a_lock_without_expiry() {
         settings: &settings,
         deadline: Deadline::Never,
         line: Line::OneAsks,
+        place: None,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),

@@ -85,7 +85,7 @@ async fn a_count_down_that_is_cut_at_any_point_counts_once() {
         .filter(|strike| *strike != Strike::HoldRequest)
     {
         assert!(latch.try_set_count(3).await.unwrap());
-        let builder = Client::builder().reply_timeout(Duration::from_millis(400));
+        let builder = Client::builder().reply_timeout(Duration::from_secs(1));
         let client = builder.connect(&proxy.url()).await.unwrap();
         let counts = client.count_down_latch("x");
         let fault = proxy.strike_next(b"latch.count_down", strike);

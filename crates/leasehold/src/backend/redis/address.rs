@@ -9,7 +9,7 @@ use redis::{ProtocolVersion, RedisConnectionInfo};
 use url::Url;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::Shown;
+use crate::text::Shown;
 
 /// A server's address with the credentials for it.
 #[derive(Clone)]

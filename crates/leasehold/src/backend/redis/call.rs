@@ -11,7 +11,8 @@ use super::connect::reply_text;
 use super::script::{Script, commands};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::step::{Operation, Value};
-use crate::key::{Key, Shown};
+use crate::key::Key;
+use crate::text::Shown;
 
 /// What a call says besides its operations.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use super::driver::{Driver, Socket};
 use super::wire::Checked;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::credentials::Source;
-use crate::key::Shown;
+use crate::text::Shown;
 
 /// Makes connections to one server.
 pub(crate) struct Connector {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::failure::{Cause, Failure, Outcome};
-use crate::key::Shown;
+use crate::text::Shown;
 
 /// Older servers refuse a script that reads the clock and writes behind that.
 const OLDEST: (u64, u64) = (5, 0);

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::key::Shown;
+use crate::text::Shown;
 
 /// Most bytes in one reply: far above the 256 longest that one call can bring.
 const MAX_REPLY: usize = 1024 * 1024;

@@ -7,13 +7,13 @@ use super::steps::{Names, Permits};
 use super::{ExpirablePermit, ExpirableSemaphore, PermitId};
 use crate::backend::failure::Failure;
 use crate::backend::step::Value;
-use crate::cleanup::Undo;
 use crate::config::Terms;
 use crate::error::Result;
-use crate::guard::{Held, Share};
-use crate::lease::{Hold, HoldSteps};
+use crate::guard::Share;
+use crate::hold::{Grant, HoldSteps, Undo};
+use crate::local::line::Line;
+use crate::local::reentry::Held;
 use crate::primitives::absence::Absence;
-use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
 pub(super) async fn acquire(
@@ -32,6 +32,7 @@ pub(super) async fn acquire(
         settings: &semaphore.settings,
         deadline,
         line: Line::OneAsks,
+        place: None,
     };
     let asker = Asker {
         semaphore,
@@ -42,8 +43,8 @@ pub(super) async fn acquire(
     };
     let granted = wait.until_granted(&asker).await?;
     Ok(granted.map(|(undo, ids)| {
-        context.renewal.keep(undo.hold());
-        let held = Held::new(context, undo, None);
+        context.watchdog.keep(undo.hold());
+        let held = Held::new(&context.standing, undo, None);
         ExpirablePermit::new(Share::new(Arc::clone(context), held), ids)
     }))
 }
@@ -57,18 +58,18 @@ struct Asker<'a> {
 }
 
 /// A hold with its undo, and the ids of its permits.
-type Grant = (Undo, Arc<[PermitId]>);
+type Granted = (Undo, Arc<[PermitId]>);
 
 impl Ask for Asker<'_> {
-    type Grant = Grant;
+    type Grant = Granted;
 
-    async fn ask(&self) -> Result<Answer<Grant>, Failure> {
+    async fn ask(&self) -> Result<Answer<Granted>, Failure> {
         let context = &self.semaphore.context;
         // Fresh ids each time, so that no other request can be taken for this one.
         let ids: Arc<[PermitId]> = (0..self.permits).map(|_| PermitId::random()).collect();
         let steps = Permits::new(self.names.clone(), Arc::clone(&ids));
         let operation = steps.acquire(self.terms.lease);
-        let hold = Hold::new(
+        let hold = Grant::new(
             self.names.key.clone(),
             Box::new(steps),
             self.terms,

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
-use crate::key::Shown;
 use crate::loss::LossReason;
+use crate::text::Shown;
 
 /// The id of a permit: 16 bytes that no other permit has. It is written and read as 32 hex digits,
 /// the form that Redisson's users know.

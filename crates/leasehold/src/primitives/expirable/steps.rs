@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::PermitId;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
-use crate::cleanup::idempotency::Marked;
+use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
-use crate::lease::{Asked, HoldSteps};
+use crate::local::Marked;
 use crate::loss::LossReason;
 use crate::primitives::twin::{arity, list, ms, note, number, number_at, replied, tell};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::twins;
 use crate::backend::step::{Operation, Step, Value};
+use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
-use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
 use crate::primitives::lock::steps::LockHold;
 use crate::primitives::twin::ms;

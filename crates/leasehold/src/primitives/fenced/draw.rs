@@ -9,9 +9,9 @@ use super::steps;
 use crate::backend::step::{Operation, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
-use crate::lease::Hold;
+use crate::hold::Hold;
+use crate::hold::watchdog::is_gone;
 use crate::loss::LossReason;
-use crate::renewal::is_gone;
 
 /// Checks that such a hold can have a token.
 pub(in crate::primitives) fn check_kind(hold: &Hold) -> Result<()> {

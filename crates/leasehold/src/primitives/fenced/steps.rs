@@ -7,8 +7,8 @@ use super::super::lock::steps::{LockHold, plain};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
 use crate::config::Peers;
+use crate::hold::{Asked, Hold, HoldSteps};
 use crate::key::Key;
-use crate::lease::{Asked, Hold, HoldSteps};
 use crate::loss::LossReason;
 use crate::primitives::twin::{arity, ms, number};
 

@@ -3,8 +3,8 @@
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Step, Value};
-use crate::cleanup::idempotency::Marked;
 use crate::key::Key;
+use crate::local::Marked;
 use crate::primitives::twin::{arity, list, note, number, number_at, replied};
 
 pub(crate) static SET: Step = Step {

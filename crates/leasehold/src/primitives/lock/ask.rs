@@ -6,16 +6,17 @@ use std::time::Duration;
 use super::kind::Named;
 use super::{Lock, LockGuard};
 use crate::backend::failure::Failure;
-use crate::cleanup::Undo;
 use crate::config::Terms;
 use crate::error::Result;
-use crate::guard::{Held, Share};
+use crate::guard::Share;
+use crate::hold::{Asked, Grant, HoldSteps, Undo};
 use crate::key::Key;
-use crate::lease::{Asked, Hold, HoldSteps};
-use crate::owner::{Entry, Owner};
+use crate::local::Local;
+use crate::local::line::Line;
+use crate::local::reentry::{Entry, Held};
+use crate::owner::Owner;
 use crate::primitives::namesake;
 use crate::sync::Mutex;
-use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
 pub(in crate::primitives) async fn acquire_by<K: Named>(
@@ -55,9 +56,9 @@ impl<K: Named> Asker<'_, K> {
     /// Looks first at what the owner holds, so that a re-entry never waits behind a stranger.
     async fn enter_as(&self, owner: &Owner, deadline: Deadline) -> Result<Option<Share>> {
         let context = &self.lock.context;
-        let owners = &context.owners;
+        let local = context.locals.of(&self.line_key);
         loop {
-            match owners.enter(&self.line_key, owner, self.terms)? {
+            match local.enter(owner, self.terms)? {
                 Entry::Ask(asking) => {
                     let share = self.until(deadline).await?;
                     if let Some(share) = &share {
@@ -77,7 +78,7 @@ impl<K: Named> Asker<'_, K> {
                 Entry::Acquiring => tokio::select! {
                     biased;
                     () = deadline.passed(context.clock) => return Ok(None),
-                    () = owners.settled(&self.line_key, owner) => {}
+                    () = local.owners.settled(owner) => {}
                 },
             }
         }
@@ -102,19 +103,20 @@ impl<K: Named> Asker<'_, K> {
             settings: &self.lock.settings,
             deadline,
             line,
+            place: None,
         };
         let undo = wait.until_granted(self).await?;
         Ok(undo.map(|undo| {
-            context.renewal.keep(undo.hold());
-            let held = Held::new(context, undo, self.entered_as());
+            context.watchdog.keep(undo.hold());
+            let held = Held::new(&context.standing, undo, self.entered_as());
             Share::new(Arc::clone(context), held)
         }))
     }
 
-    /// The key and the owner by which the hold can be entered again.
-    fn entered_as(&self) -> Option<(Key, Owner)> {
+    /// The name and the owner by which the hold can be entered again.
+    fn entered_as(&self) -> Option<(Local, Owner)> {
         let owner = self.lock.owner.clone()?;
-        Some((self.line_key.clone(), owner))
+        Some((self.lock.context.locals.of(&self.line_key), owner))
     }
 
     /// From here on the waiter asks with one id, and is called on the channel of that id.
@@ -138,7 +140,7 @@ impl<K: Named> Asker<'_, K> {
     /// must not leave the lock held for a whole lease.
     fn arm(&self, steps: Box<dyn HoldSteps>) -> Undo {
         let context = &self.lock.context;
-        let hold = Hold::new(
+        let hold = Grant::new(
             self.key.clone(),
             steps,
             self.terms,

@@ -12,8 +12,8 @@ use super::{Lock, LockGuard, ask};
 use crate::backend::step::Operation;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hold::HoldSteps;
 use crate::key::Key;
-use crate::lease::HoldSteps;
 use crate::wait::Deadline;
 pub use fields::FieldNames;
 
@@ -99,7 +99,7 @@ impl Lock<Group> {
                 ErrorKind::Misuse,
                 format!(
                     "a lock of the group `{}` on {count} values; give it between 1 and {MOST_VALUES}",
-                    crate::key::Shown(group)
+                    crate::text::Shown(group)
                 ),
             ));
         }

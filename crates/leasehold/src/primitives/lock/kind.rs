@@ -9,11 +9,11 @@ use super::steps::{self, LockHold};
 use crate::backend::step::Operation;
 use crate::config::Terms;
 use crate::error::Result;
+use crate::hold::HoldSteps;
 use crate::key::Key;
-use crate::lease::HoldSteps;
+use crate::local::line::Line;
 use crate::owner::Role;
 use crate::wait::Deadline;
-use crate::wait::turns::Line;
 
 /// A kind of lock: what [`Lock`] is generic over. This library has all kinds; no others can be
 /// added.

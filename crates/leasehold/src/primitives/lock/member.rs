@@ -120,7 +120,7 @@ impl<K: OneKey> Erased for Lock<K> {
     fn is_held_by(&self, owner: &Owner) -> bool {
         let held = self.line_key().ok().and_then(|line_key| {
             let owner = owner.in_role(K::ROLE);
-            self.context.owners.held(&line_key, &owner)
+            self.context.locals.held_by(&line_key, &owner)
         });
         held.is_some_and(|held| held.hold().loss().is_none())
     }
@@ -200,7 +200,7 @@ impl Member {
 
     /// How messages name it.
     pub(super) fn shown(&self) -> String {
-        let name = crate::key::Shown(self.name());
+        let name = crate::text::Shown(self.name());
         format!("`{name}` at {}", self.address())
     }
 

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::{LockGuard, Member};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::hold::{Hold, next_number};
 use crate::key::Key;
-use crate::lease::{Hold, next_number};
 use crate::loss::LossReason;
 use crate::primitives::fenced::draw;
 
@@ -38,7 +38,7 @@ pub(super) struct Members {
 }
 
 struct MemberHold {
-    hold: Arc<Hold>,
+    hold: Hold,
     clock: Clock,
     member: String,
 }
@@ -48,7 +48,7 @@ impl Quorum {
         let members = held.iter().flat_map(|(member, guard)| {
             let shares = guard.one().into_iter();
             shares.map(|share| MemberHold {
-                hold: Arc::clone(share.hold()),
+                hold: share.hold().clone(),
                 clock: share.context().clock,
                 member: member.shown(),
             })

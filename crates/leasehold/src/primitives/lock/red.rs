@@ -14,8 +14,8 @@ use super::{Lock, LockGuard};
 use crate::config::{DEFAULT_LONGEST_LEASE, Settings, check_longest_lease};
 use crate::error::{Error, Result};
 use crate::key::Key;
+use crate::local::line::Line;
 use crate::owner::Owner;
-use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask as _, Deadline, Wait};
 
 /// A lock on several independent servers, held while a majority of them says so. The counterpart of
@@ -278,6 +278,7 @@ impl Acquire for Red {
                     },
                     settings: &settings,
                     deadline,
+                    place: None,
                 };
                 let granted = wait.until_granted(&ballot).await;
                 let misuse = || kind.hopeless(key).or_else(|| ballot.misuse.get().cloned());

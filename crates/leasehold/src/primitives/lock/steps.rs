@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
-use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
 use crate::primitives::twin::{arity, lengthen, ms, number};
 

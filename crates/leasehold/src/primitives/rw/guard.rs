@@ -12,15 +12,15 @@ use super::holds::{ReadAsk, ReadHold, WriteAsk};
 use super::kind::{Common, Read, Write};
 use crate::backend::failure::Outcome;
 use crate::backend::retry::{Failed, Pauses, until_answered};
-use crate::backend::step::Value;
-use crate::cleanup::Undo;
+use crate::backend::step::{Operation, Value};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::guard::{Held, Share};
-use crate::lease::Hold;
+use crate::guard::Share;
+use crate::hold::watchdog::why_lost;
+use crate::hold::{Grant, Undo};
+use crate::local::reentry::{Entry, Held};
 use crate::loss::LossReason;
-use crate::owner::{Entry, Owner, Role};
-use crate::renewal::why_lost;
+use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
 
 /// A [`LockGuard`] of the read side.
@@ -74,7 +74,7 @@ impl WriteGuard {
         let reader = share.owner().map(|owner| owner.in_role(Role::Reader));
         match reader
             .as_ref()
-            .map(|owner| context.owners.enter(&key, owner, share.terms()))
+            .map(|owner| context.locals.of(&key).enter(owner, share.terms()))
             .transpose()?
         {
             None if share.begin_to_turn() => return turn(share, None).await.map(read_guard),
@@ -244,7 +244,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let read = ReadHold::new(key.clone(), key.rw_channel().into(), id, ReadAsk::default());
     let operation = read.downgrade(written.wire_id(), terms.lease);
     let (clock, margin) = (context.clock, context.margin);
-    let hold = Hold::new(
+    let hold = Grant::new(
         key.clone(),
         Box::new(read),
         terms,
@@ -253,6 +253,29 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         clock.now(),
     );
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
+    if !ask_until_answered(&context, &mut undo, operation).await? {
+        undo.disarm();
+        return Err(Error::lost(&key, why(&context, &write).await));
+    }
+    undo.granted();
+    if !hold.granted(None) {
+        return Err(Error::lost(&key, LossReason::Expired));
+    }
+    context.watchdog.keep(&hold);
+    write.has_turned();
+    let reader = reader.map(|owner| (context.locals.of(&key), owner));
+    let held = Held::new(&context.standing, undo, reader);
+    Ok(Share::new(context, held))
+}
+
+/// Asks for the downgrade until it is answered, or for as long as a reply may take. `false` if the
+/// write hold is not there any more.
+async fn ask_until_answered(
+    context: &Context,
+    undo: &mut Undo,
+    operation: Operation,
+) -> Result<bool> {
+    let (clock, key) = (context.clock, undo.hold().key.clone());
     let end = clock.now() + context.backend.reply_timeout();
     // The request can be sent again: a second time it changes nothing.
     let asked_before = AtomicBool::new(false);
@@ -273,28 +296,15 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let first = (ask(), clock.now());
     let pauses = Pauses::from(Duration::from_millis(10));
     match until_answered(clock, first, pauses, ask, goes_on).await {
-        Ok(Value::Int(1)) => {}
-        Ok(Value::Int(_)) => {
-            undo.disarm();
-            return Err(Error::lost(&key, why(&context, &write).await));
-        }
-        Ok(_) => return Err(context.backend.malformed().into_error(&key)),
+        Ok(Value::Int(there)) => Ok(there == 1),
+        Ok(_) => Err(context.backend.malformed().into_error(&key)),
         Err(failure) => {
             if !asked_before.load(Ordering::Relaxed) {
                 undo.failed(failure.outcome);
             }
-            return Err(failure.into_error(&key));
+            Err(failure.into_error(&key))
         }
     }
-    undo.granted();
-    if !hold.granted(None) {
-        return Err(Error::lost(&key, LossReason::Expired));
-    }
-    context.renewal.keep(&hold);
-    write.has_turned();
-    let reader = reader.map(|owner| (key, owner));
-    let held = Held::new(&context, undo, reader);
-    Ok(Share::new(context, held))
 }
 
 async fn why(context: &Context, write: &Share) -> LossReason {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::kind::Side;
 use super::steps;
 use crate::backend::step::{Operation, Value};
+use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
-use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
 use crate::primitives::twin::ms;
 

@@ -12,12 +12,12 @@ use crate::clock::Moment;
 use crate::config::Terms;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::Held;
+use crate::hold::{Hold, HoldSteps};
 use crate::key::Key;
-use crate::lease::{Hold, HoldSteps};
+use crate::local::line::Line;
+use crate::local::reentry::Held;
 use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
-use crate::wait::turns::Line;
 
 /// How long a waiter's mark keeps others out, and the longest time between two renewals of it.
 pub(super) const MARK: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ impl Common {
 pub struct Read {
     pub(super) common: Common,
     /// The write hold that the same owner has.
-    within: Option<Arc<Hold>>,
+    within: Option<Hold>,
     /// When it has waited for long enough, and the waiter that leaves a mark then.
     patience: Option<(Moment, Arc<Waiter>)>,
 }
@@ -107,7 +107,7 @@ impl Acquire for Read {
         let (key, context) = (lock.key()?, lock.context());
         let mut kind = lock.kind().clone();
         if let Some(write) = held(context, key, lock.owner(), Role::Writer) {
-            kind.within = Some(Arc::clone(write.hold()));
+            kind.within = Some(write.hold().clone());
             return ask::acquire_by(&lock.with_kind(kind), deadline).await;
         }
         if matches!(deadline, Deadline::Now) || !kind.common.prefer_writers {
@@ -295,7 +295,7 @@ pub(super) fn held(
     owner: Option<&Owner>,
     role: Role,
 ) -> Option<Arc<Held>> {
-    let held = context.owners.held(key, &owner?.in_role(role))?;
+    let held = context.locals.held_by(key, &owner?.in_role(role))?;
     held.hold().loss().is_none().then_some(held)
 }
 

@@ -12,17 +12,17 @@ use super::steps;
 use crate::backend::Reply;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::step::Value;
-use crate::cleanup::Undo;
-use crate::cleanup::idempotency::Marked;
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::Result;
+use crate::hold::Undo;
+use crate::local::line::{Line, Place};
+use crate::local::permits::Waiter;
+use crate::local::turn::Asked;
+use crate::local::{Local, Marked};
 use crate::primitives::absence::Absence;
 use crate::primitives::request;
 use crate::sync::Mutex;
-use crate::wait::company::{Slot, Standing};
-use crate::wait::tenure::Asked;
-use crate::wait::turns::Line;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
 /// The most waiters that one request asks for. More would make the server wait.
@@ -36,14 +36,16 @@ pub(super) async fn acquire(
 ) -> Result<Option<SemaphorePermit>> {
     let context = &semaphore.context;
     let key = names.key.clone();
+    let local = context.locals.of(&key);
     // An acquire that asks once is in no line.
-    let standing =
-        (!matches!(deadline, Deadline::Now)).then(|| context.companies.join(&names.key, permits));
+    let place = (!matches!(deadline, Deadline::Now)).then(|| local.clone().line_up_for(permits));
+    let place = place.as_ref();
     let asker = Asker {
         semaphore,
         names,
+        local,
         permits,
-        standing,
+        place,
         absence: Absence::new(semaphore.must_exist, deadline),
     };
     let wait = Wait {
@@ -54,6 +56,7 @@ pub(super) async fn acquire(
         settings: &semaphore.settings,
         deadline,
         line: Line::OneAsks,
+        place,
     };
     wait.until_granted(&asker).await
 }
@@ -61,17 +64,22 @@ pub(super) async fn acquire(
 struct Asker<'a> {
     semaphore: &'a Semaphore,
     names: Names,
+    local: Local,
     permits: u32,
-    standing: Option<Standing>,
+    place: Option<&'a Place>,
     absence: Absence,
 }
 
 impl Asker<'_> {
     fn leave(&self) {
-        if self.standing.as_ref().is_some_and(Standing::leave) {
+        if self.waiter().is_some_and(|waiter| waiter.go()) {
             // Another waiter's request was granted this one's permits, and nobody came for them.
             drop(self.permit());
         }
+    }
+
+    fn waiter(&self) -> Option<&Arc<Waiter>> {
+        self.place.and_then(Place::waiter)
     }
 
     fn permit(&self) -> SemaphorePermit {
@@ -80,19 +88,19 @@ impl Asker<'_> {
 
     fn request(&self) -> Request {
         let context = &self.semaphore.context;
-        let head = self.standing.as_ref();
         // A waiter whose deadline comes before that moment asks at once, for itself alone.
-        let behind = match (head, self.not_before()) {
-            (Some(head), None) => context.companies.behind(head, MOST_AT_ONCE - 1),
+        let behind = match (self.place, self.not_before()) {
+            (Some(head), None) => head.others(MOST_AT_ONCE - 1),
             _ => Vec::new(),
         };
-        let others = behind.iter().map(|slot| slot.permits);
+        let others = behind.iter().map(|waiter| waiter.permits);
         Request {
             context: Arc::clone(context),
             names: self.names.clone(),
-            marked: request::mark(context, &self.names.key),
+            local: self.local.clone(),
+            marked: request::mark(context, &self.local),
             sizes: std::iter::once(self.permits).chain(others).collect(),
-            head: head.map(Standing::slot),
+            head: self.waiter().cloned(),
             behind,
             given_back: None,
         }
@@ -136,14 +144,13 @@ impl Ask for Asker<'_> {
     }
 
     fn not_before(&self) -> Option<Moment> {
-        let context = &self.semaphore.context;
-        let now = context.clock.now();
-        context.companies.not_before(&self.names.key, now)
+        let now = self.semaphore.context.clock.now();
+        self.local.turn.lock().not_before(now)
     }
 
     async fn meanwhile(&self) -> SemaphorePermit {
-        match &self.standing {
-            Some(standing) => standing.granted().await,
+        match self.waiter() {
+            Some(waiter) => waiter.granted().await,
             None => std::future::pending().await,
         }
         self.permit()
@@ -160,11 +167,12 @@ impl Drop for Asker<'_> {
 struct Request {
     context: Arc<Context>,
     names: Names,
+    local: Local,
     marked: Marked,
     /// How many permits each of these waiters wants.
     sizes: Vec<u32>,
-    head: Option<Arc<Slot>>,
-    behind: Vec<Arc<Slot>>,
+    head: Option<Arc<Waiter>>,
+    behind: Vec<Arc<Waiter>>,
     given_back: Option<i64>,
 }
 
@@ -184,9 +192,9 @@ impl Request {
             marker: self.marked.marker.clone(),
         };
         let mut undo = Undo::arm(&context.cleanup, Arc::new(granted));
-        returns::send(context, &self.names);
+        returns::send(context, &self.names, &self.local);
         let now = context.clock.now();
-        self.given_back = context.companies.given_back(&self.names.key, now);
+        self.given_back = self.local.turn.lock().given_back(now);
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
         (Arc::new(Mutex::new(undo)), reply)
@@ -229,22 +237,24 @@ impl Request {
         // From here on each permit goes to the waiter that it is for, or back to the server.
         undo.disarm();
         drop(undo);
-        let (now, key) = (context.clock.now(), &self.names.key);
-        context.idempotency.answered(key, self.marked.clone(), now);
+        let now = context.clock.now();
+        self.local.markers.answered(self.marked.clone(), now);
         let asks = said.asks;
         let taken = self.sizes.iter().take(asks);
         let taken: i64 = taken.map(|size| i64::from(*size)).sum();
-        let asked = Asked {
-            given_back: self.given_back,
-            free: said.free.saturating_add(taken),
-            granted: asks > 0,
-            now,
-        };
-        context.companies.answered(key, asked);
+        // A try begins no turn: it has nobody behind it whom a returned permit could serve.
+        if self.head.is_some() {
+            self.local.turn.lock().answered(&Asked {
+                given_back: self.given_back,
+                free: said.free.saturating_add(taken),
+                granted: asks > 0,
+                now,
+            });
+        }
         if asks > 0 {
             // The head has what it asked for, so permits that others of its line give back are not
             // for it. Any that it was passed already go back.
-            if self.head.as_ref().is_some_and(|slot| slot.go()) {
+            if self.head.as_ref().is_some_and(|waiter| waiter.go()) {
                 drop(self.permit(self.sizes[0]));
             }
             said.granted = Some(self.permit(self.sizes[0]));
@@ -255,9 +265,9 @@ impl Request {
     /// Gives the waiters behind the head the permits that the server granted for them, in their
     /// order.
     fn hand_out(&self, granted: usize) {
-        for slot in self.behind.iter().take(granted.saturating_sub(1)) {
-            if !slot.grant() {
-                drop(self.permit(slot.permits));
+        for waiter in self.behind.iter().take(granted.saturating_sub(1)) {
+            if !waiter.grant() {
+                drop(self.permit(waiter.permits));
             }
         }
     }

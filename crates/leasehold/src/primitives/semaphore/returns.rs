@@ -1,4 +1,4 @@
-//! How permits are given back. While it is this process's turn (`wait/tenure.rs`), other waiters of
+//! How permits are given back. While it is this process's turn (`local/turn.rs`), other waiters of
 //! the process get them at once. Otherwise, when others wait, the permits that are given back in
 //! one turn of the scheduler go as one request: that is when there are many.
 
@@ -13,12 +13,13 @@ use super::steps;
 use crate::backend::Reply;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::step::{Operation, Value};
-use crate::cleanup::batches::{Carrier, Member, Sent};
-use crate::cleanup::idempotency::repeatable_for;
-use crate::cleanup::{Return, Undo};
 use crate::clock::Moment;
 use crate::context::Context;
+use crate::hold::Undo;
+use crate::hold::cleanup::Return;
 use crate::key::Key;
+use crate::local::returns::{Carrier, Member, Sent};
+use crate::local::{Local, repeatable_for};
 use crate::primitives::request;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -46,9 +47,10 @@ pub(super) async fn release(
     names: &Names,
     permits: u32,
 ) -> Result<(), Failure> {
-    match start(context, names, permits) {
+    let local = context.locals.of(&names.key);
+    match start(context, names, &local, permits) {
         Returning::PassedOn => Ok(()),
-        Returning::Alone(sent) => follow(context, &names.key, sent).await,
+        Returning::Alone(sent) => follow(context, &local, sent).await,
         Returning::Together(member) => match member.ending().await {
             Some(ending) => ending,
             None => {
@@ -61,15 +63,16 @@ pub(super) async fn release(
 
 /// Gives `permits` back in the background.
 pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
-    let Returning::Alone(sent) = start(context, names, permits) else {
+    let local = context.locals.of(&names.key);
+    let Returning::Alone(sent) = start(context, names, &local, permits) else {
         return;
     };
     let is_here = matches!(sent.reply, Reply::Ready(_));
-    let (context, key) = (Arc::clone(context), names.key.clone());
+    let context = Arc::clone(context);
     let cleanup = Arc::clone(&context.cleanup);
     let followed = async move {
-        let ended = follow(&context, &key, sent).await;
-        tell_if_final(&key, &ended);
+        let ended = follow(&context, &local, sent).await;
+        tell_if_final(local.key(), &ended);
     };
     if is_here {
         followed.now_or_never();
@@ -78,44 +81,41 @@ pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
     }
 }
 
-fn start(context: &Arc<Context>, names: &Names, permits: u32) -> Returning {
+fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> Returning {
     let in_process = context.backend.is_in_process();
     let permits = match in_process {
         true => permits,
-        false => {
-            let now = context.clock.now();
-            context.companies.pass_on(&names.key, permits, now)
-        }
+        false => local.pass_on(permits, context.clock.now()),
     };
     if permits == 0 {
         return Returning::PassedOn;
     }
-    if in_process || !context.companies.anyone_stands(&names.key) {
-        send(context, names);
-        let sent = submit(context, names, permits.into());
-        nudge(context, names);
+    if in_process || !local.anyone_wants_permits() {
+        send(context, names, local);
+        let sent = submit(context, names, local, permits.into());
+        nudge(context, names, local);
         return Returning::Alone(sent);
     }
     let (member, carrier) = loop {
-        match context.batches.join(&names.key, permits) {
+        match local.returns.join(permits) {
             Some(joined) => break joined,
-            None => send(context, names),
+            None => send(context, names, local),
         };
     };
     if let Some(carrier) = carrier {
-        let carried = carry(Arc::clone(context), names.clone(), carrier);
+        let carried = carry(Arc::clone(context), names.clone(), local.clone(), carrier);
         context.cleanup.spawn(carried);
     }
     Returning::Together(member)
 }
 
-async fn carry(context: Arc<Context>, names: Names, mut carrier: Carrier) {
+async fn carry(context: Arc<Context>, names: Names, local: Local, mut carrier: Carrier) {
     turn().await;
-    if send(&context, &names) {
-        nudge(&context, &names);
+    if send(&context, &names, &local) {
+        nudge(&context, &names, &local);
     }
     if let Some(sent) = carrier.sent() {
-        let ended = follow(&context, &names.key, sent).await;
+        let ended = follow(&context, &local, sent).await;
         // Perhaps nobody in this batch waits for the end.
         tell_if_final(&names.key, &ended);
         carrier.end(ended);
@@ -138,14 +138,14 @@ async fn turn() {
 
 /// Sends the permits that were given back so far, so that the next request runs behind them. `true`
 /// if there were any.
-pub(super) fn send(context: &Context, names: &Names) -> bool {
-    let submit = |permits| submit(context, names, permits);
-    context.batches.send(&names.key, submit)
+pub(super) fn send(context: &Context, names: &Names, local: &Local) -> bool {
+    let submit = |permits| submit(context, names, local, permits);
+    local.returns.send(submit)
 }
 
-fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
+fn submit(context: &Context, names: &Names, local: &Local, permits: i64) -> Sent {
     let Names { key, channel } = names;
-    let marked = request::mark(context, key);
+    let marked = request::mark(context, local);
     let operation = steps::add(key, &marked, permits, false, channel);
     Sent {
         left_at: context.clock.now(),
@@ -158,17 +158,17 @@ fn submit(context: &Context, names: &Names, permits: i64) -> Sent {
 
 /// Lets our own waiters ask right behind the release, before its message comes. Not when other
 /// processes wait as well, because those would hardly ever be first.
-fn nudge(context: &Context, names: &Names) {
-    if context.companies.alone(&names.key) {
+fn nudge(context: &Context, names: &Names, local: &Local) {
+    if local.turn.lock().is_alone() {
         context.backend.channels().wake(&names.channel);
     }
 }
 
 /// Sees the release through. If this is dropped, or no reply comes, the release ends in the
 /// background.
-async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure> {
+async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Failure> {
     let returned = Returned {
-        key: key.clone(),
+        key: local.key().clone(),
         operation: sent.operation.clone(),
         // Also for the case that this is dropped meanwhile.
         unsure_since: Mutex::new(Some(sent.left_at)),
@@ -181,12 +181,12 @@ async fn follow(context: &Context, key: &Key, sent: Sent) -> Result<(), Failure>
             if let Value::List(items) = reply.value
                 && let [_, Value::Int(listeners)] = items[..]
             {
-                let alone = listeners == i64::from(sent.we_listen);
-                context.companies.told(key, alone);
+                let ours = i64::from(sent.we_listen);
+                local.turn.lock().published(listeners != ours);
             }
             if reply.is_only_copy {
                 let now = context.clock.now();
-                context.idempotency.answered(key, sent.marked, now);
+                local.markers.answered(sent.marked, now);
             }
             Ok(())
         }

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use crate::backend::step::{Operation, Step, Value};
-use crate::cleanup::idempotency::Marked;
 use crate::config::wire_ms;
 use crate::key::Key;
+use crate::local::Marked;
 use crate::primitives::twin::{
     MARKER_MS, NOBODY_KNOWS, arity, list, note, number, number_at, replied, tell,
 };

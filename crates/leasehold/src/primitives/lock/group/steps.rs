@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Values;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
-use crate::lease::{Asked, HoldSteps};
 use crate::loss::LossReason;
 use crate::primitives::twin::{arity, lengthen, ms, number, wake_all};
 
@@ -381,7 +381,7 @@ impl GroupHold {
     fn lost(&self, field: &[u8], reason: LossReason) -> LossReason {
         let value = self.values.value_of(field);
         LossReason::Member {
-            member: format!("the value `{}`", crate::key::Shown(value)),
+            member: format!("the value `{}`", crate::text::Shown(value)),
             reason: Box::new(reason),
         }
     }

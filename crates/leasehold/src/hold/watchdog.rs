@@ -1,7 +1,7 @@
 //! The watchdog: renews the holds of a client before their leases end, each on its own terms,
 //! and tells a holder that its hold is lost.
 //!
-//! One task and one order of due times per client. Renewals that are due together travel
+//! One task and one order of due times per client. Watchdogs that are due together travel
 //! together, because the connection's queue makes one call of them.
 
 use std::collections::BTreeMap;
@@ -15,17 +15,18 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::Grant;
+use super::cleanup::Cleanup;
+use super::grant::{Due, Look};
 use crate::backend::Backend;
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::step::Value;
-use crate::cleanup::Cleanup;
 use crate::clock::{Clock, Moment};
-use crate::lease::{Due, Hold, Look};
 use crate::loss::LossReason;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The watchdog of a client.
-pub(crate) struct Renewal {
+pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
@@ -45,12 +46,12 @@ struct Shared {
 type Table = BTreeMap<(Moment, u64), Watched>;
 
 struct Watched {
-    hold: Arc<Hold>,
+    hold: Arc<Grant>,
     /// By how much earlier its renewal may travel with others.
     earlier: Duration,
 }
 
-impl Renewal {
+impl Watchdog {
     pub(crate) fn start(
         backend: Backend,
         cleanup: Arc<Cleanup>,
@@ -70,12 +71,12 @@ impl Renewal {
     }
 
     /// Watches a hold from now on, by its present terms.
-    pub(crate) fn keep(&self, hold: &Arc<Hold>) {
+    pub(crate) fn keep(&self, hold: &Arc<Grant>) {
         self.shared.schedule(hold);
     }
 
     /// Forgets a hold: it is released, or left to its lease.
-    pub(crate) fn remove(&self, hold: &Hold) {
+    pub(crate) fn remove(&self, hold: &Grant) {
         self.shared.unschedule(hold);
     }
 
@@ -90,7 +91,7 @@ impl Renewal {
     }
 }
 
-impl Drop for Renewal {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -98,7 +99,7 @@ impl Drop for Renewal {
 
 impl Shared {
     /// Due when the hold says, or somewhat earlier.
-    fn schedule(&self, hold: &Arc<Hold>) {
+    fn schedule(&self, hold: &Arc<Grant>) {
         // Holds that were acquired together, or renewed together after an outage, drift apart.
         // Otherwise thousands of them would be due in one burst each time, and the client's other
         // requests would wait behind it.
@@ -110,13 +111,13 @@ impl Shared {
         self.put(holds, hold, look);
     }
 
-    fn schedule_at(&self, hold: &Arc<Hold>, due: Moment) {
+    fn schedule_at(&self, hold: &Arc<Grant>, due: Moment) {
         let holds = self.holds.lock();
         let look = hold.look_at(due);
         self.put(holds, hold, look);
     }
 
-    fn put(&self, mut holds: MutexGuard<'_, Table>, hold: &Arc<Hold>, look: Option<Look>) {
+    fn put(&self, mut holds: MutexGuard<'_, Table>, hold: &Arc<Grant>, look: Option<Look>) {
         if let Some(old) = hold.set_due(look.map(|look| look.at)) {
             holds.remove(&(old, hold.number));
         }
@@ -135,7 +136,7 @@ impl Shared {
         }
     }
 
-    fn unschedule(&self, hold: &Hold) {
+    fn unschedule(&self, hold: &Grant) {
         let mut holds = self.holds.lock();
         if let Some(due) = hold.set_due(None) {
             holds.remove(&(due, hold.number));
@@ -144,7 +145,7 @@ impl Shared {
 
     /// Takes the holds that are due, and those that are due so soon that they may as well travel
     /// along, but no more than there is room for. Their task puts them back.
-    fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Hold>> {
+    fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Grant>> {
         let mut due = Vec::new();
         let mut holds = self.holds.lock();
         while due.len() < room
@@ -240,7 +241,7 @@ async fn run(shared: Arc<Shared>) {
 }
 
 /// Returns how many they were.
-async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Hold>>) -> usize {
+async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
     let count = holds.len();
     join_all(
         holds
@@ -252,7 +253,7 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Hold>>) -> usize {
 }
 
 /// One hold is due: renew it, or end it.
-async fn renew_or_end(shared: Arc<Shared>, hold: Arc<Hold>) {
+async fn renew_or_end(shared: Arc<Shared>, hold: Arc<Grant>) {
     let now = shared.clock.now();
     match hold.due(now) {
         Due::Nothing => {}
@@ -274,7 +275,7 @@ async fn renew_or_end(shared: Arc<Shared>, hold: Arc<Hold>) {
 }
 
 /// It could not be renewed: it is tried again, unless its time is over.
-fn try_again_soon(shared: &Shared, hold: &Arc<Hold>) {
+fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
     let now = shared.clock.now();
     let left = hold.valid_until().saturating_sub(now);
     if left.is_zero() {
@@ -292,7 +293,7 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Hold>) {
 }
 
 /// The holder has been told by its clock; now the lock is free for others.
-fn end_hold(shared: &Shared, hold: &Arc<Hold>, reason: &LossReason) {
+fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
     tracing::warn!(key = %hold.key, %reason, "lock lost; releasing what the server still keeps");
     // Not by the guard, which may live on for long.
     shared.cleanup.give_back(Arc::clone(hold), false);
@@ -310,7 +311,7 @@ pub(crate) enum Renewed {
 pub(crate) async fn try_renew(
     backend: &Backend,
     clock: Clock,
-    hold: &Hold,
+    hold: &Grant,
     lease: Duration,
 ) -> Result<Renewed, Failure> {
     let request = Request {
@@ -335,7 +336,7 @@ struct Confirmed {
 struct Request<'a> {
     backend: &'a Backend,
     clock: Clock,
-    hold: &'a Hold,
+    hold: &'a Grant,
 }
 
 impl Request<'_> {
@@ -399,7 +400,7 @@ impl Request<'_> {
 }
 
 /// The server says that it does not have a hold any more: its holder is told why.
-pub(crate) async fn is_gone(backend: &Backend, hold: &Hold, clock: Clock) {
+pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, clock: Clock) {
     if !hold.is_over() {
         let reason = why_lost(backend, hold, clock).await;
         tracing::error!(key = %hold.key, %reason, "lock lost");
@@ -408,7 +409,7 @@ pub(crate) async fn is_gone(backend: &Backend, hold: &Hold, clock: Clock) {
 }
 
 /// Why the server does not have a hold any more, as far as it can tell.
-pub(crate) async fn why_lost(backend: &Backend, hold: &Hold, clock: Clock) -> LossReason {
+pub(crate) async fn why_lost(backend: &Backend, hold: &Grant, clock: Clock) -> LossReason {
     // A hold past its deadline has run out, whether somebody else has come since or not.
     if clock.now() >= hold.valid_until() {
         return LossReason::Expired;

@@ -1,27 +1,23 @@
 //! Permits of one name that several holders give back at the same time go as one request.
 //!
-//! A batch is open from its first return until its request is queued. That happens under the
-//! lock of the table: a request that finds no open batch knows that all returns before it are in
+//! A batch is open from its first return until its request is queued. That happens under its
+//! lock: a request that finds no open batch knows that all returns before it are in
 //! the queue. Each request for the name sends the open batch first, so that it never overtakes
 //! permits that were given back before it.
 
-use std::collections::HashMap;
-
 use tokio::sync::{oneshot, watch};
 
-use super::idempotency::Marked;
+use super::Marked;
 use crate::backend::Reply;
 use crate::backend::failure::Failure;
 use crate::backend::step::Operation;
 use crate::clock::Moment;
-use crate::key::Key;
-use crate::room::Room;
 use crate::sync::Mutex;
 
-/// The batches that are open, by name.
+/// The open batch of a name, if there is one.
 #[derive(Default)]
-pub(crate) struct Batches {
-    open: Mutex<HashMap<Key, Open>>,
+pub(crate) struct Returns {
+    open: Mutex<Option<Open>>,
 }
 
 struct Open {
@@ -56,13 +52,13 @@ pub(crate) struct Carrier {
 /// A place in a batch.
 pub(crate) struct Member(watch::Receiver<Ending>);
 
-impl Batches {
-    /// Adds `permits` to the open batch of the name, or opens one: then there is a carrier.
-    /// `None` when it is full, and has to be sent first.
-    pub(crate) fn join(&self, key: &Key, permits: u32) -> Option<(Member, Option<Carrier>)> {
+impl Returns {
+    /// Adds `permits` to the open batch, or opens one: then there is a carrier. `None` when it is
+    /// full, and has to be sent first.
+    pub(crate) fn join(&self, permits: u32) -> Option<(Member, Option<Carrier>)> {
         // Joined under the lock under which it is sent: no return comes behind its request.
-        let mut table = self.open.lock();
-        if let Some(open) = table.get_mut(key) {
+        let mut batch = self.open.lock();
+        if let Some(open) = &mut *batch {
             if open.members == MOST {
                 return None;
             }
@@ -73,26 +69,24 @@ impl Batches {
         let (end, ending) = watch::channel(None);
         let (sender, sent) = oneshot::channel();
         let member = Member(ending.clone());
-        let open = Open {
+        *batch = Some(Open {
             permits: permits.into(),
             members: 1,
             sent: sender,
             ending,
-        };
-        table.insert(key.clone(), open);
+        });
         Some((member, Some(Carrier { sent, ending: end })))
     }
 
-    /// Sends the open batch of the name, if there is one.
-    pub(crate) fn send(&self, key: &Key, submit: impl FnOnce(i64) -> Sent) -> bool {
+    /// Sends the open batch, if there is one.
+    pub(crate) fn send(&self, submit: impl FnOnce(i64) -> Sent) -> bool {
         // Locked while the request is submitted: a request that finds no batch in between could
         // overtake it. (If the runtime has ended, requests are dropped under the lock, and none
         // of them comes back for it.)
-        let mut table = self.open.lock();
-        let Some(open) = table.remove(key) else {
+        let mut batch = self.open.lock();
+        let Some(open) = batch.take() else {
             return false;
         };
-        table.give_back();
         // Without a carrier nobody reads the reply, but the request goes nevertheless.
         let _ = open.sent.send(submit(open.permits));
         true

@@ -1,7 +1,6 @@
 //! One request for all waiters: those that would ask the same at the same time share the
 //! answer. A thousand waiters cost the server as much as one.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,17 +10,15 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use crate::backend::Backend;
 use crate::backend::failure::Failure;
 use crate::backend::step::{Operation, Value};
-use crate::key::Key;
-use crate::room::Room;
 use crate::sync::Mutex;
 
 type Answer = Result<Value, Failure>;
 type Ask = BoxFuture<'static, Answer>;
 
-/// The requests that are on their way, by name.
+/// The request of a name that is on its way, if there is one.
 #[derive(Default)]
 pub(crate) struct SingleFlight {
-    flights: Mutex<HashMap<Key, Flight>>,
+    flight: Mutex<Option<Flight>>,
 }
 
 struct Flight {
@@ -38,14 +35,12 @@ impl SingleFlight {
     pub(crate) async fn ask(
         &self,
         backend: &Backend,
-        key: &Key,
         mark: Option<u64>,
         operation: Operation,
     ) -> Answer {
         let joined = Joined {
-            flights: self,
-            key,
-            answer: Some(self.join(backend, key, mark, operation)),
+            flight: &self.flight,
+            answer: Some(self.join(backend, mark, operation)),
         };
         joined
             .answer
@@ -54,17 +49,11 @@ impl SingleFlight {
             .await
     }
 
-    fn join(
-        &self,
-        backend: &Backend,
-        key: &Key,
-        mark: Option<u64>,
-        operation: Operation,
-    ) -> Shared<Ask> {
-        let mut flights = self.flights.lock();
+    fn join(&self, backend: &Backend, mark: Option<u64>, operation: Operation) -> Shared<Ask> {
+        let mut present = self.flight.lock();
         // Not one that is answered: the latch may have opened since.
-        let before = flights
-            .get(key)
+        let before = present
+            .as_ref()
             .and_then(|flight| Some((flight, flight.answer.upgrade()?)))
             .filter(|(_, answer)| answer.peek().is_none());
         // A request that has left may have been answered already, before the latch opened. It
@@ -90,12 +79,11 @@ impl SingleFlight {
         let answer = ask.boxed().shared();
         // Weak: a request that no waiter wants any more is dropped.
         if let Some(weak) = answer.downgrade() {
-            let flight = Flight {
+            *present = Some(Flight {
                 answer: weak,
                 left,
                 mark,
-            };
-            flights.insert(key.clone(), flight);
+            });
         }
         answer
     }
@@ -103,8 +91,7 @@ impl SingleFlight {
 
 /// A waiter for an answer, which may give up before it comes.
 struct Joined<'a> {
-    flights: &'a SingleFlight,
-    key: &'a Key,
+    flight: &'a Mutex<Option<Flight>>,
     answer: Option<Shared<Ask>>,
 }
 
@@ -113,17 +100,14 @@ impl Drop for Joined<'_> {
         // First, so that this waiter's own share does not keep the request known.
         drop(self.answer.take());
         // Forgotten, unless another waiter wants this answer or that of a later request. `ask`
-        // may be the last share by then, and with it the request is dropped: not while the table
-        // is locked.
-        let mut flights = self.flights.flights.lock();
-        let ask = flights
-            .get(self.key)
-            .and_then(|flight| flight.answer.upgrade());
+        // may be the last share by then, and with it the request is dropped: not while it is
+        // locked.
+        let mut present = self.flight.lock();
+        let ask = present.as_ref().and_then(|flight| flight.answer.upgrade());
         if ask.as_ref().is_none_or(|ask| ask.peek().is_some()) {
-            flights.remove(self.key);
-            flights.give_back();
+            *present = None;
         }
-        drop(flights);
+        drop(present);
         drop(ask);
     }
 }
@@ -132,36 +116,36 @@ impl Drop for Joined<'_> {
 mod tests {
     use super::*;
     use crate::backend::memory::Embedded;
+    use crate::key::Key;
     use crate::primitives::latch::steps;
 
-    /// One ask of a name that never ends, so that all behind it wait.
-    fn flights(key: &Key) -> (SingleFlight, Shared<Ask>) {
-        let flights = SingleFlight::default();
+    /// One ask that never ends, so that all behind it wait.
+    fn flight() -> (SingleFlight, Shared<Ask>) {
         let endless = std::future::pending().boxed().shared();
         let flight = Flight {
             answer: endless.downgrade().expect("it is not over"),
             left: Arc::new(AtomicBool::new(true)),
             mark: None,
         };
-        flights.flights.lock().insert(key.clone(), flight);
-        (flights, endless)
+        let flight = Mutex::new(Some(flight));
+        (SingleFlight { flight }, endless)
     }
 
     #[tokio::test]
     async fn asks_that_all_have_given_up_are_forgotten() {
         let key = Key::parse("x").expect("a name");
-        let (flights, endless) = flights(&key);
+        let (single, endless) = flight();
         let backend = Backend::Memory(Embedded::new().memory());
-        let ask = || Box::pin(flights.ask(&backend, &key, None, steps::count(&key)));
+        let ask = || Box::pin(single.ask(&backend, None, steps::count(&key)));
         let (mut one, mut other) = (ask(), ask());
         assert!((&mut one).now_or_never().is_none());
         assert!((&mut other).now_or_never().is_none());
         drop(one);
-        assert_eq!(flights.flights.lock().len(), 1, "somebody waits still");
+        assert!(single.flight.lock().is_some(), "somebody waits still");
         drop(other);
-        assert_eq!(flights.flights.lock().len(), 0);
+        assert!(single.flight.lock().is_none());
         drop(endless);
         assert!(ask().await.is_ok());
-        assert_eq!(flights.flights.lock().len(), 0);
+        assert!(single.flight.lock().is_none());
     }
 }

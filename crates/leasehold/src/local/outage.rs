@@ -17,11 +17,11 @@ pub(crate) struct Outage {
 
 /// No server answers.
 #[derive(Clone)]
-pub(super) struct Down {
+pub(crate) struct Down {
     /// When the first request left that was not answered.
-    pub(super) since: Moment,
+    pub(crate) since: Moment,
     /// The last failure, when its request left, and when it was seen.
-    pub(super) failure: Failure,
+    pub(crate) failure: Failure,
     sent: Moment,
     seen: Moment,
 }
@@ -37,7 +37,7 @@ impl Down {
 impl Outage {
     /// The server has said, to a request that left at `sent`, that the name is held for `ttl`
     /// more; a waiter has read that at `now`.
-    pub(super) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
+    pub(crate) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
         // All is told apart by when the requests left: a waiter that is polled late reads an old
         // answer, which ends no outage that began behind it.
         self.answered = self.answered.max(Some(sent));
@@ -50,13 +50,13 @@ impl Outage {
 
     /// The server has granted something to a request that left at `sent`, so the next in line
     /// knows that it answers.
-    pub(super) fn over(&mut self, sent: Moment) {
+    pub(crate) fn over(&mut self, sent: Moment) {
         self.held(sent, sent, Some(Duration::ZERO));
     }
 
     /// A request that left at `sent` was seen to fail at `now`. `true` for the first failure in
     /// a row; one that comes more than `gap` after the one before is the first of another row.
-    pub(super) fn unanswered(
+    pub(crate) fn unanswered(
         &mut self,
         sent: Moment,
         now: Moment,
@@ -80,22 +80,22 @@ impl Outage {
     }
 
     /// The server has answered somebody of this line.
-    pub(super) fn has_answered(&self) -> bool {
+    pub(crate) fn has_answered(&self) -> bool {
         self.answered.is_some()
     }
 
-    pub(super) fn down(&self) -> Option<&Down> {
+    pub(crate) fn down(&self) -> Option<&Down> {
         self.down.as_ref()
     }
 
     /// Since when no server answers, if a waiter has met that within `gap`.
-    pub(super) fn down_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
+    pub(crate) fn down_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
         let down = self.down.as_ref().filter(|down| down.goes_on(now, gap));
         down.map(|down| down.since)
     }
 
     /// Since when the name is held without an end.
-    pub(super) fn without_expiry(&self) -> Option<Moment> {
+    pub(crate) fn without_expiry(&self) -> Option<Moment> {
         self.without_expiry
     }
 }

@@ -1,9 +1,5 @@
-//! A hold: one grant of the server, how long it is valid, and whether it has been lost. Users
-//! have guards of it; several guards may share one hold.
+//! One grant of the server: how long it is valid, and whether it has been lost.
 
-mod claims;
-
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,87 +7,21 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::state::{NO_REPLY_YET, State};
+use super::{ClaimId, HoldSteps, Joined, Leaving, SafetyMargin};
 use crate::backend::failure::Failure;
-use crate::backend::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
 use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::sync::Mutex;
-pub(crate) use claims::ClaimId;
-use claims::Claims;
-
-/// How much earlier the holder's deadline is than the server's: clocks drift, and servers count
-/// in whole milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SafetyMargin {
-    pub(crate) drift: f64,
-}
-
-impl SafetyMargin {
-    const ROUNDING: Duration = Duration::from_millis(2);
-
-    /// The end of a hold whose confirmed request was sent at `sent`.
-    fn end(self, sent: Moment, lease: Duration) -> Moment {
-        let drift = lease.mul_f64(self.drift);
-        sent + lease.saturating_sub(drift).saturating_sub(Self::ROUNDING)
-    }
-}
-
-/// The operations on one hold: what a primitive adds to the mechanism.
-pub(crate) trait HoldSteps: Send + Sync {
-    /// Asks for the hold. Asked again for a hold that is there, it takes nothing more.
-    fn acquire(&self, lease: Duration) -> Operation;
-    /// Reads that reply; `None` when it makes no sense.
-    fn read_acquire(&self, reply: Value) -> Option<Asked>;
-    /// Extends the hold to at least `lease` from now; if more than `most` is left, shortens it to
-    /// `lease`. Replies the time left in ms, or 0 when the hold is not there.
-    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
-    /// Gives the hold back. Replies 1, or 0 when it is not there.
-    fn release(&self) -> Operation;
-    /// Reads from such a reply why the hold, or a part of it, is not there. `None`: it does not
-    /// say.
-    fn read_release(&self, _reply: &Value) -> Option<LossReason> {
-        None
-    }
-
-    /// The longest time until nothing of the hold keeps anybody out, if it is neither renewed nor
-    /// given back.
-    fn gone_within(&self, lease: Duration) -> Duration {
-        lease
-    }
-    /// Asks why the hold is not there.
-    fn why_lost(&self) -> Operation;
-    /// The id of the hold on the wire.
-    fn wire_id(&self) -> &str;
-    /// An unused wire id that belongs to this hold. Returned once.
-    fn take_read_id(&self) -> Option<String> {
-        None
-    }
-    /// Reads that reply. `None`: nothing says why.
-    fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
-    /// Why such a hold has no fencing token, and what to do. `None` when it can have one: it
-    /// keeps everybody else out, and is one field of the hash that has the lock's name.
-    fn unfenced(&self) -> Option<&'static str> {
-        None
-    }
-}
-
-/// The server's answer to a request for a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// With the fencing token, where one was asked for.
-    Granted { token: Option<u64> },
-    /// Somebody is in the way for `ttl_ms`; negative when that never expires.
-    Busy { ttl_ms: i64 },
-}
 
 /// One grant of the server.
-pub(crate) struct Hold {
+pub(crate) struct Grant {
     pub(crate) key: Key,
-    /// Counts the holds of this process; also their order in the watchdog.
-    pub(crate) number: u64,
+    /// That of its first hold: its order in the watchdog.
+    pub(super) number: u64,
     pub(crate) steps: Box<dyn HoldSteps>,
     clock: Clock,
     margin: SafetyMargin,
@@ -103,46 +33,8 @@ pub(crate) struct Hold {
     changed: Notify,
 }
 
-/// A number that no other hold of this process has.
-pub(crate) fn next_number() -> u64 {
-    static NUMBERS: AtomicU64 = AtomicU64::new(1);
-    NUMBERS.fetch_add(1, Ordering::Relaxed)
-}
-
-/// The cause of a renewal that is on its way.
-const NO_REPLY_YET: &str = "no reply yet";
-/// No time: the watchdog does not look at such a hold.
+/// No time: the watchdog does not look at such a grant.
 const NEVER: u64 = u64::MAX;
-/// The latest time that can be noted, 584 years after the clock began.
-const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
-
-struct State {
-    /// What its guards want.
-    claims: Claims,
-    /// The longest lease that was asked for: the server may keep the hold that long.
-    longest_asked: Duration,
-    /// Until when the guards have it: no longer than they want, nor than the server keeps
-    /// it for sure.
-    valid_until: Moment,
-    /// Until when the server keeps it for sure.
-    kept_until: Moment,
-    /// When the last confirmed request left; before the first, when that did.
-    confirmed_at: Moment,
-    /// The last guard has gone: nobody joins it any more.
-    left: bool,
-    /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
-    kept: usize,
-    /// Released, or left to its lease: nothing is reported any more.
-    over: bool,
-    /// Its fencing token.
-    token: Option<u64>,
-    /// The token of several locks to which this hold's lock was raised.
-    raised_to: Option<u64>,
-    /// Its client was closed: it is not renewed any more.
-    closed: bool,
-    lost: Option<LossReason>,
-    failing: Option<(Moment, Cow<'static, str>)>,
-}
 
 /// What the watchdog has to do about a hold.
 #[derive(Debug)]
@@ -168,26 +60,7 @@ pub(crate) struct Look {
     pub(crate) earlier: Duration,
 }
 
-/// A guard that shares a hold.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Joined {
-    pub(crate) claim: ClaimId,
-    /// It wants more than the server has confirmed.
-    pub(crate) must_confirm: bool,
-}
-
-/// What a guard that leaves has to do about the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaving {
-    /// Others still share the hold.
-    Shared,
-    /// The last one: give it back.
-    Last,
-    /// The last one, but it stays until its lease ends.
-    LeftToLease,
-}
-
-impl Hold {
+impl Grant {
     pub(crate) fn new(
         key: Key,
         steps: Box<dyn HoldSteps>,
@@ -196,40 +69,32 @@ impl Hold {
         margin: SafetyMargin,
         asked_at: Moment,
     ) -> Arc<Self> {
+        let state = State::new(terms, asked_at);
         Arc::new(Self {
             key,
-            number: next_number(),
+            number: state.stay.number,
             steps,
             clock,
             margin,
-            state: Mutex::new(State {
-                claims: Claims::new(terms, asked_at),
-                longest_asked: terms.lease,
-                valid_until: asked_at,
-                kept_until: asked_at,
-                confirmed_at: asked_at,
-                left: false,
-                kept: 0,
-                over: false,
-                token: None,
-                raised_to: None,
-                closed: false,
-                lost: None,
-                failing: None,
-            }),
+            state: Mutex::new(state),
             due: AtomicU64::new(NEVER),
             changed: Notify::new(),
         })
     }
 
+    /// That of its present hold.
+    pub(super) fn hold_number(&self) -> u64 {
+        self.state.lock().stay.number
+    }
+
     /// Terms that are good enough for all its guards.
     pub(crate) fn terms(&self) -> Terms {
-        self.state.lock().claims.terms()
+        self.state.lock().stay.claims.terms()
     }
 
     /// What one guard asked for.
     pub(crate) fn terms_of(&self, claim: ClaimId) -> Terms {
-        self.state.lock().claims.terms_of(claim)
+        self.state.lock().stay.claims.terms_of(claim)
     }
 
     /// The longest lease that was asked for: the server may keep the hold that long.
@@ -291,7 +156,7 @@ impl Hold {
         let mut state = self.state.lock();
         (state.valid_until, state.kept_until) = (now, now);
         state.confirmed_at = now;
-        state.claims.start_again(now);
+        state.stay.claims.start_again(now);
         state.lost = None;
     }
 
@@ -300,7 +165,7 @@ impl Hold {
     pub(crate) fn granted(&self, token: Option<u64>) -> bool {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        state.token = token;
+        state.stay.token = token;
         // Counted from before the request left, never from the reply: the server's lease began
         // at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_asked);
@@ -310,24 +175,24 @@ impl Hold {
 
     /// The fencing token that came with the grant, or was drawn later.
     pub(crate) fn token(&self) -> Option<u64> {
-        self.state.lock().token
+        self.state.lock().stay.token
     }
 
     /// A token was drawn for it. Returns its token: the first one that was drawn.
     pub(crate) fn set_token(&self, token: u64) -> u64 {
         // Guards may draw at the same time, and a hold has one token, whoever asks.
-        *self.state.lock().token.get_or_insert(token)
+        *self.state.lock().stay.token.get_or_insert(token)
     }
 
     /// Its lock gives no token below this one any more.
     pub(crate) fn raised(&self, token: u64) {
         let mut state = self.state.lock();
-        state.raised_to = state.raised_to.max(Some(token));
+        state.stay.raised_to = state.stay.raised_to.max(Some(token));
     }
 
     /// The greatest token that its lock was raised to for it.
     pub(crate) fn raised_to(&self) -> Option<u64> {
-        self.state.lock().raised_to
+        self.state.lock().stay.raised_to
     }
 
     /// The lease to ask for now: what its guards want, all of it or what is left of a
@@ -404,7 +269,7 @@ impl Hold {
         let now = self.clock.now();
         let state = self.state.lock();
         // A renewal that has left just now is no failure yet.
-        let soon = state.claims.terms().lease / 20;
+        let soon = state.stay.claims.terms().lease / 20;
         let (since, cause) = state.failing.as_ref()?;
         let on_its_way = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
         (!on_its_way).then(|| state.renewal_failure(now)).flatten()
@@ -457,10 +322,11 @@ impl Hold {
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        if state.left || state.over || state.check(now).is_some() {
+        if state.stay.left || state.over || state.check(now).is_some() {
             return Ok(None);
         }
         state
+            .stay
             .claims
             .check(terms.lease, terms.longest_lease, &self.key)?;
         let must_confirm = match terms.renew_every {
@@ -470,10 +336,10 @@ impl Hold {
             // less than a third of it is left.
             Some(_) => {
                 let left = state.valid_until.saturating_sub(now);
-                state.claims.renewed_lease() < Some(terms.lease) || left < terms.lease / 3
+                state.stay.claims.renewed_lease() < Some(terms.lease) || left < terms.lease / 3
             }
         };
-        let claim = state.claims.add(terms, now);
+        let claim = state.stay.claims.add(terms, now);
         state.longest_asked = state.longest_asked.max(terms.lease);
         drop(state);
         // With the guard's limit the deadline may come earlier.
@@ -491,7 +357,7 @@ impl Hold {
         // Judged first: a hold whose time is over stays lost without the guard whose limit that
         // was.
         state.check(now);
-        if !state.claims.remove(claim) {
+        if !state.stay.claims.remove(claim) {
             return state.nobody_left();
         }
         // What the guard added goes with it, although the server keeps the hold for longer. The
@@ -506,7 +372,7 @@ impl Hold {
     /// One guard less, for which the hold is left to its lease when the last one goes.
     pub(crate) fn forget(&self, claim: ClaimId) -> Leaving {
         let mut state = self.state.lock();
-        if state.claims.forget(claim) {
+        if state.stay.claims.forget(claim) {
             return Leaving::Shared;
         }
         state.nobody_left()
@@ -516,15 +382,15 @@ impl Hold {
     pub(crate) fn end_with_last(&self) -> bool {
         // Ended under the lock under which guards are counted: nobody joins in between.
         let mut state = self.state.lock();
-        let last = state.claims.guards() == 1 && !state.claims.any_forgotten();
+        let last = state.stay.claims.guards() == 1 && !state.stay.claims.any_forgotten();
         if last {
-            (state.left, state.over) = (true, true);
+            (state.stay.left, state.over) = (true, true);
         }
         last
     }
 
     pub(crate) fn guards(&self) -> usize {
-        self.state.lock().claims.guards()
+        self.state.lock().stay.claims.guards()
     }
 
     /// Given back: nothing more to renew or to report.
@@ -541,8 +407,8 @@ impl Hold {
     pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        state.claims.check(lease, None, &self.key)?;
-        state.claims.raise(claim, lease, now);
+        state.stay.claims.check(lease, None, &self.key)?;
+        state.stay.claims.raise(claim, lease, now);
         // Before the request leaves: the server may grant it whether its answer comes or not.
         state.longest_asked = state.longest_asked.max(lease);
         Ok(())
@@ -551,7 +417,7 @@ impl Hold {
     /// A guard holds for no longer than `limit` from now.
     pub(crate) fn limit(&self, claim: ClaimId, limit: Duration) {
         let now = self.clock.now();
-        self.state.lock().claims.limit(claim, limit, now);
+        self.state.lock().stay.claims.limit(claim, limit, now);
         self.changed.notify_waiters();
     }
 
@@ -569,149 +435,11 @@ impl Hold {
     }
 }
 
-impl State {
-    /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
-    fn watch_every(&self) -> Option<Duration> {
-        let terms = self.claims.terms();
-        if self.closed {
-            return terms.remind_every;
-        }
-        let kept = (self.kept > 0).then(|| terms.lease / 3);
-        terms.watch_every().into_iter().chain(kept).min()
-    }
-
-    fn look_at(&self, at: Moment) -> Option<Look> {
-        if self.over {
-            return None;
-        }
-        let end = self.must_end_at().unwrap_or(LATEST);
-        let earlier = match end <= at {
-            true => Duration::ZERO,
-            false => self.watch_every().unwrap_or_default() / 20,
-        };
-        let at = at.min(end).min(LATEST);
-        Some(Look { at, earlier })
-    }
-
-    /// When it is to be given back although the server would keep it: its maximum hold time
-    /// is over, or what the guards want that remain.
-    fn must_end_at(&self) -> Option<Moment> {
-        let limit = self.claims.first_limit().map(|(end, _)| end);
-        let cut = self.is_cut().then_some(self.valid_until);
-        limit.into_iter().chain(cut).min()
-    }
-
-    /// Whether the server still keeps it when its guards have lost it for this reason.
-    fn outlasts(&self, reason: &LossReason) -> bool {
-        matches!(reason, LossReason::MaxHold { .. }) || self.is_cut()
-    }
-
-    /// The lease that the watchdog asks for: what its guards want, all of it or what is left of
-    /// a fixed one. Once the client is closed, that only reminds the server of what is left.
-    fn lease_to_keep(&self, now: Moment) -> Duration {
-        let wanted = self.wants(now);
-        match self.closed {
-            true => wanted.min(self.kept_until.saturating_sub(now)),
-            false => wanted,
-        }
-    }
-
-    /// A renewal leaves. Until it is confirmed, it counts as failing; but not a reminder of
-    /// a fixed lease, which ends when it ends. `true` for the first one after a
-    /// confirmation.
-    fn asked_to_renew(&mut self, sent: Moment) -> bool {
-        if self.reasserts_fixed_lease() {
-            return false;
-        }
-        let first = self.failing.is_none();
-        self.failing
-            .get_or_insert_with(|| (sent, NO_REPLY_YET.into()));
-        first
-    }
-
-    /// Whether the watchdog only reminds the server of it.
-    fn reasserts_fixed_lease(&self) -> bool {
-        let terms = self.claims.terms();
-        terms.remind_every.is_some()
-            && (self.closed || terms.reasserts_fixed_lease() && self.kept == 0)
-    }
-
-    /// How long it has to last if a request for it leaves now.
-    fn wants(&self, now: Moment) -> Duration {
-        match self.kept {
-            0 => self.claims.want(now),
-            _ => self.claims.terms().lease,
-        }
-    }
-
-    /// Whether a guard that wanted more than the others has gone: the server keeps it for
-    /// longer than they want.
-    fn is_cut(&self) -> bool {
-        // With a margin: of a fixed lease a little less is left when a request for it leaves than
-        // when it was counted.
-        self.valid_until + SafetyMargin::ROUNDING < self.kept_until
-    }
-
-    /// The last guard goes.
-    fn nobody_left(&mut self) -> Leaving {
-        self.left = true;
-        // A guard that was forgotten counts on the hold until its lease ends.
-        if self.claims.any_forgotten() {
-            self.over = true;
-            return Leaving::LeftToLease;
-        }
-        Leaving::Last
-    }
-
-    /// Judges by the clock, so that a late timer can't keep a dead hold alive.
-    fn check(&mut self, now: Moment) -> Option<&LossReason> {
-        if self.lost.is_none() && !self.over && now >= self.deadline() {
-            self.lost = Some(match self.claims.first_limit() {
-                Some((end, limit)) if end <= self.valid_until => LossReason::MaxHold { limit },
-                _ if self.closed && self.claims.terms().renew_every.is_some() => LossReason::Closed,
-                _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
-            });
-        }
-        self.lost.as_ref()
-    }
-
-    fn deadline(&self) -> Moment {
-        self.claims
-            .first_limit()
-            .map_or(self.valid_until, |(end, _)| end.min(self.valid_until))
-    }
-
-    fn renewal_failure(&self, now: Moment) -> Option<LossReason> {
-        let (since, cause) = self.failing.as_ref()?;
-        Some(LossReason::RenewalFailed {
-            since: now.saturating_sub(*since),
-            cause: cause.clone().into_owned(),
-        })
-    }
-}
-
-impl fmt::Debug for Hold {
+impl fmt::Debug for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
+        f.debug_struct("Grant")
             .field("key", &self.key)
             .field("number", &self.number)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hold_ends_by_the_drift_and_two_milliseconds_before_its_lease() {
-        let margin = SafetyMargin { drift: 0.01 };
-        let sent = Moment::from_millis(1_000);
-        let end = |lease| margin.end(sent, Duration::from_millis(lease));
-        assert_eq!(end(10_000), Moment::from_millis(1_000 + 9_898));
-        assert_eq!(end(1), sent, "and not before it was asked for");
-        let exact = SafetyMargin { drift: 0.0 };
-        let lease = Duration::from_millis(10);
-        assert_eq!(exact.end(sent, lease), Moment::from_millis(1_008));
     }
 }

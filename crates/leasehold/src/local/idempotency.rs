@@ -6,22 +6,19 @@
 //! ago that no copy of it can still be on its way. The marker of a request that was sent again
 //! stays until its end: a network that held back the first copy for long may bring it yet.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::key::Key;
-use crate::room::Room;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 /// How long a marker outlives its answer.
 const KEPT: Duration = Duration::from_secs(5);
 /// How many are kept for one name, however fresh they are.
 const MOST: usize = 512;
-/// Names whose markers are known. Those of the others end by themselves.
-const MOST_NAMES: usize = 2048;
 /// How long a marker stays on the server.
-pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(60);
+const MARKER_LIFE: Duration = Duration::from_secs(60);
 
 /// How long after it first left a request may be sent again: it still finds its marker then, and
 /// has the time that a connection and a reply may take.
@@ -50,30 +47,26 @@ impl Marked {
     }
 }
 
-/// The markers whose requests were answered, by name.
+/// The markers of one name whose requests were answered, and when.
 #[derive(Default)]
 pub(crate) struct IdempotencyKeys {
-    answered: Mutex<Answered>,
+    answered: Mutex<VecDeque<(Moment, String)>>,
 }
 
-type Answered = HashMap<Key, VecDeque<(Moment, String)>>;
-
 impl IdempotencyKeys {
-    fn table(&self) -> MutexGuard<'_, Answered> {
-        self.answered.lock()
-    }
-
     /// The markers of a new request, whose `id` no other has.
     pub(crate) fn mark(&self, key: &Key, id: &str, now: Moment) -> Marked {
-        let mut table = self.table();
-        let old = table.get_mut(key).and_then(|markers| {
-            let (since, _) = markers.front()?;
-            // Beyond `MOST` it goes although it is fresh: a busy name must fill neither the
-            // server's memory nor ours.
-            let over = now.saturating_sub(*since) >= KEPT || markers.len() > MOST;
-            over.then(|| markers.pop_front()).flatten()
-        });
-        drop(table);
+        let mut answered = self.answered.lock();
+        // Beyond `MOST` it goes although it is fresh: a busy name must fill neither the server's
+        // memory nor ours.
+        let too_many = answered.len() > MOST;
+        let old = match answered.front() {
+            Some((since, _)) if too_many || now.saturating_sub(*since) >= KEPT => {
+                answered.pop_front()
+            }
+            _ => None,
+        };
+        drop(answered);
         Marked {
             marker: key.idempotency_key(id),
             // A step always removes one: where none is old enough, a key that never exists.
@@ -82,31 +75,20 @@ impl IdempotencyKeys {
     }
 
     /// The request with this marker was sent once, and answered.
-    pub(crate) fn answered(&self, key: &Key, marked: Marked, now: Moment) {
-        let mut table = self.table();
-        // Bounded, however many names are used: a marker that is forgotten here ends by itself.
-        if table.len() >= MOST_NAMES && !table.contains_key(key) {
-            make_room(&mut table, now);
-        }
-        let markers = table.entry(key.clone()).or_default();
-        markers.push_back((now, marked.marker));
+    pub(crate) fn answered(&self, marked: Marked, now: Moment) {
+        self.answered.lock().push_back((now, marked.marker));
     }
-}
 
-/// Forgets the names that are no longer used, and others as well, until half of the table is
-/// left.
-fn make_room(table: &mut Answered, now: Moment) {
-    // Half, so that the next name does not make this necessary again.
-    let mut room = MOST_NAMES / 2;
-    table.retain(|_, markers| {
-        let is_used = markers
-            .back()
-            .is_some_and(|(since, _)| now.saturating_sub(*since) < 2 * KEPT);
-        let stays = is_used && room > 0;
-        room -= usize::from(stays);
-        stays
-    });
-    table.give_back();
+    pub(super) fn is_empty(&self) -> bool {
+        self.answered.lock().is_empty()
+    }
+
+    /// Whether the name is in use: a request was answered not long ago.
+    pub(super) fn are_fresh(&self, now: Moment) -> bool {
+        let answered = self.answered.lock();
+        let last = answered.back();
+        last.is_some_and(|(since, _)| now.saturating_sub(*since) < 2 * KEPT)
+    }
 }
 
 #[cfg(test)]
@@ -122,21 +104,10 @@ mod tests {
         let (markers, key) = (IdempotencyKeys::default(), Key::parse("x").expect("a name"));
         let first = markers.mark(&key, "1", at(0));
         let marker = first.marker.clone();
-        markers.answered(&key, first, at(0));
+        markers.answered(first, at(0));
         assert_ne!(markers.mark(&key, "2", at(4)).done, marker);
         assert_eq!(markers.mark(&key, "3", at(6)).done, marker);
         assert_ne!(markers.mark(&key, "4", at(7)).done, marker, "once");
-    }
-
-    #[test]
-    fn names_that_are_used_no_more_are_forgotten() {
-        let markers = IdempotencyKeys::default();
-        for n in 0..5000 {
-            let key = Key::parse(&n.to_string()).expect("a name");
-            let marked = markers.mark(&key, "1", at(0));
-            markers.answered(&key, marked, at(0));
-        }
-        assert!(markers.table().len() <= MOST_NAMES);
     }
 
     #[test]
@@ -144,8 +115,8 @@ mod tests {
         let (markers, key) = (IdempotencyKeys::default(), Key::parse("x").expect("a name"));
         for n in 0..5000 {
             let marked = markers.mark(&key, &n.to_string(), at(0));
-            markers.answered(&key, marked, at(0));
+            markers.answered(marked, at(0));
         }
-        assert!(markers.table()[&key].len() <= MOST + 1);
+        assert!(markers.answered.lock().len() <= MOST + 1);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use crate::lease::Hold;
+use super::{Grant, Hold};
 use crate::sync::Mutex;
 
 #[derive(Default)]
@@ -14,13 +14,13 @@ pub(crate) struct Standing {
 
 #[derive(Default)]
 struct Table {
-    holds: BTreeMap<u64, Weak<Hold>>,
+    holds: BTreeMap<u64, Weak<Grant>>,
     closed: bool,
 }
 
 impl Standing {
     /// A guard has this hold from now on.
-    pub(crate) fn enter(&self, hold: &Arc<Hold>) {
+    pub(crate) fn enter(&self, hold: &Hold) {
         // Under the lock under which the client is closed: a hold that is granted meanwhile is
         // in the table by then, or finds the client closed. Else it would be renewed on.
         let mut table = self.table.lock();
@@ -36,7 +36,7 @@ impl Standing {
     }
 
     /// From here on no hold is renewed. Returns those that guards have.
-    pub(crate) fn close(&self) -> Vec<Arc<Hold>> {
+    pub(crate) fn close(&self) -> Vec<Arc<Grant>> {
         let mut table = self.table.lock();
         table.closed = true;
         let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
@@ -57,7 +57,7 @@ impl Standing {
         let table = self.table.lock();
         let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
         drop(table);
-        let good = |hold: &&Arc<Hold>| !hold.is_over() && hold.loss().is_none();
+        let good = |hold: &&Arc<Grant>| !hold.is_over() && hold.loss().is_none();
         holds.iter().filter(good).count()
     }
 }

@@ -1,6 +1,6 @@
 //! How the processes that want permits of one name take turns.
 //!
-//! A grant from the server starts a turn of 10 ms (a tenure), during which returned permits go
+//! A grant from the server starts a turn of 10 ms, during which returned permits go
 //! to this process's own waiters. The first return behind that ends the turn: it goes to the
 //! server, and the process stands down for a while, so that other processes can ask first. So a
 //! process that uses all permits all the time does not starve another one, and waits for one
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 
 /// How long a turn lasts. A longer one would hardly be faster, and others wait for its end.
-const TENURE: Duration = Duration::from_millis(10);
+const TURN: Duration = Duration::from_millis(10);
 /// How long a process then lets others ask first: a waiter of Redisson near the server asks
 /// half a millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
@@ -22,8 +22,8 @@ const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 
 /// What a process knows of the turns for one name.
 #[derive(Default)]
-pub(super) struct Tenure {
-    whose: Whose,
+pub(crate) struct Turn {
+    phase: Phase,
     /// No other process listened when a release was published last.
     alone: bool,
     /// How many times in a row the process has stood down and nobody has taken anything.
@@ -31,15 +31,15 @@ pub(super) struct Tenure {
 }
 
 #[derive(Default)]
-enum Whose {
+enum Phase {
     /// That of whoever asks first.
     #[default]
-    Open,
+    Idle,
     /// Ours, since a grant of the server.
     Ours { since: Moment },
     /// That of other processes: none of our waiters asks before `until`. So many permits went
     /// back to the server since it began.
-    Others { until: Moment, given_back: i64 },
+    StandingDown { until: Moment, given_back: i64 },
 }
 
 /// An ask and its answer.
@@ -53,37 +53,42 @@ pub(crate) struct Asked {
     pub(crate) now: Moment,
 }
 
-impl Tenure {
-    /// A release was published; `alone` if no other process heard it.
-    pub(super) fn told(&mut self, alone: bool) {
-        self.alone = alone;
+impl Turn {
+    /// A release was published, and other processes heard it or not.
+    pub(crate) fn published(&mut self, others_listen: bool) {
+        self.alone = !others_listen;
     }
 
-    pub(super) fn is_alone(&self) -> bool {
+    /// It knows no more than a new one.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && !self.alone && self.in_vain == 0
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
         self.alone
     }
 
     /// The moment before which our waiters let others ask.
-    pub(super) fn not_before(&self, now: Moment) -> Option<Moment> {
-        match self.whose {
-            Whose::Others { until, .. } if now < until => Some(until),
+    pub(crate) fn not_before(&self, now: Moment) -> Option<Moment> {
+        match self.phase {
+            Phase::StandingDown { until, .. } if now < until => Some(until),
             _ => None,
         }
     }
 
     /// How many permits went back during the turn of others, if that is over.
-    pub(super) fn given_back(&self, now: Moment) -> Option<i64> {
-        match self.whose {
-            Whose::Others { until, given_back } if now >= until => Some(given_back),
+    pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
+        match self.phase {
+            Phase::StandingDown { until, given_back } if now >= until => Some(given_back),
             _ => None,
         }
     }
 
     /// The server has answered.
-    pub(super) fn answered(&mut self, asked: &Asked) {
-        match (&self.whose, asked.given_back) {
-            (Whose::Open, _) => {}
-            (Whose::Others { .. }, Some(given_back)) => {
+    pub(crate) fn answered(&mut self, asked: &Asked) {
+        match (&self.phase, asked.given_back) {
+            (Phase::Idle, _) => {}
+            (Phase::StandingDown { .. }, Some(given_back)) => {
                 // All that went back is there still: nobody wanted it, or nobody was quick
                 // enough.
                 let in_vain = asked.free >= given_back;
@@ -92,33 +97,33 @@ impl Tenure {
                 } else {
                     0
                 };
-                self.whose = Whose::Open;
+                self.phase = Phase::Idle;
             }
             // It left before the turn of the others was over, or during ours. If its grant began a
             // turn, one of our turns could follow the other.
-            (Whose::Others { .. }, None) | (Whose::Ours { .. }, _) => return,
+            (Phase::StandingDown { .. }, None) | (Phase::Ours { .. }, _) => return,
         }
         if asked.granted {
-            self.whose = Whose::Ours { since: asked.now };
+            self.phase = Phase::Ours { since: asked.now };
         }
     }
 
     /// Whether permits that come back stay in this process.
-    pub(super) fn keeps(&mut self, permits: u32, now: Moment) -> bool {
-        match &mut self.whose {
-            Whose::Ours { since } if now.saturating_sub(*since) <= TENURE => return true,
+    pub(crate) fn passes_on(&mut self, permits: u32, now: Moment) -> bool {
+        match &mut self.phase {
+            Phase::Ours { since } if now.saturating_sub(*since) <= TURN => return true,
             // No other process listens: to stand down for nobody would only cost time.
-            Whose::Ours { .. } if self.alone => self.whose = Whose::Open,
+            Phase::Ours { .. } if self.alone => self.phase = Phase::Idle,
             // A return ends the turn, not the clock: until something comes back, there is
             // nothing that others could ask for.
-            Whose::Ours { .. } => {
-                self.whose = Whose::Others {
+            Phase::Ours { .. } => {
+                self.phase = Phase::StandingDown {
                     until: now + self.stand_down(),
                     given_back: permits.into(),
                 };
             }
-            Whose::Others { given_back, .. } => *given_back += i64::from(permits),
-            Whose::Open => {}
+            Phase::StandingDown { given_back, .. } => *given_back += i64::from(permits),
+            Phase::Idle => {}
         }
         false
     }
@@ -146,20 +151,20 @@ mod tests {
     }
 
     /// The server has granted something.
-    fn begun() -> Tenure {
-        let mut tenure = Tenure::default();
-        ask(&mut tenure, at_once(), 1);
-        tenure
+    fn begun() -> Turn {
+        let mut turn = Turn::default();
+        ask(&mut turn, at_once(), 1);
+        turn
     }
 
     /// An ask that is answered at once, and granted if permits are free.
-    fn ask(tenure: &mut Tenure, now: Moment, free: i64) {
-        let given_back = tenure.given_back(now);
-        answer(tenure, given_back, now, free);
+    fn ask(turn: &mut Turn, now: Moment, free: i64) {
+        let given_back = turn.given_back(now);
+        answer(turn, given_back, now, free);
     }
 
-    fn answer(tenure: &mut Tenure, given_back: Option<i64>, now: Moment, free: i64) {
-        tenure.answered(&Asked {
+    fn answer(turn: &mut Turn, given_back: Option<i64>, now: Moment, free: i64) {
+        turn.answered(&Asked {
             given_back,
             free,
             granted: free > 0,
@@ -169,37 +174,37 @@ mod tests {
 
     #[test]
     fn it_ends_with_a_release_and_then_others_have_theirs() {
-        let mut tenure = begun();
-        assert!(tenure.keeps(1, after(TENURE)));
-        let over = after(TENURE) + Duration::from_millis(1);
-        assert_eq!(tenure.not_before(over), None, "nothing is free");
-        assert!(!tenure.keeps(1, over));
+        let mut turn = begun();
+        assert!(turn.passes_on(1, after(TURN)));
+        let over = after(TURN) + Duration::from_millis(1);
+        assert_eq!(turn.not_before(over), None, "nothing is free");
+        assert!(!turn.passes_on(1, over));
         let until = over + STAND_DOWN;
-        assert_eq!(tenure.not_before(over), Some(until));
+        assert_eq!(turn.not_before(over), Some(until));
         // An ask that was on its way brings no new one, and a release no other end.
-        answer(&mut tenure, None, until, 1);
-        assert!(!tenure.keeps(1, over));
-        assert_eq!(tenure.not_before(over), Some(until));
-        assert_eq!(tenure.not_before(until), None);
-        ask(&mut tenure, until, 2);
-        assert!(tenure.keeps(1, until));
+        answer(&mut turn, None, until, 1);
+        assert!(!turn.passes_on(1, over));
+        assert_eq!(turn.not_before(over), Some(until));
+        assert_eq!(turn.not_before(until), None);
+        ask(&mut turn, until, 2);
+        assert!(turn.passes_on(1, until));
     }
 
-    /// Until when it stands down after a tenure that began at `since`, and for how long.
-    fn stands_down(tenure: &mut Tenure, since: Moment) -> (Moment, Duration) {
-        let over = since + TENURE + Duration::from_millis(1);
-        assert!(!tenure.keeps(1, over));
-        let until = tenure.not_before(over).expect("it stands down");
+    /// Until when it stands down after a turn that began at `since`, and for how long.
+    fn stands_down(turn: &mut Turn, since: Moment) -> (Moment, Duration) {
+        let over = since + TURN + Duration::from_millis(1);
+        assert!(!turn.passes_on(1, over));
+        let until = turn.not_before(over).expect("it stands down");
         (until, until.saturating_sub(over))
     }
 
     #[test]
     fn who_is_far_away_has_more_time_now_and_then() {
-        let (mut tenure, mut since) = (begun(), at_once());
+        let (mut turn, mut since) = (begun(), at_once());
         let in_vain: Vec<_> = (0..8)
             .map(|_| {
-                let (until, span) = stands_down(&mut tenure, since);
-                ask(&mut tenure, until, 1);
+                let (until, span) = stands_down(&mut turn, since);
+                ask(&mut turn, until, 1);
                 since = until;
                 span
             })
@@ -210,35 +215,35 @@ mod tests {
 
     #[test]
     fn who_takes_something_is_near_enough() {
-        let (mut tenure, mut since) = (begun(), at_once());
+        let (mut turn, mut since) = (begun(), at_once());
         for round in 0..8 {
-            let (until, span) = stands_down(&mut tenure, since);
+            let (until, span) = stands_down(&mut turn, since);
             assert_eq!(span, STAND_DOWN, "round {round}");
-            ask(&mut tenure, until, 0);
-            ask(&mut tenure, until, 1);
+            ask(&mut turn, until, 0);
+            ask(&mut turn, until, 1);
             since = until;
         }
     }
 
     #[test]
     fn what_comes_back_behind_an_ask_was_not_there_for_it() {
-        let (mut tenure, mut since) = (begun(), at_once());
+        let (mut turn, mut since) = (begun(), at_once());
         for round in 0..4 {
-            let (until, span) = stands_down(&mut tenure, since);
+            let (until, span) = stands_down(&mut turn, since);
             assert_eq!(span == LONG_STAND_DOWN, round == 3, "round {round}");
-            let before = tenure.given_back(until);
-            assert!(!tenure.keeps(5, until));
-            answer(&mut tenure, before, until, 1);
+            let before = turn.given_back(until);
+            assert!(!turn.passes_on(5, until));
+            answer(&mut turn, before, until, 1);
             since = until;
         }
     }
 
     #[test]
     fn nobody_stands_down_for_nobody() {
-        let mut tenure = begun();
-        tenure.told(true);
-        let over = after(TENURE + STAND_DOWN);
-        assert!(!tenure.keeps(1, over));
-        assert_eq!(tenure.not_before(over), None);
+        let mut turn = begun();
+        turn.published(false);
+        let over = after(TURN + STAND_DOWN);
+        assert!(!turn.passes_on(1, over));
+        assert_eq!(turn.not_before(over), None);
     }
 }

@@ -11,48 +11,24 @@
 //! notes that the waiter was called; a poll takes the note away. So nobody in a line may be
 //! woken by another waker: that would leave no note.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use super::looks::Looks;
 use super::order::{Number, Order, Side};
 use super::outage::Outage;
+use super::permits::Waiter;
+use super::{Local, Locals};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::key::Key;
-use crate::room::Room;
 use crate::sync::{Mutex, MutexGuard};
-
-/// How often the lines are looked at in which a waiter was called. A waiter that two looks find
-/// called is passed over. Two, because after a pause of the whole runtime the first look may
-/// come before the waiter's poll.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// The lines of a client, one per name.
-pub(crate) struct Turns {
-    lines: Mutex<HashMap<Key, Standing>>,
-    looks: Mutex<Looks>,
-    runtime: Handle,
-}
-
-struct Standing {
-    queue: Arc<Queue>,
-    places: usize,
-}
-
-/// The lines in which a waiter was called.
-#[derive(Default)]
-struct Looks {
-    queues: Vec<Arc<Queue>>,
-    /// A task looks at them.
-    running: bool,
-}
 
 /// How the waiters of one process line up for one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +64,48 @@ impl Line {
     }
 }
 
+/// The line of a name, as long as somebody has a place in it.
+#[derive(Default)]
+pub(super) struct Standing(Mutex<Option<(Arc<WaitLine>, usize)>>);
+
+impl Standing {
+    pub(super) fn is_there(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    pub(super) fn line(&self) -> Option<Arc<WaitLine>> {
+        let standing = self.0.lock();
+        standing.as_ref().map(|(line, _)| Arc::clone(line))
+    }
+
+    fn enter(&self) -> Arc<WaitLine> {
+        let mut standing = self.0.lock();
+        let (line, places) = standing.get_or_insert_default();
+        *places += 1;
+        Arc::clone(line)
+    }
+
+    /// With the last place goes the line, and what its waiters have met: the next waiter may come
+    /// much later. Nobody else is in it, so a waiter that comes before this one's seat has left may
+    /// begin a new one.
+    fn leave(&self) {
+        let mut standing = self.0.lock();
+        let is_last = standing.as_mut().is_some_and(|(_, places)| {
+            *places -= 1;
+            *places == 0
+        });
+        let left = if is_last { standing.take() } else { None };
+        // Dropped behind the lock: what goes with a line may come back for it.
+        drop(standing);
+        drop(left);
+    }
+}
+
 /// One line.
 #[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
-    /// What its waiters know of the server; it is gone with the line.
+pub(super) struct WaitLine {
+    pub(super) state: Mutex<State>,
+    /// What its waiters know of the server.
     outage: Mutex<Outage>,
     /// Notified when a reader got in.
     opened: Notify,
@@ -101,96 +114,41 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     next: Number,
     order: Order,
     /// Of all waiters, those included that were passed over.
     seats: BTreeMap<Number, Arc<Seat>>,
     /// The line is among those that are looked at.
     looked_at: bool,
+    /// The waiters for permits that nothing was granted for yet, by the same numbers: who asks,
+    /// and who is served next, follow from one order.
+    pub(super) permits: BTreeMap<Number, Arc<Waiter>>,
 }
 
 /// A waiter in a line, and the waker that its future is polled with: it notes that the waiter
 /// was called.
 struct Seat {
-    turns: Arc<Turns>,
-    queue: Arc<Queue>,
+    looks: Arc<Looks>,
+    line: Arc<WaitLine>,
     number: Number,
     side: Side,
     /// Of the task that polls the waiter; taken when that task is woken.
     waker: Mutex<Option<Waker>>,
 }
 
-impl Turns {
-    pub(crate) fn new(runtime: Handle) -> Arc<Self> {
-        Arc::new(Self {
-            lines: Mutex::default(),
-            looks: Mutex::default(),
-            runtime,
-        })
-    }
-
-    pub(crate) fn line_up(self: &Arc<Self>, key: &Key, line: Line) -> Place {
-        let queue = {
-            let mut lines = self.lines.lock();
-            let standing = lines.entry(key.clone()).or_insert_with(|| Standing {
-                queue: Arc::default(),
-                places: 0,
-            });
-            standing.places += 1;
-            // A waiter that waits behind nobody knows only what its own requests have found.
-            match line.side() {
-                Some(_) => Arc::clone(&standing.queue),
-                None => Arc::default(),
-            }
-        };
-        let seat = line.side().map(|side| self.take_seat(&queue, side));
-        Place {
-            turns: Arc::clone(self),
-            key: key.clone(),
-            queue,
-            seat,
-            has_asked: AtomicBool::new(false),
-        }
-    }
-
-    fn take_seat(self: &Arc<Self>, queue: &Arc<Queue>, side: Side) -> Arc<Seat> {
-        let mut state = queue.state.lock();
-        let number = state.next;
-        state.next += 1;
-        let seat = Arc::new(Seat {
-            turns: Arc::clone(self),
-            queue: Arc::clone(queue),
-            number,
-            side,
-            waker: Mutex::default(),
-        });
-        state.seats.insert(number, Arc::clone(&seat));
-        let woken = state.order.come(number, side);
-        // The waiter before it may have been called long ago, when nobody was behind it and no
-        // look was needed.
-        let look = state.wants_look();
-        let woken = state.seats_of(&woken);
-        drop(state);
-        wake(woken);
-        if look {
-            self.look_at(queue);
-        }
-        seat
+impl Locals {
+    fn line(&self, key: &Key) -> Option<Arc<WaitLine>> {
+        self.table.lock().records.get(key)?.line.line()
     }
 
     /// Whether a waiter is there that a try must not overtake, and that the server answers.
-    pub(crate) fn anyone_waits(self: &Arc<Self>, key: &Key, line: Line) -> bool {
-        let queue = self
-            .lines
-            .lock()
-            .get(key)
-            .map(|standing| Arc::clone(&standing.queue));
-        let Some(queue) = queue else {
+    pub(crate) fn anyone_waits(&self, key: &Key, line_up: Line) -> bool {
+        let Some(line) = self.line(key) else {
             return false;
         };
-        let mut state = queue.state.lock();
-        let anyone = match line.side() {
+        let mut state = line.state.lock();
+        let anyone = match line_up.side() {
             Some(Side::Asks | Side::Writes) => !state.order.is_empty(),
             Some(Side::Reads) => state.order.any_writer(),
             None => false,
@@ -201,83 +159,84 @@ impl Turns {
         let look = look && !std::mem::replace(&mut state.looked_at, true);
         drop(state);
         if look {
-            self.look_at(&queue);
+            self.looks.add(&line);
         }
         // Behind waiters that no server answers, a try asks by itself: "held" may only be said
         // of a lock of which a server has said it.
-        let outage = queue.outage.lock();
+        let outage = line.outage.lock();
         anyone && outage.has_answered() && outage.down().is_none()
     }
 
     /// The server has told a try, which is in no line, that the name is held.
     pub(crate) fn held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
-        let lines = self.lines.lock();
-        if let Some(standing) = lines.get(key) {
-            standing.queue.outage.lock().held(sent, now, ttl);
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.lines.lock().len()
-    }
-
-    /// Has this line looked at until each waiter that was called has come or is passed over.
-    fn look_at(self: &Arc<Self>, queue: &Arc<Queue>) {
-        let mut looks = self.looks.lock();
-        looks.queues.push(Arc::clone(queue));
-        let starts = !std::mem::replace(&mut looks.running, true);
-        // A runtime that has ended drops the task at once, and `Looking::drop` takes this lock.
-        drop(looks);
-        if starts {
-            let looking = Looking(Some(Arc::clone(self)));
-            self.runtime.spawn(looking.run());
-        }
-    }
-
-    /// One look at each line in question. `false` when there is none any more.
-    fn look(&self) -> bool {
-        // Looked at without the lock: waiters are woken meanwhile, and their seats come back
-        // for it (`look_at`).
-        let mut queues = std::mem::take(&mut self.looks.lock().queues);
-        queues.retain(Queue::look);
-        // Decided under the lock: whoever adds a line finds this task at work, or starts one.
-        let mut looks = self.looks.lock();
-        looks.queues.append(&mut queues);
-        looks.running = !looks.queues.is_empty();
-        looks.running
-    }
-}
-
-/// The task that looks at lines.
-struct Looking(Option<Arc<Turns>>);
-
-impl Looking {
-    async fn run(mut self) {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            if !self.0.as_ref().is_some_and(|turns| turns.look()) {
-                // From here on another task may be at work, whose lines `drop` must not clear.
-                self.0 = None;
-                return;
-            }
+        if let Some(line) = self.line(key) {
+            line.outage.lock().held(sent, now, ttl);
         }
     }
 }
 
-impl Drop for Looking {
-    fn drop(&mut self) {
-        // Dropped with its runtime: no waiter is passed over any more.
-        if let Some(turns) = self.0.take() {
-            // Dropped behind the lock: what goes with a line may come back for it.
-            let left = std::mem::take(&mut *turns.looks.lock());
-            drop(left);
+impl Local {
+    /// Takes a place in the line.
+    pub(crate) fn line_up(self, line: Line) -> Place {
+        self.take_place(line, None)
+    }
+
+    /// Takes a place for a waiter that wants so many permits.
+    pub(crate) fn line_up_for(self, permits: u32) -> Place {
+        self.take_place(Line::OneAsks, Some(Arc::new(Waiter::new(permits))))
+    }
+
+    fn take_place(self, line_up: Line, waiter: Option<Arc<Waiter>>) -> Place {
+        let line = self.line.enter();
+        let side = line_up.side();
+        let seat = side.map(|side| self.take_seat(&line, side, waiter.as_ref()));
+        Place {
+            local: self,
+            // A waiter that waits behind nobody knows only what its own requests have found.
+            line: if seat.is_some() { line } else { Arc::default() },
+            seat,
+            waiter,
+            has_asked: AtomicBool::new(false),
         }
+    }
+
+    fn take_seat(
+        &self,
+        line: &Arc<WaitLine>,
+        side: Side,
+        waiter: Option<&Arc<Waiter>>,
+    ) -> Arc<Seat> {
+        let mut state = line.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let seat = Arc::new(Seat {
+            looks: Arc::clone(&self.locals.looks),
+            line: Arc::clone(line),
+            number,
+            side,
+            waker: Mutex::default(),
+        });
+        state.seats.insert(number, Arc::clone(&seat));
+        if let Some(waiter) = waiter {
+            state.permits.insert(number, Arc::clone(waiter));
+        }
+        let woken = state.order.come(number, side);
+        // The waiter before it may have been called long ago, when nobody was behind it and no
+        // look was needed.
+        let look = state.wants_look();
+        let woken = state.seats_of(&woken);
+        drop(state);
+        wake(woken);
+        if look {
+            self.locals.looks.add(line);
+        }
+        seat
     }
 }
 
-impl Queue {
+impl WaitLine {
     /// Whether it has to be looked at again.
-    fn look(self: &Arc<Self>) -> bool {
+    pub(super) fn look(&self) -> bool {
         let mut state = self.state.lock();
         let look = state.order.look();
         // Where one waiter is not polled, many may not be. Called all at once, they are passed
@@ -322,7 +281,7 @@ impl Seat {
         // polled the waiter before.
         let before = self.waker.lock().replace(waker.clone());
         drop(before);
-        let mut state = self.queue.state.lock();
+        let mut state = self.line.state.lock();
         let woken = state.order.come(self.number, self.side);
         let woken = state.seats_of(&woken);
         drop(state);
@@ -332,9 +291,11 @@ impl Seat {
     fn leave(&self) {
         let waker = self.waker.lock().take();
         drop(waker);
-        let mut state = self.queue.state.lock();
-        // The caller keeps the seat alive: nothing is dropped under the lock.
+        let mut state = self.line.state.lock();
+        // The caller keeps seat and waiter alive: nothing is dropped under the lock. Both go by
+        // their number, without a look at the others: thousands may leave together.
         state.seats.remove(&self.number);
+        state.permits.remove(&self.number);
         let woken = state.order.leave(self.number);
         let woken = state.seats_of(&woken);
         drop(state);
@@ -350,12 +311,12 @@ impl Wake for Seat {
     fn wake_by_ref(self: &Arc<Self>) {
         // The note before the wake-up: another thread may poll the waiter at once, and a note
         // behind that poll would have it passed over although it came.
-        let mut state = self.queue.state.lock();
+        let mut state = self.line.state.lock();
         state.order.call(self.number);
         let look = state.wants_look();
         drop(state);
         if look {
-            self.turns.look_at(&self.queue);
+            self.looks.add(&self.line);
         }
         let waker = self.waker.lock().take();
         if let Some(waker) = waker {
@@ -366,12 +327,30 @@ impl Wake for Seat {
 
 /// A waiter's place in a line. Dropping it leaves the line.
 pub(crate) struct Place {
-    turns: Arc<Turns>,
-    key: Key,
-    queue: Arc<Queue>,
-    /// `None` for a waiter that waits behind nobody.
+    local: Local,
+    line: Arc<WaitLine>,
     seat: Option<Arc<Seat>>,
+    /// For a waiter that wants permits.
+    waiter: Option<Arc<Waiter>>,
     has_asked: AtomicBool,
+}
+
+impl Place {
+    /// The waiters for permits in its line besides this one, in their order, and no more than
+    /// `most`.
+    pub(crate) fn others(&self, most: usize) -> Vec<Arc<Waiter>> {
+        let own = self.seat.as_ref().map(|seat| seat.number);
+        let state = self.line.state.lock();
+        let others = state.permits.iter();
+        // Only those that wait still: permits for the others would travel for nothing.
+        let others = others.filter(|(number, waiter)| Some(**number) != own && waiter.waits());
+        let others = others.take(most).map(|(_, waiter)| Arc::clone(waiter));
+        others.collect()
+    }
+
+    pub(crate) fn waiter(&self) -> Option<&Arc<Waiter>> {
+        self.waiter.as_ref()
+    }
 }
 
 /// Its turn. Whatever waits for that is polled by [`attend`](Self::attend), which sees to the
@@ -400,7 +379,7 @@ impl Place {
 
     fn looks_so(&self, is_so: impl Fn(&Order, Number) -> bool) -> bool {
         let seat = self.seat.as_ref();
-        seat.is_none_or(|seat| is_so(&self.queue.state.lock().order, seat.number))
+        seat.is_none_or(|seat| is_so(&self.line.state.lock().order, seat.number))
     }
 
     async fn until(&self, is_so: impl Fn() -> bool) {
@@ -426,7 +405,7 @@ impl Place {
     /// From here on this reader may ask beside writers.
     pub(crate) fn goes_before_writers(&self) {
         let Some(seat) = &self.seat else { return };
-        let mut state = self.queue.state.lock();
+        let mut state = self.line.state.lock();
         let woken = state.order.goes_before_writers(seat.number);
         let woken = state.seats_of(&woken);
         drop(state);
@@ -437,7 +416,7 @@ impl Place {
 /// What its line knows of the server.
 impl Place {
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
-        self.queue.outage.lock()
+        self.line.outage.lock()
     }
 
     /// A request of this waiter leaves.
@@ -451,48 +430,33 @@ impl Place {
 
     /// A request that left at `sent` was not answered.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
-        let is_news = self.queue.outage.lock().unanswered(sent, now, gap, failure);
+        let is_news = self.line.outage.lock().unanswered(sent, now, gap, failure);
         if is_news {
             // Those behind the asker ask nothing, and each has a limit of its own to watch.
-            self.queue.went_down.notify_waiters();
+            self.line.went_down.notify_waiters();
         }
     }
 
     /// Notified when a request was not answered, and the one before it was.
     pub(crate) fn went_down(&self) -> &Notify {
-        &self.queue.went_down
+        &self.line.went_down
     }
 
     /// The server has granted something to a request that left at `sent`.
     pub(crate) fn granted(&self, sent: Moment) {
-        self.queue.outage.lock().over(sent);
-        self.queue.opened.notify_waiters();
+        self.line.outage.lock().over(sent);
+        self.line.opened.notify_waiters();
     }
 
     /// Notified when one of those that enter together got in.
     pub(crate) fn opened(&self) -> &Notify {
-        &self.queue.opened
+        &self.line.opened
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let left = {
-            let mut lines = self.turns.lines.lock();
-            let standing = lines.get_mut(&self.key);
-            let places = standing.map(|standing| {
-                standing.places -= 1;
-                standing.places
-            });
-            // With the last place goes the line. Nobody else is in it, so a waiter that comes
-            // before this seat has left may begin a new one.
-            (places == Some(0)).then(|| {
-                let standing = lines.remove(&self.key);
-                lines.give_back();
-                standing
-            })
-        };
-        drop(left);
+        self.local.line.leave();
         if let Some(seat) = &self.seat {
             seat.leave();
         }

@@ -1,0 +1,154 @@
+//! A hold: what the guards of one acquire share. It stands under a grant of the server, of which it
+//! is one stay: the grant says until when the server keeps the lock (`grant.rs`), the stay what its
+//! guards want and what they were given (`stay.rs`).
+//!
+//! What watches grants, gives them back and ends them is here as well: nothing above decides when
+//! a lock is lost.
+
+mod claims;
+pub(crate) mod cleanup;
+pub(crate) mod grant;
+pub(crate) mod standing;
+mod state;
+mod stay;
+mod undo;
+pub(crate) mod watchdog;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::step::{Operation, Value};
+use crate::clock::Moment;
+use crate::loss::LossReason;
+pub(crate) use claims::ClaimId;
+pub(crate) use grant::Grant;
+pub(crate) use stay::next_number;
+pub(crate) use undo::Undo;
+
+/// How much earlier the holder's deadline is than the server's: clocks drift, and servers count
+/// in whole milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SafetyMargin {
+    pub(crate) drift: f64,
+}
+
+impl SafetyMargin {
+    const ROUNDING: Duration = Duration::from_millis(2);
+
+    /// The end of a hold whose confirmed request was sent at `sent`.
+    fn end(self, sent: Moment, lease: Duration) -> Moment {
+        let drift = lease.mul_f64(self.drift);
+        sent + lease.saturating_sub(drift).saturating_sub(Self::ROUNDING)
+    }
+}
+
+/// The operations on one hold: what a primitive adds to the mechanism.
+pub(crate) trait HoldSteps: Send + Sync {
+    /// Asks for the hold. Asked again for a hold that is there, it takes nothing more.
+    fn acquire(&self, lease: Duration) -> Operation;
+    /// Reads that reply; `None` when it makes no sense.
+    fn read_acquire(&self, reply: Value) -> Option<Asked>;
+    /// Extends the hold to at least `lease` from now; if more than `most` is left, shortens it to
+    /// `lease`. Replies the time left in ms, or 0 when the hold is not there.
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
+    /// Gives the hold back. Replies 1, or 0 when it is not there.
+    fn release(&self) -> Operation;
+    /// Reads from such a reply why the hold, or a part of it, is not there. `None`: it does not
+    /// say.
+    fn read_release(&self, _reply: &Value) -> Option<LossReason> {
+        None
+    }
+
+    /// The longest time until nothing of the hold keeps anybody out, if it is neither renewed nor
+    /// given back.
+    fn gone_within(&self, lease: Duration) -> Duration {
+        lease
+    }
+    /// Asks why the hold is not there.
+    fn why_lost(&self) -> Operation;
+    /// The id of the hold on the wire.
+    fn wire_id(&self) -> &str;
+    /// An unused wire id that belongs to this hold. Returned once.
+    fn take_read_id(&self) -> Option<String> {
+        None
+    }
+    /// Reads that reply. `None`: nothing says why.
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
+    /// Why such a hold has no fencing token, and what to do. `None` when it can have one: it
+    /// keeps everybody else out, and is one field of the hash that has the lock's name.
+    fn unfenced(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// The server's answer to a request for a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// With the fencing token, where one was asked for.
+    Granted { token: Option<u64> },
+    /// Somebody is in the way for `ttl_ms`; negative when that never expires.
+    Busy { ttl_ms: i64 },
+}
+
+/// A hold of a grant. All that is asked of it, its grant answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    grant: Arc<Grant>,
+    /// Counts the holds of this process. Drawn here, so that two holds of one grant would differ.
+    pub(crate) number: u64,
+}
+
+impl Hold {
+    /// The hold for which `grant` was asked.
+    pub(crate) fn of(grant: &Arc<Grant>) -> Self {
+        Self {
+            grant: Arc::clone(grant),
+            number: grant.hold_number(),
+        }
+    }
+}
+
+impl Deref for Hold {
+    type Target = Arc<Grant>;
+
+    fn deref(&self) -> &Arc<Grant> {
+        &self.grant
+    }
+}
+
+/// A guard that shares a hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joined {
+    pub(crate) claim: ClaimId,
+    /// It wants more than the server has confirmed.
+    pub(crate) must_confirm: bool,
+}
+
+/// What a guard that leaves has to do about the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Others still share the hold.
+    Shared,
+    /// The last one: give it back.
+    Last,
+    /// The last one, but it stays until its lease ends.
+    LeftToLease,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_by_the_drift_and_two_milliseconds_before_its_lease() {
+        let margin = SafetyMargin { drift: 0.01 };
+        let sent = Moment::from_millis(1_000);
+        let end = |lease| margin.end(sent, Duration::from_millis(lease));
+        assert_eq!(end(10_000), Moment::from_millis(1_000 + 9_898));
+        assert_eq!(end(1), sent, "and not before it was asked for");
+        let exact = SafetyMargin { drift: 0.0 };
+        let lease = Duration::from_millis(10);
+        assert_eq!(exact.end(sent, lease), Moment::from_millis(1_008));
+    }
+}

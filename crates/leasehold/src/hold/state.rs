@@ -1,0 +1,174 @@
+//! What is known of a grant. Pure: nothing here locks, sleeps or asks the time.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::grant::Look;
+use super::stay::Stay;
+use super::{Leaving, SafetyMargin};
+use crate::clock::Moment;
+use crate::config::Terms;
+use crate::loss::LossReason;
+
+/// The cause of a renewal that is on its way.
+pub(super) const NO_REPLY_YET: &str = "no reply yet";
+/// The latest time that can be noted, 584 years after the clock began.
+const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
+
+pub(super) struct State {
+    /// What holds it now.
+    pub(super) stay: Stay,
+    /// The longest lease that was asked for: the server may keep the hold that long.
+    pub(super) longest_asked: Duration,
+    /// Until when the guards have it: no longer than they want, nor than the server keeps
+    /// it for sure.
+    pub(super) valid_until: Moment,
+    /// Until when the server keeps it for sure.
+    pub(super) kept_until: Moment,
+    /// When the last confirmed request left; before the first, when that did.
+    pub(super) confirmed_at: Moment,
+    /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
+    pub(super) kept: usize,
+    /// Released, or left to its lease: nothing is reported any more.
+    pub(super) over: bool,
+    /// Its client was closed: it is not renewed any more.
+    pub(super) closed: bool,
+    pub(super) lost: Option<LossReason>,
+    pub(super) failing: Option<(Moment, Cow<'static, str>)>,
+}
+
+impl State {
+    /// Asked for at `asked_at`, by one guard.
+    pub(super) fn new(terms: Terms, asked_at: Moment) -> Self {
+        Self {
+            stay: Stay::new(terms, asked_at),
+            longest_asked: terms.lease,
+            valid_until: asked_at,
+            kept_until: asked_at,
+            confirmed_at: asked_at,
+            kept: 0,
+            over: false,
+            closed: false,
+            lost: None,
+            failing: None,
+        }
+    }
+
+    /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
+    pub(super) fn watch_every(&self) -> Option<Duration> {
+        let terms = self.stay.claims.terms();
+        if self.closed {
+            return terms.remind_every;
+        }
+        let kept = (self.kept > 0).then(|| terms.lease / 3);
+        terms.watch_every().into_iter().chain(kept).min()
+    }
+
+    pub(super) fn look_at(&self, at: Moment) -> Option<Look> {
+        if self.over {
+            return None;
+        }
+        let end = self.must_end_at().unwrap_or(LATEST);
+        let earlier = match end <= at {
+            true => Duration::ZERO,
+            false => self.watch_every().unwrap_or_default() / 20,
+        };
+        let at = at.min(end).min(LATEST);
+        Some(Look { at, earlier })
+    }
+
+    /// When it is to be given back although the server would keep it: its maximum hold time
+    /// is over, or what the guards want that remain.
+    pub(super) fn must_end_at(&self) -> Option<Moment> {
+        let limit = self.stay.claims.first_limit().map(|(end, _)| end);
+        let cut = self.is_cut().then_some(self.valid_until);
+        limit.into_iter().chain(cut).min()
+    }
+
+    /// Whether the server still keeps it when its guards have lost it for this reason.
+    pub(super) fn outlasts(&self, reason: &LossReason) -> bool {
+        matches!(reason, LossReason::MaxHold { .. }) || self.is_cut()
+    }
+
+    /// The lease that the watchdog asks for: what its guards want, all of it or what is left of
+    /// a fixed one. Once the client is closed, that only reminds the server of what is left.
+    pub(super) fn lease_to_keep(&self, now: Moment) -> Duration {
+        let wanted = self.wants(now);
+        match self.closed {
+            true => wanted.min(self.kept_until.saturating_sub(now)),
+            false => wanted,
+        }
+    }
+
+    /// A renewal leaves. Until it is confirmed, it counts as failing; but not a reminder of
+    /// a fixed lease, which ends when it ends. `true` for the first one after a
+    /// confirmation.
+    pub(super) fn asked_to_renew(&mut self, sent: Moment) -> bool {
+        if self.reasserts_fixed_lease() {
+            return false;
+        }
+        let first = self.failing.is_none();
+        self.failing
+            .get_or_insert_with(|| (sent, NO_REPLY_YET.into()));
+        first
+    }
+
+    /// Whether the watchdog only reminds the server of it.
+    pub(super) fn reasserts_fixed_lease(&self) -> bool {
+        let terms = self.stay.claims.terms();
+        terms.remind_every.is_some()
+            && (self.closed || terms.reasserts_fixed_lease() && self.kept == 0)
+    }
+
+    /// How long it has to last if a request for it leaves now.
+    pub(super) fn wants(&self, now: Moment) -> Duration {
+        match self.kept {
+            0 => self.stay.claims.want(now),
+            _ => self.stay.claims.terms().lease,
+        }
+    }
+
+    /// Whether a guard that wanted more than the others has gone: the server keeps it for
+    /// longer than they want.
+    pub(super) fn is_cut(&self) -> bool {
+        // With a margin: of a fixed lease a little less is left when a request for it leaves than
+        // when it was counted.
+        self.valid_until + SafetyMargin::ROUNDING < self.kept_until
+    }
+
+    /// The last guard goes.
+    pub(super) fn nobody_left(&mut self) -> Leaving {
+        let leaving = self.stay.nobody_left();
+        self.over |= leaving == Leaving::LeftToLease;
+        leaving
+    }
+
+    /// Judges by the clock, so that a late timer can't keep a dead hold alive.
+    pub(super) fn check(&mut self, now: Moment) -> Option<&LossReason> {
+        if self.lost.is_none() && !self.over && now >= self.deadline() {
+            self.lost = Some(match self.stay.claims.first_limit() {
+                Some((end, limit)) if end <= self.valid_until => LossReason::MaxHold { limit },
+                _ if self.closed && self.stay.claims.terms().renew_every.is_some() => {
+                    LossReason::Closed
+                }
+                _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
+            });
+        }
+        self.lost.as_ref()
+    }
+
+    pub(super) fn deadline(&self) -> Moment {
+        self.stay
+            .claims
+            .first_limit()
+            .map_or(self.valid_until, |(end, _)| end.min(self.valid_until))
+    }
+
+    pub(super) fn renewal_failure(&self, now: Moment) -> Option<LossReason> {
+        let (since, cause) = self.failing.as_ref()?;
+        Some(LossReason::RenewalFailed {
+            since: now.saturating_sub(*since),
+            cause: cause.clone().into_owned(),
+        })
+    }
+}

@@ -1,0 +1,89 @@
+//! Finds waiters that were called and are not polled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::line::WaitLine;
+use crate::sync::Mutex;
+
+/// How often the lines are looked at in which a waiter was called. A waiter that two looks find
+/// called is passed over. Two, because after a pause of the whole runtime the first look may
+/// come before the waiter's poll.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The lines of a client in which a waiter was called.
+pub(super) struct Looks {
+    due: Mutex<DueLooks>,
+    runtime: Handle,
+}
+
+#[derive(Default)]
+struct DueLooks {
+    lines: Vec<Arc<WaitLine>>,
+    /// A task looks at them.
+    running: bool,
+}
+
+impl Looks {
+    pub(super) fn new(runtime: Handle) -> Arc<Self> {
+        Arc::new(Self {
+            due: Mutex::default(),
+            runtime,
+        })
+    }
+
+    /// Has this line looked at until each waiter that was called has come or is passed over.
+    pub(super) fn add(self: &Arc<Self>, line: &Arc<WaitLine>) {
+        let mut due = self.due.lock();
+        due.lines.push(Arc::clone(line));
+        let starts = !std::mem::replace(&mut due.running, true);
+        // A runtime that has ended drops the task at once, and `Looking::drop` takes this lock.
+        drop(due);
+        if starts {
+            let looking = Looking(Some(Arc::clone(self)));
+            self.runtime.spawn(looking.run());
+        }
+    }
+
+    /// One look at each line in question. `false` when there is none any more.
+    fn look(&self) -> bool {
+        // Looked at without the lock: waiters are woken meanwhile, and their seats come back
+        // for it (`add`).
+        let mut lines = std::mem::take(&mut self.due.lock().lines);
+        lines.retain(|line| line.look());
+        // Decided under the lock: whoever adds a line finds this task at work, or starts one.
+        let mut due = self.due.lock();
+        due.lines.append(&mut lines);
+        due.running = !due.lines.is_empty();
+        due.running
+    }
+}
+
+/// The task that looks at lines.
+struct Looking(Option<Arc<Looks>>);
+
+impl Looking {
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if !self.0.as_ref().is_some_and(|looks| looks.look()) {
+                // From here on another task may be at work, whose lines `drop` must not clear.
+                self.0 = None;
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        // Dropped with its runtime: no waiter is passed over any more.
+        if let Some(looks) = self.0.take() {
+            // Dropped behind the lock: what goes with a line may come back for it.
+            let left = std::mem::take(&mut *looks.due.lock());
+            drop(left);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The waiters for the permits of one name. The first of them asks the server for everyone
+//! behind it, so one request serves as many waiters as there are free permits. During this
+//! process's turn (`turn.rs`) returned permits go to the waiters without a request.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::Record;
+use crate::clock::Moment;
+use crate::sync::Mutex;
+
+/// What a waiter asks for, and whether it has that.
+pub(crate) struct Waiter {
+    pub(crate) permits: u32,
+    state: Mutex<State>,
+    granted: Notify,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    /// By a request of the first in line, or by a holder that gave permits back.
+    Granted,
+    /// It has what it asked for, or has given up.
+    Gone,
+}
+
+impl Record {
+    /// Whether any waiter of this process wants permits.
+    pub(crate) fn anyone_wants_permits(&self) -> bool {
+        let line = self.line.line();
+        line.is_some_and(|line| !line.state.lock().permits.is_empty())
+    }
+
+    /// Gives returned permits to the waiters in line, in their order and as far as they go
+    /// round, if it is this process's turn. Returns how many are left for the server. An embedded
+    /// client passes nothing on: its requests cost nothing.
+    pub(crate) fn pass_on(&self, permits: u32, now: Moment) -> u32 {
+        let mut left = permits;
+        // One at a time: no waiter is woken with the line locked, as it comes back for it.
+        while left > 0
+            && let Some(waiter) = self.next_served(left, now)
+        {
+            waiter.granted.notify_one();
+            left -= waiter.permits;
+        }
+        left
+    }
+
+    fn next_served(&self, permits: u32, now: Moment) -> Option<Arc<Waiter>> {
+        // Asked also when nobody waits: permits that go back to the server may end the turn.
+        if !self.turn.lock().passes_on(permits, now) {
+            return None;
+        }
+        let line = self.line.line()?;
+        let mut state = line.state.lock();
+        while let Some(first) = state.permits.first_entry() {
+            // A waiter that asks for many permits is not overtaken by those that ask for fewer:
+            // they could keep it waiting for ever.
+            if first.get().waits() && first.get().permits > permits {
+                return None;
+            }
+            // Out of the line, also if it has gone or was granted something already: a release of
+            // many permits would look at each such waiter again for each of the next ones.
+            let waiter = first.remove();
+            if waiter.take_grant() {
+                return Some(waiter);
+            }
+        }
+        None
+    }
+}
+
+impl Waiter {
+    pub(super) fn new(permits: u32) -> Self {
+        Self {
+            permits,
+            state: Mutex::new(State::Waiting),
+            granted: Notify::new(),
+        }
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        *self.state.lock() == State::Waiting
+    }
+
+    /// `false` if the waiter has gone meanwhile, or was granted something already.
+    pub(crate) fn grant(&self) -> bool {
+        let granted = self.take_grant();
+        if granted {
+            self.granted.notify_one();
+        }
+        granted
+    }
+
+    /// The same, without waking the waiter.
+    fn take_grant(&self) -> bool {
+        let mut state = self.state.lock();
+        let waits = *state == State::Waiting;
+        if waits {
+            *state = State::Granted;
+        }
+        waits
+    }
+
+    /// The waiter has what it asked for, or has given up: nothing is granted for it any more.
+    /// `true` if something was granted that nobody has claimed.
+    pub(crate) fn go(&self) -> bool {
+        // In one exchange: a grant at the same time is seen here, or sees that the waiter has
+        // gone. Either way somebody gives the permits back.
+        std::mem::replace(&mut *self.state.lock(), State::Gone) == State::Granted
+    }
+
+    /// Takes what was granted for this waiter, or passed on to it; `false` if there is nothing.
+    pub(crate) fn claim(&self) -> bool {
+        let mut state = self.state.lock();
+        let granted = *state == State::Granted;
+        if granted {
+            *state = State::Gone;
+        }
+        granted
+    }
+
+    /// Resolves when there is something to claim, and claims it.
+    pub(crate) async fn granted(&self) {
+        // `notify_one` is kept for whoever waits next, so no grant between the two is missed.
+        while !self.claim() {
+            self.granted.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::key::Key;
+    use crate::local::line::Place;
+    use crate::local::turn::Asked;
+    use crate::local::{Local, Locals};
+
+    fn now() -> Moment {
+        Moment::from_millis(1000)
+    }
+
+    /// A line of waiters that ask for these sizes, in the turn of its process.
+    fn line(sizes: &[u32]) -> (Local, Vec<Place>) {
+        let locals = Locals::new(Clock::runtime(), Handle::current());
+        let local = locals.of(&Key::parse("x").expect("a name"));
+        let places = sizes
+            .iter()
+            .map(|permits| local.clone().line_up_for(*permits));
+        let places = places.collect();
+        local.turn.lock().answered(&Asked {
+            given_back: None,
+            free: 1,
+            granted: true,
+            now: now(),
+        });
+        (local, places)
+    }
+
+    fn waiter(place: &Place) -> &Waiter {
+        place.waiter().expect("it wants permits")
+    }
+
+    /// As a waiter's task does it.
+    fn leave(place: Place) -> bool {
+        let unclaimed = waiter(&place).go();
+        drop(place);
+        unclaimed
+    }
+
+    fn served(places: &[Place]) -> Vec<bool> {
+        places.iter().map(|place| waiter(place).claim()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_comes_back_passes_on_as_far_as_it_goes_round() {
+        let (local, places) = line(&[1, 2, 1]);
+        assert_eq!(local.pass_on(3, now()), 0);
+        assert_eq!(served(&places), [true, true, false]);
+        assert_eq!(local.pass_on(3, now()), 2, "one is enough");
+        assert_eq!(served(&places), [false, false, true]);
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_many_is_not_overtaken() {
+        let (local, places) = line(&[1, 3, 1]);
+        assert_eq!(local.pass_on(3, now()), 2);
+        assert_eq!(served(&places), [true, false, false]);
+    }
+
+    #[tokio::test]
+    async fn nothing_passes_on_to_who_has_gone() {
+        let (local, mut places) = line(&[1, 1]);
+        assert!(!leave(places.remove(0)));
+        assert_eq!(local.pass_on(1, now()), 0);
+        assert!(leave(places.remove(0)), "it goes back");
+        assert_eq!(local.pass_on(1, now()), 1);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_empty_for_a_moment_has_the_same_turn() {
+        let (local, mut places) = line(&[1]);
+        assert!(!leave(places.remove(0)));
+        assert!(!local.anyone_wants_permits());
+        let (locals, key) = (Arc::clone(&local.locals), local.key().clone());
+        drop(local);
+        let local = locals.of(&key);
+        let _place = local.clone().line_up_for(1);
+        assert_eq!(local.pass_on(1, now()), 0);
+    }
+
+    /// The time for which this thread has computed.
+    fn worked() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+        Duration::from_nanos(nanos.try_into().expect("no more than a life"))
+    }
+
+    /// How long `work` computes for a line of `waiters`; the least of some tries.
+    fn work_of(waiters: usize, work: impl Fn(&Local, Vec<Place>)) -> Duration {
+        let once = |_| {
+            let (local, places) = line(&vec![1; waiters]);
+            let before = worked();
+            work(&local, places);
+            worked().saturating_sub(before)
+        };
+        (0..5).map(once).min().expect("some tries")
+    }
+
+    /// Four times as many waiters are four times the work, or a little more; the square would be
+    /// sixteen times.
+    fn assert_grows_with_the_line(work: impl Fn(&Local, Vec<Place>)) {
+        let (few, many) = (work_of(2000, &work), work_of(8000, &work));
+        assert!(many < few * 9, "{few:?} for 2000, {many:?} for 8000");
+    }
+
+    #[tokio::test]
+    async fn who_leaves_a_long_line_costs_no_more_than_who_leaves_a_short_one() {
+        assert_grows_with_the_line(|_, places| {
+            places.into_iter().for_each(|one| assert!(!leave(one)));
+        });
+        assert_grows_with_the_line(|_, places| {
+            places
+                .into_iter()
+                .rev()
+                .for_each(|one| assert!(!leave(one)));
+        });
+    }
+
+    #[tokio::test]
+    async fn many_permits_pass_on_with_as_much_work_for_each() {
+        assert_grows_with_the_line(|local, places| {
+            let permits = u32::try_from(places.len()).expect("so many");
+            assert_eq!(local.pass_on(permits, now()), 0);
+            assert!(served(&places).iter().all(|served| *served));
+        });
+    }
+}

@@ -1,0 +1,195 @@
+//! Re-entrance: what each owner holds under one name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::Local;
+use crate::config::Terms;
+use crate::error::Result;
+use crate::hold::Undo;
+use crate::hold::standing::Standing;
+use crate::hold::{Hold, Joined};
+use crate::owner::Owner;
+use crate::room::Room;
+use crate::sync::Mutex;
+
+/// A hold together with its undo; shared by the guards of one owner.
+pub(crate) struct Held {
+    hold: Hold,
+    standing: Arc<Standing>,
+    undo: Mutex<Undo>,
+    /// The name and the owner by which it can be entered again.
+    owner: Option<(Local, Owner)>,
+}
+
+impl Held {
+    pub(crate) fn new(
+        standing: &Arc<Standing>,
+        undo: Undo,
+        owner: Option<(Local, Owner)>,
+    ) -> Arc<Self> {
+        let hold = Hold::of(undo.hold());
+        standing.enter(&hold);
+        Arc::new(Self {
+            hold,
+            standing: Arc::clone(standing),
+            undo: Mutex::new(undo),
+            owner,
+        })
+    }
+
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref().map(|(_, owner)| owner)
+    }
+
+    /// The server has taken it back.
+    pub(crate) fn given_back(&self) {
+        self.undo.lock().given_back();
+    }
+
+    /// Gives it back in the background. The request is queued when this returns.
+    pub(crate) fn give_back_now(&self) {
+        self.undo.lock().give_back_now();
+    }
+
+    /// There is nothing to give back any more.
+    pub(crate) fn disarm(&self) {
+        self.undo.lock().disarm();
+    }
+
+    /// The last guard of it goes: its owner can't enter it any more.
+    pub(crate) fn clear_owner(self: &Arc<Self>) {
+        if let Some((local, owner)) = &self.owner {
+            local.owners.clear(owner, self);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.standing.leave(&self.hold);
+    }
+}
+
+/// One small state machine for each owner of a name: free (no slot), acquiring, held. Releasing
+/// is no state of its own: the release is queued before the slot is cleared, so the owner's next
+/// request runs behind it.
+#[derive(Default)]
+pub(crate) struct Reentry {
+    slots: Mutex<HashMap<Owner, Slot>>,
+    changed: Notify,
+}
+
+enum Slot {
+    Acquiring,
+    Held(Arc<Held>),
+}
+
+/// What an owner finds that wants a name.
+pub(crate) enum Entry {
+    /// Nothing: it has to ask the server.
+    Ask(Asking),
+    /// A hold that it has joined.
+    Joined(Arc<Held>, Joined),
+    /// Another acquire of the same owner is on its way.
+    Acquiring,
+}
+
+impl Local {
+    /// Enters a hold of this owner, or gets the right to ask the server for one.
+    pub(crate) fn enter(&self, owner: &Owner, terms: Terms) -> Result<Entry> {
+        let mut slots = self.owners.slots.lock();
+        match slots.get(owner) {
+            Some(Slot::Acquiring) => return Ok(Entry::Acquiring),
+            // The owner can't join a hold that is lost. It asks anew, while the guards of the lost
+            // hold say that it is lost.
+            Some(Slot::Held(held)) => {
+                if let Some(joined) = held.hold().join(terms)? {
+                    return Ok(Entry::Joined(Arc::clone(held), joined));
+                }
+            }
+            None => {}
+        }
+        // Under the same lock as the look: of two branches of one owner one asks, and the other
+        // waits for what becomes of that.
+        slots.insert(owner.clone(), Slot::Acquiring);
+        Ok(Entry::Ask(Asking {
+            local: self.clone(),
+            owner: owner.clone(),
+            has_it: false,
+        }))
+    }
+}
+
+impl Reentry {
+    /// What the owner holds under this name, in its role.
+    pub(crate) fn held(&self, owner: &Owner) -> Option<Arc<Held>> {
+        match self.slots.lock().get(owner) {
+            Some(Slot::Held(held)) => Some(Arc::clone(held)),
+            _ => None,
+        }
+    }
+
+    /// The last guard of `held` goes.
+    fn clear(&self, owner: &Owner, held: &Arc<Held>) {
+        let mut slots = self.slots.lock();
+        // After a loss the slot may be that of the owner's next hold, or of its next acquire.
+        if matches!(slots.get(owner), Some(Slot::Held(there)) if Arc::ptr_eq(there, held)) {
+            slots.remove(owner);
+            slots.give_back();
+        }
+    }
+
+    /// Resolves when no other acquire of this owner is on its way.
+    pub(crate) async fn settled(&self, owner: &Owner) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, or a change between the two would be missed.
+            changed.as_mut().enable();
+            if !matches!(self.slots.lock().get(owner), Some(Slot::Acquiring)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.lock().len()
+    }
+}
+
+/// An owner's right to ask the server. Dropped without a hold, it leaves the name to the owner's
+/// other branches.
+pub(crate) struct Asking {
+    local: Local,
+    owner: Owner,
+    has_it: bool,
+}
+
+impl Asking {
+    pub(crate) fn holds(mut self, held: &Arc<Held>) {
+        self.has_it = true;
+        let slot = Slot::Held(Arc::clone(held));
+        let mut slots = self.local.owners.slots.lock();
+        slots.insert(self.owner.clone(), slot);
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if !self.has_it {
+            let mut slots = self.local.owners.slots.lock();
+            slots.remove(&self.owner);
+            slots.give_back();
+        }
+        // In both cases: the owner's other branches join the hold, or one of them asks.
+        self.local.owners.changed.notify_waiters();
+    }
+}

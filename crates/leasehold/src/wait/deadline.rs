@@ -1,0 +1,53 @@
+//! How long a caller waits.
+
+use crate::clock::{Clock, Moment};
+
+/// How long a caller waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Deadline {
+    /// Asks once and never sleeps.
+    Now,
+    At(Moment),
+    Never,
+}
+
+impl Deadline {
+    /// An instant that has passed already is [`Now`](Self::Now): the caller asks once.
+    pub(crate) fn at_instant(instant: tokio::time::Instant, clock: Clock) -> Self {
+        let moment = clock.moment_of(instant);
+        if moment <= clock.now() {
+            Self::Now
+        } else {
+            Self::At(moment)
+        }
+    }
+
+    pub(crate) fn has_passed(self, clock: Clock) -> bool {
+        self.comes_before(clock.now())
+    }
+
+    pub(super) fn comes_before(self, other: Moment) -> bool {
+        match self {
+            Self::Now => true,
+            Self::At(moment) => moment <= other,
+            Self::Never => false,
+        }
+    }
+
+    pub(crate) async fn passed(self, clock: Clock) {
+        match self {
+            Self::Now => {}
+            Self::At(moment) => clock.sleep_until(moment).await,
+            Self::Never => std::future::pending().await,
+        }
+    }
+
+    /// This one or `moment`, whichever comes first.
+    pub(super) fn or(self, moment: Moment) -> Self {
+        match self {
+            Self::Never => Self::At(moment),
+            _ if self.comes_before(moment) => self,
+            _ => Self::At(moment),
+        }
+    }
+}

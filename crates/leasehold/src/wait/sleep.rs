@@ -1,0 +1,138 @@
+//! How one waiter sleeps: until a wake-up that it follows, or until it has to ask anyway.
+
+use std::time::Duration;
+
+use futures_util::future::select_all;
+
+use super::Wait;
+use super::backoff::Pauses;
+use super::throttle::WakeUpThrottle;
+use crate::backend::channels::{Listener, Signal};
+use crate::clock::Moment;
+use crate::config::WaitStrategy;
+use crate::local::line::Line;
+
+/// How long after an expiry the waiter asks: the server tells whole milliseconds, and the key
+/// has to be gone when the request arrives.
+const AFTER_EXPIRY: Duration = Duration::from_millis(2);
+/// Where the server denies the channel, its waiters poll this often at least.
+const POLL_INTERVAL_WHEN_DENIED: Duration = Duration::from_secs(1);
+
+/// How one waiter sleeps.
+pub(super) struct Sleep<'a> {
+    wait: &'a Wait<'a>,
+    /// One for each channel of the wait, or none.
+    pub(super) listeners: Vec<Listener>,
+    pauses: Option<Pauses>,
+    failures: Pauses,
+    pub(super) throttle: WakeUpThrottle,
+}
+
+impl<'a> Sleep<'a> {
+    pub(super) fn new(wait: &'a Wait<'a>) -> Self {
+        let (listeners, pauses) = match &wait.settings.strategy {
+            // A waiter for a latch listens from its first answer on, behind a confirmation of
+            // its own: a message from before must not open the latch for it.
+            WaitStrategy::PubSub if wait.line == Line::AllAsk => (Vec::new(), None),
+            WaitStrategy::PubSub => {
+                let channels = wait.channels.iter();
+                // A channel that is live before the first ask saves the second one. All or
+                // none: `listen` adds nothing to listeners that are there.
+                let live = channels.map(|(channels, name)| channels.listen_if_live(name));
+                (live.collect::<Option<_>>().unwrap_or_default(), None)
+            }
+            WaitStrategy::Backoff(back_off) => (Vec::new(), Some(Pauses::new(back_off.clone()))),
+        };
+        Self {
+            wait,
+            listeners,
+            pauses,
+            failures: Pauses::after_failures(),
+            throttle: WakeUpThrottle::default(),
+        }
+    }
+
+    pub(super) fn marks(&self) -> Vec<Signal> {
+        self.listeners.iter().map(Listener::mark).collect()
+    }
+
+    /// Starts to listen, if this waiter waits for messages and does not listen yet.
+    /// `true` when a channel is live at once.
+    pub(super) fn listen(&mut self) -> bool {
+        if self.pauses.is_some() || !self.listeners.is_empty() {
+            return false;
+        }
+        let channels = self.wait.channels.iter();
+        self.listeners = channels
+            .map(|(channels, name)| match self.wait.line {
+                Line::AllAsk => channels.listen_from_now(name),
+                _ => channels.listen(name),
+            })
+            .collect();
+        self.marks().iter().any(|signal| signal.live)
+    }
+
+    pub(super) fn after_busy(&mut self, ttl: Option<Duration>) -> Duration {
+        self.failures.restart();
+        let pause = match &mut self.pauses {
+            Some(pauses) => pauses.next(),
+            None => {
+                let denied = self.marks().iter().any(|signal| signal.denied);
+                let cap = self.wait.settings.poll_interval;
+                if denied {
+                    cap.min(POLL_INTERVAL_WHEN_DENIED)
+                } else {
+                    cap
+                }
+            }
+        };
+        let pause = match self.wait.line {
+            // The server takes a waiter that asks less often for dead, and its place is gone.
+            Line::OnServer { ask_every } => pause.min(ask_every),
+            _ => pause,
+        };
+        // Not the TTL alone: with one of 0 a key is about to end, and the waiter would ask at
+        // full speed until it has.
+        ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
+    }
+
+    pub(super) fn after_failure(&mut self) -> Duration {
+        self.failures.next()
+    }
+
+    /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets
+    /// the waiter follow that.
+    pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) {
+        let clock = self.wait.context.clock;
+        let not_before = self.throttle.not_before();
+        let listeners = &mut self.listeners;
+        let woken = async {
+            match &mut listeners[..] {
+                [] => std::future::pending().await,
+                // Without a mark, listening began after the ask. Then whatever the channel has
+                // ever brought counts, and so does the confirmation of the subscription: only
+                // an ask behind that finds a release that nobody heard.
+                [listener] => {
+                    let mark = marks.first().copied().unwrap_or_default();
+                    listener.moved_since(mark).await;
+                }
+                several => {
+                    let moved = several.iter_mut().enumerate().map(|(n, listener)| {
+                        let mark = marks.get(n).copied().unwrap_or_default();
+                        Box::pin(listener.moved_since(mark))
+                    });
+                    select_all(moved).await;
+                }
+            }
+            // Put off, not thrown away: this wake-up may be the one that matters.
+            if let Some(not_before) = not_before {
+                clock.sleep_until(not_before).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = woken => {}
+            () = clock.sleep_until(moment) => {}
+        }
+    }
+}
