@@ -5,15 +5,13 @@ mod multi;
 mod rw;
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use leasehold::kind::Kind;
-use leasehold::{Client, Lock, LockGuard, Owner, RedLock, Result};
+use leasehold::{AnyLock, Client, LockGuard, Owner, RedLock, Result};
 
 pub(crate) use self::belief::Belief;
+use self::rw::OneWay;
 use crate::scenario::{Ask, Turn};
 
 /// A kind of lock.
@@ -52,8 +50,8 @@ pub(crate) struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    fn of<K: Kind>(&self, lock: Lock<K>) -> Box<dyn AnyLock> {
-        let mut lock = lock.poll_interval(self.poll_interval);
+    fn of(&self, lock: impl Into<AnyLock>) -> Wanted {
+        let mut lock = lock.into().poll_interval(self.poll_interval);
         if let Some(owner) = self.owner {
             lock = lock.owned_by(owner);
         }
@@ -63,7 +61,7 @@ impl Wish<'_> {
         if let Some(lease_ms) = self.turn.fixed_lease_ms {
             lock = lock.fixed_lease(Duration::from_millis(lease_ms));
         }
-        Box::new(lock)
+        Wanted::Lock(lock)
     }
 }
 
@@ -78,7 +76,7 @@ impl Subject {
     }
 
     /// The lock for a turn, of one client for each server.
-    pub(crate) fn lock(self, clients: &[Client], wish: &Wish<'_>) -> Box<dyn AnyLock> {
+    pub(crate) fn lock(self, clients: &[Client], wish: &Wish<'_>) -> Wanted {
         let client = &clients[0];
         match self {
             Self::Lock => wish.of(client.lock(NAME)),
@@ -189,23 +187,23 @@ impl fmt::Display for Subject {
     }
 }
 
-pub(crate) type Acquiring<'a> =
-    Pin<Box<dyn Future<Output = Result<Option<LockGuard>>> + Send + 'a>>;
-
-/// A lock whose kind does not matter any more.
-pub(crate) trait AnyLock: Send + Sync {
-    fn ask(&self, ask: Ask) -> Acquiring<'_>;
+/// What a turn acquires.
+#[allow(clippy::large_enum_variant, reason = "there is one per turn")]
+pub(crate) enum Wanted {
+    Lock(AnyLock),
+    /// A read-write lock, in two steps perhaps.
+    OneWay(OneWay),
 }
 
-impl<K: Kind> AnyLock for Lock<K> {
-    fn ask(&self, ask: Ask) -> Acquiring<'_> {
-        Box::pin(async move {
-            let guard = match ask {
-                Ask::Acquire => self.acquire().await.map(Some)?,
-                Ask::Try => self.try_acquire().await?,
-                Ask::For(ms) => self.try_acquire_for(Duration::from_millis(ms)).await?,
-            };
-            Ok(guard.map(Into::into))
-        })
+impl Wanted {
+    pub(crate) async fn ask(&self, ask: Ask) -> Result<Option<LockGuard>> {
+        match self {
+            Self::Lock(lock) => match ask {
+                Ask::Acquire => lock.acquire().await.map(Some),
+                Ask::Try => lock.try_acquire().await,
+                Ask::For(ms) => lock.try_acquire_for(Duration::from_millis(ms)).await,
+            },
+            Self::OneWay(lock) => lock.ask(ask).await,
+        }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::faults::Kind;
 use crate::scenario::{Ask, End, Turn, Worker};
 use crate::stage::{Life, Living, Machine, REPLY_LIMIT, Stage};
-use crate::subject::{AnyLock, Belief, Subject, Wish};
+use crate::subject::{Belief, Subject, Wanted, Wish};
 
 /// What a timer and a whole millisecond on the server may be off by.
 const ROUNDING: Duration = Duration::from_millis(2);
@@ -46,7 +46,7 @@ impl Taking<'_> {
         self.stage.scenario.subject
     }
 
-    fn lock(&self, owner: &Owner) -> Box<dyn AnyLock> {
+    fn lock(&self, owner: &Owner) -> Wanted {
         let wish = Wish {
             turn: self.turn,
             poll_interval: Duration::from_millis(self.stage.scenario.poll_cap_ms),
@@ -90,7 +90,7 @@ impl Taking<'_> {
                 let inside = asked.into_iter().map(|asked| asked.acquired(&guard));
                 let inside = inside.collect();
                 self.check_new(&guard);
-                self.hold(&*lock, guard, inside).await;
+                self.hold(&lock, guard, inside).await;
             }
             Ok(None) => {
                 let undisturbed = self.stage.kinds.is_empty() && wanting.was_alone();
@@ -102,7 +102,7 @@ impl Taking<'_> {
         }
     }
 
-    async fn hold(&self, lock: &dyn AnyLock, guard: LockGuard, inside: Vec<Inside>) {
+    async fn hold(&self, lock: &Wanted, guard: LockGuard, inside: Vec<Inside>) {
         let granted = Instant::now();
         let told = Told::listen(&guard, &self.machine.life);
         let half = Duration::from_millis(self.turn.stay_ms / 2);
@@ -170,7 +170,7 @@ impl Taking<'_> {
         }
     }
 
-    async fn reenter(&self, lock: &dyn AnyLock, outer: &LockGuard) {
+    async fn reenter(&self, lock: &Wanted, outer: &LockGuard) {
         match lock.ask(Ask::Acquire).await {
             Ok(None) => self.violation("a re-entry without a limit was refused"),
             Ok(Some(inner)) => {

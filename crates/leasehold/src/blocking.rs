@@ -25,6 +25,7 @@
 //! A method that waits would block the executor of an async task. Called inside one, it panics and
 //! names the async method to use instead. Inside `tokio::task::spawn_blocking` these methods work.
 
+mod any;
 mod client;
 mod expirable;
 mod fair;
@@ -37,12 +38,13 @@ mod runtime;
 mod rw;
 mod semaphore;
 
+pub use any::AnyLock;
 pub use client::Client;
 pub use expirable::{ExpirablePermit, ExpirableSemaphore};
 pub use fair::FairLock;
 pub use fenced::FencedLock;
 pub use latch::CountDownLatch;
 pub use lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
-pub use members::{GroupLock, Member, MultiLock, RedLock};
+pub use members::{GroupLock, MultiLock, RedLock};
 pub use rw::{NotUpgraded, RwLock};
 pub use semaphore::{Semaphore, SemaphorePermit};

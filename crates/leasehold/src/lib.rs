@@ -35,6 +35,7 @@
 //! | a number that rises with each holder, so that a database can refuse an old one | [`FencedLock`] |
 //! | several locks, all or none of them | [`MultiLock`]; several values of one group: [`GroupLock`] |
 //! | a lock that outlives the loss of a server | [`RedLock`], on three or five independent servers |
+//! | one of these, chosen at run time | [`AnyLock`] |
 //! | at most N at a time | [`ExpirableSemaphore`]; [`Semaphore`] where no process is ever killed |
 //! | to wait until N things are done | [`CountDownLatch`] |
 //!
@@ -110,15 +111,18 @@ pub use client::{Client, ClientBuilder, Closed};
 pub use error::{Error, ErrorKind, Result};
 pub use loss::LossReason;
 pub use owner::Owner;
+pub use primitives::any::AnyLock;
+pub use primitives::composite::{MultiLock, RedLock};
 pub use primitives::expirable::{ExpirablePermit, ExpirableSemaphore, PermitId};
 pub use primitives::fair::FairLock;
 pub use primitives::fenced::{FencedGuard, FencedLock};
 pub use primitives::latch::CountDownLatch;
-pub use primitives::lock::{GroupLock, Lock, LockGuard, MultiLock, RedLock};
+pub use primitives::lock::{GroupLock, Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 
-/// What a [`Lock`] is a lock of: for code that is generic over the kinds.
+/// What a [`Lock`] is a lock of: for code that is generic over the kinds. Where the kind is known at
+/// run time only, take an [`AnyLock`].
 ///
 /// ```
 /// use leasehold::kind::Kind;
@@ -131,9 +135,11 @@ pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 /// }
 /// ```
 pub mod kind {
+    pub use crate::primitives::any::Any;
+    pub use crate::primitives::composite::{Majority, Multi};
     pub use crate::primitives::fair::Fair;
     pub use crate::primitives::fenced::Fenced;
-    pub use crate::primitives::lock::{FieldNames, Group, Kind, Member, Multi, OneKey, Plain, Red};
+    pub use crate::primitives::lock::{FieldNames, Group, Kind, OneKey, Plain};
     pub use crate::primitives::rw::{Read, Write};
 }
 

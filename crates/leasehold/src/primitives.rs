@@ -2,6 +2,8 @@
 //! steps.
 
 mod absence;
+pub(crate) mod any;
+pub(crate) mod composite;
 pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;

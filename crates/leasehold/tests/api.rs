@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
 use leasehold::inspect::LockInfo;
-use leasehold::{Client, ClientBuilder, Embedded, Error, Lock, LockGuard, LossReason, Owner};
+use leasehold::{
+    AnyLock, Client, ClientBuilder, Embedded, Error, Lock, LockGuard, LossReason, Owner,
+};
 
 const fn is_send_sync<T: Send + Sync>() {}
 const fn is_unpin<T: Unpin>() {}
@@ -12,14 +14,15 @@ fn future_is_send<T: Send>(_: &T) {}
 fn types_cross_threads() {
     is_send_sync::<(Client, ClientBuilder, Embedded, Error)>();
     is_send_sync::<(Lock, LockGuard, LockInfo, LossReason, Owner)>();
-    is_unpin::<(Client, Lock, LockGuard, Error)>();
+    is_send_sync::<AnyLock>();
+    is_unpin::<(Client, Lock, AnyLock, LockGuard, Error)>();
 }
 
 #[cfg(feature = "blocking")]
 #[test]
 fn blocking_types_cross_threads_but_for_the_per_thread_guard() {
     use leasehold::blocking;
-    is_send_sync::<(blocking::Client, blocking::Lock)>();
+    is_send_sync::<(blocking::Client, blocking::Lock, blocking::AnyLock)>();
     is_send_sync::<blocking::Lock<blocking::Explicit>>();
     is_send_sync::<blocking::LockGuard<blocking::Explicit>>();
     // `PerThread` refuses it: the compile-fail example of its docs.
@@ -41,6 +44,10 @@ async fn futures_are_send() {
     future_is_send(&lock.is_held_by(&owner));
     future_is_send(&lock.remaining_ttl());
     future_is_send(&lock.force_unlock());
+    let any = AnyLock::from(&lock);
+    future_is_send(&any.acquire());
+    future_is_send(&any.inspect());
+    future_is_send(&any.is_locked());
     future_is_send(&client.close());
     future_is_send(&Client::connect("redis://127.0.0.1"));
     let guard = lock.acquire().await.unwrap();

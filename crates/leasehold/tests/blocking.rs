@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::blocking::{Client, MultiLock, RedLock};
+use leasehold::blocking::{AnyLock, Client, MultiLock, RedLock};
 use leasehold::testing::history::Recorder;
 use leasehold::{ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer, eventually};
@@ -101,6 +101,35 @@ fn a_threads_holds_have_tokens_that_rise() {
     let second = client.lock("y").acquire().unwrap();
     assert!(second.fencing_token().unwrap() > token);
     second.release().unwrap();
+}
+
+#[test]
+fn a_lock_of_any_kind_belongs_to_its_thread_and_has_the_name_and_the_members_of_its_lock() {
+    let client = Client::embedded();
+    let both = MultiLock::new([client.lock("a"), client.lock("b")]).unwrap();
+    let several = [
+        AnyLock::from(client.lock("x")),
+        client.fair_lock("fair").into(),
+        client.rw_lock("w").write_lock().into(),
+        both.into(),
+    ];
+    for lock in &several {
+        let outer = lock.acquire().unwrap();
+        let inner = lock.try_acquire().unwrap().expect("a re-entry");
+        assert!(lock.is_held_by_current_thread() && lock.is_locked().unwrap());
+        thread::scope(|scope| {
+            let refused = scope.spawn(|| lock.try_acquire().unwrap().is_none());
+            assert!(refused.join().unwrap());
+        });
+        assert_eq!(inner.name(), lock.name());
+        assert_eq!(inner.members().len(), lock.members().len());
+        inner.release().unwrap();
+        outer.release().unwrap();
+        assert!(!lock.is_held_by_current_thread());
+    }
+    assert_eq!(several[3].members().len(), 2);
+    let three = MultiLock::new(&several[..3]).unwrap();
+    three.acquire().unwrap().release().unwrap();
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod on_embedded {
     pub(super) use crate::support::plain_lock as lock_of;
     /// The shortest lease with room for a busy machine.
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(600);
+    mod any;
     mod back_off;
     mod cancel;
     mod cancel_wholes;
@@ -45,6 +46,7 @@ mod on_server {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::server_place as place;
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod any;
     mod back_off;
     mod cancel;
     mod cancel_wholes;

@@ -27,7 +27,7 @@ const ASYNC_ONLY: [(&str, &str, &str); 5] = [
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
-const BLOCKING_ONLY: [(&str, &str, &str); 9] = [
+const BLOCKING_ONLY: [(&str, &str, &str); 10] = [
     (
         "Client",
         "as_async",
@@ -48,6 +48,11 @@ const BLOCKING_ONLY: [(&str, &str, &str); 9] = [
         "Lock",
         "is_held_by_current_thread",
         "tasks have no identity",
+    ),
+    (
+        "AnyLock",
+        "is_held_by_current_thread",
+        "as of a lock of one kind",
     ),
     ("LockGuard", "as_async", "as of the client"),
     ("LockGuard", "lost_within", "for `lost`"),

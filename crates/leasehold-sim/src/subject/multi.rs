@@ -1,10 +1,9 @@
 //! The multi-lock in a history: some of three locks of different kinds, in any order.
 
 use leasehold::inspect::LockInfo;
-use leasehold::kind::Member;
-use leasehold::{Client, MultiLock, Result};
+use leasehold::{AnyLock, Client, MultiLock, Result};
 
-use super::{AnyLock, Wish};
+use super::{Wanted, Wish};
 use crate::scenario::Turn;
 
 /// A plain or a fenced lock, which exclude each other; a fair one; a read-write lock.
@@ -41,9 +40,9 @@ pub(super) fn names(turn: &Turn) -> Vec<(&'static str, bool)> {
     Choice::of(turn).names
 }
 
-pub(super) fn lock(client: &Client, wish: &Wish<'_>) -> Box<dyn AnyLock> {
+pub(super) fn lock(client: &Client, wish: &Wish<'_>) -> Wanted {
     let choice = Choice::of(wish.turn);
-    let members = choice.names.iter().map(|(name, reads)| -> Member {
+    let members = choice.names.iter().map(|(name, reads)| -> AnyLock {
         match *name {
             "x" if choice.fenced => client.fenced_lock(name).into(),
             "x" => client.lock(name).into(),

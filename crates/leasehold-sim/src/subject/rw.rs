@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::inspect::LockInfo;
 use leasehold::{Client, LockGuard, Result, RwLock};
 
-use super::{Acquiring, AnyLock, Wish};
+use super::{Wanted, Wish};
 use crate::scenario::{Ask, Turn};
 
 /// What a turn comes to.
@@ -38,12 +38,12 @@ pub(super) fn way(turn: &Turn) -> Way {
     }
 }
 
-struct OneWay {
+pub(crate) struct OneWay {
     lock: RwLock,
     way: Way,
 }
 
-pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Box<dyn AnyLock> {
+pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Wanted {
     let mut lock = client.rw_lock(name).poll_interval(wish.poll_interval);
     if let Some(owner) = wish.owner {
         lock = lock.owned_by(owner);
@@ -58,10 +58,19 @@ pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Box<dyn AnyL
         lock = lock.prefer_writers(false);
     }
     let way = way(wish.turn);
-    Box::new(OneWay { lock, way })
+    Wanted::OneWay(OneWay { lock, way })
 }
 
 impl OneWay {
+    pub(super) async fn ask(&self, ask: Ask) -> Result<Option<LockGuard>> {
+        match self.way {
+            Way::Read => self.read(ask).await,
+            Way::Write => self.write(ask).await,
+            Way::Downgrade => self.downgrade().await,
+            Way::Upgrade => self.upgrade().await,
+        }
+    }
+
     async fn read(&self, ask: Ask) -> Result<Option<LockGuard>> {
         let guard = match ask {
             Ask::Acquire => self.lock.read().await.map(Some)?,
@@ -96,19 +105,6 @@ impl OneWay {
                 self.write(Ask::Acquire).await
             }
         }
-    }
-}
-
-impl AnyLock for OneWay {
-    fn ask(&self, ask: Ask) -> Acquiring<'_> {
-        Box::pin(async move {
-            match self.way {
-                Way::Read => self.read(ask).await,
-                Way::Write => self.write(ask).await,
-                Way::Downgrade => self.downgrade().await,
-                Way::Upgrade => self.upgrade().await,
-            }
-        })
     }
 }
 

@@ -112,6 +112,23 @@ impl<O: Ownership, K> Lock<O, K> {
     pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
     }
+
+    /// The same lock, as a handle of another type.
+    pub(super) fn of_kind<J>(
+        self,
+        turn: impl FnOnce(crate::Lock<K>) -> crate::Lock<J>,
+    ) -> Lock<O, J> {
+        Lock {
+            inner: turn(self.inner),
+            owner: self.owner,
+            runtime: self.runtime,
+            ownership: PhantomData,
+        }
+    }
+
+    reads! { Lock by as_async:
+        "The lock's name, as it was given" name() -> &str;
+    }
 }
 
 /// Settings; see the async methods.
@@ -171,9 +188,6 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 
 /// Inspecting the lock, and ending a hold by force.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
-    reads! { Lock by as_async:
-        "The lock's name, as it was given" name() -> &str;
-    }
     waits! { Lock by as_async:
         "Whether anybody holds the lock" is_locked() -> bool;
         "Whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;

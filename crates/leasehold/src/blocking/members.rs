@@ -2,35 +2,14 @@
 
 use std::time::Duration;
 
+use super::any::AnyLock;
 use super::forward::setters;
 use super::lock::{Lock, Ownership, PerThread, this_thread};
 use super::runtime::Runtime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner::Owner;
-use crate::primitives::lock::{FieldNames, Group, Multi, OneKey, Red};
-
-/// A member of a [`MultiLock`] or [`RedLock`]; see
-/// [`leasehold::kind::Member`](crate::kind::Member).
-#[derive(Clone, Debug)]
-pub struct Member {
-    inner: crate::primitives::lock::Member,
-    runtime: Runtime,
-}
-
-impl<O: Ownership, K: OneKey> From<&Lock<O, K>> for Member {
-    fn from(lock: &Lock<O, K>) -> Self {
-        Self {
-            inner: lock.as_async().into(),
-            runtime: lock.runtime().clone(),
-        }
-    }
-}
-
-impl<O: Ownership, K: OneKey> From<Lock<O, K>> for Member {
-    fn from(lock: Lock<O, K>) -> Self {
-        Self::from(&lock)
-    }
-}
+use crate::primitives::composite::{Majority, Multi};
+use crate::primitives::lock::{FieldNames, Group};
 
 /// Several locks, all of them or none; see [`leasehold::MultiLock`](crate::MultiLock).
 ///
@@ -49,7 +28,7 @@ impl<O: Ownership, K: OneKey> From<Lock<O, K>> for Member {
 pub type MultiLock<O = PerThread> = Lock<O, Multi>;
 
 /// A majority of several locks; see [`leasehold::RedLock`](crate::RedLock).
-pub type RedLock<O = PerThread> = Lock<O, Red>;
+pub type RedLock<O = PerThread> = Lock<O, Majority>;
 
 /// Several values of one group; see [`leasehold::GroupLock`](crate::GroupLock).
 pub type GroupLock<O = PerThread> = Lock<O, Group>;
@@ -57,12 +36,12 @@ pub type GroupLock<O = PerThread> = Lock<O, Group>;
 /// The async members, and the runtime to wait on. A thread that waits for several clients waits on
 /// the runtime of one of them, but needs the threads of all: the other threads renew the holds of
 /// their clients and carry the requests to their servers.
-fn parts<M: Into<Member>>(
+fn parts<O: Ownership, M: Into<AnyLock<O>>>(
     members: impl IntoIterator<Item = M>,
-) -> Result<(Vec<crate::primitives::lock::Member>, Runtime)> {
+) -> Result<(Vec<crate::AnyLock>, Runtime)> {
     let members = members.into_iter().map(Into::into);
     let (members, runtimes): (Vec<_>, Vec<_>) = members
-        .map(|member: Member| (member.inner, member.runtime))
+        .map(|member: AnyLock<O>| (member.as_async().clone(), member.runtime().clone()))
         .unzip();
     let runtime = Runtime::first_of(runtimes).ok_or_else(|| {
         let what = "a lock of several that has no members; give it some";
@@ -77,7 +56,9 @@ impl Lock<PerThread, Multi> {
     /// # Errors
     ///
     /// As the async method.
-    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+    pub fn new<O: Ownership, M: Into<AnyLock<O>>>(
+        members: impl IntoIterator<Item = M>,
+    ) -> Result<Self> {
         let (members, runtime) = parts(members)?;
         Ok(Self::per_thread(crate::MultiLock::new(members)?, runtime))
     }
@@ -94,7 +75,7 @@ impl Lock<PerThread, Multi> {
 impl<O: Ownership> Lock<O, Multi> {
     /// The members; see [`MultiLock::members`](crate::MultiLock::members).
     #[must_use]
-    pub fn members(&self) -> &[crate::primitives::lock::Member] {
+    pub fn members(&self) -> &[crate::AnyLock] {
         self.as_async().members()
     }
 
@@ -106,13 +87,15 @@ impl<O: Ownership> Lock<O, Multi> {
     }
 }
 
-impl Lock<PerThread, Red> {
+impl Lock<PerThread, Majority> {
     /// The lock of a majority of these members; see [`RedLock::new`](crate::RedLock::new).
     ///
     /// # Errors
     ///
     /// As the async method.
-    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+    pub fn new<O: Ownership, M: Into<AnyLock<O>>>(
+        members: impl IntoIterator<Item = M>,
+    ) -> Result<Self> {
         let (members, runtime) = parts(members)?;
         Ok(Self::per_thread(crate::RedLock::new(members)?, runtime))
     }
@@ -126,7 +109,7 @@ impl Lock<PerThread, Red> {
     }
 }
 
-impl<O: Ownership> Lock<O, Red> {
+impl<O: Ownership> Lock<O, Majority> {
     setters! { RedLock:
         "Sets how long to wait for each server" member_timeout(limit: Duration);
         "Sets the longest lease that any hold of the lock may have" longest_lease(longest: Duration);
@@ -135,7 +118,7 @@ impl<O: Ownership> Lock<O, Red> {
 
     /// The members; see [`RedLock::members`](crate::RedLock::members).
     #[must_use]
-    pub fn members(&self) -> &[crate::primitives::lock::Member] {
+    pub fn members(&self) -> &[crate::AnyLock] {
         self.as_async().members()
     }
 

@@ -173,6 +173,11 @@ impl ExpirableSemaphore {
     /// Waits for `permits` permits, 1 to 1000, all at once and without a time limit. They share one
     /// guard, which has an id for each.
     ///
+    /// Zero permits are [`Misuse`](crate::ErrorKind::Misuse) here, while a
+    /// [`Semaphore`](crate::Semaphore::acquire_many) gives them at once: this guard stands for a
+    /// lease, and where there are no permits there is no lease that could be renewed or lost, no id
+    /// and no deadline.
+    ///
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).

@@ -6,10 +6,6 @@ pub(crate) mod group;
 mod guard;
 mod info;
 pub(crate) mod kind;
-mod member;
-mod multi;
-mod quorum;
-mod red;
 pub(crate) mod steps;
 
 use std::fmt;
@@ -18,7 +14,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::step::Value;
+use crate::backend::channels::Channels;
+use crate::backend::step::{Operation, Value};
 use crate::config::{Settings, Terms, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::Result;
@@ -31,9 +28,6 @@ pub use group::{FieldNames, Group, GroupLock};
 pub use guard::LockGuard;
 pub use info::{Holder, LockInfo, Ttl};
 pub use kind::{Kind, OneKey, Plain};
-pub use member::Member;
-pub use multi::{Multi, MultiLock};
-pub use red::{Red, RedLock};
 
 /// A lock by name. Acquiring it waits until nobody else holds it, over all processes that use the
 /// same server, and gives a [`LockGuard`].
@@ -89,8 +83,10 @@ pub use red::{Red, RedLock};
 #[derive(Clone)]
 pub struct Lock<K = Plain> {
     context: Arc<Context>,
-    /// A name is checked when it is used, so that making a handle can't fail.
+    /// A name is checked when it is used, so that making a handle can't fail. For several locks
+    /// their names, as messages show them.
     key: Result<Key>,
+    /// Where releases are published. Empty for several locks, each of which has its own.
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
@@ -141,10 +137,6 @@ impl<K: kind::Named> Lock<K> {
         Arc::clone(&self.channel)
     }
 
-    pub(super) fn kind_mut(&mut self) -> &mut K {
-        &mut self.kind
-    }
-
     /// The key of the line in which this lock's waiters wait: see [`kind::Named::line_key`].
     fn line_key(&self) -> Result<Key> {
         Ok(self.kind.line_key(self.key()?))
@@ -154,7 +146,7 @@ impl<K: kind::Named> Lock<K> {
 impl<K> Lock<K> {
     /// A lock over several others, which has no name of its own. `context` is that of the first
     /// server's client.
-    fn whole(context: Arc<Context>, key: Key, kind: K) -> Self {
+    pub(super) fn over_several(context: Arc<Context>, key: Key, kind: K) -> Self {
         Self {
             settings: context.settings(),
             context,
@@ -163,6 +155,38 @@ impl<K> Lock<K> {
             owner: None,
             held_for: None,
             kind,
+        }
+    }
+
+    /// The same lock, as a handle of another type.
+    #[allow(private_bounds, reason = "nothing here is public")]
+    pub(super) fn of_kind<J: kind::Acquire>(self, kind: J) -> Lock<J> {
+        Lock {
+            context: self.context,
+            key: self.key,
+            channel: self.channel,
+            settings: self.settings,
+            owner: self.owner.map(|owner| owner.in_role(J::ROLE)),
+            held_for: self.held_for,
+            kind,
+        }
+    }
+}
+
+impl<K: Clone> Lock<K> {
+    /// The same lock, as several locks ask for it: with their settings and their owner. `held_for`
+    /// is where to note how much of its lease the holder in the way has left.
+    pub(super) fn as_member(
+        &self,
+        settings: &Settings,
+        owner: Option<&Owner>,
+        held_for: &Arc<OnceLock<Duration>>,
+    ) -> Self {
+        Self {
+            settings: settings.clone(),
+            owner: owner.cloned(),
+            held_for: Some(Arc::clone(held_for)),
+            ..self.clone()
         }
     }
 }
@@ -364,12 +388,7 @@ impl<K: OneKey> Lock<K> {
     /// Dropping the future leaves nothing behind.
     #[doc(alias = "getHoldCount")]
     pub async fn inspect(&self) -> Result<LockInfo> {
-        let key = self.key()?;
-        match request::query(&self.context, key, self.kind.inspect(key)).await? {
-            Value::List(items) => LockInfo::read(&items),
-            _ => None,
-        }
-        .ok_or_else(|| request::malformed(&self.context, key))
+        self.info(self.kind.inspect(self.key()?)).await
     }
 
     /// Ends all holds of this lock, whoever has them. `true` if there were any.
@@ -401,12 +420,35 @@ impl<K> Lock<K> {
         &self.kind
     }
 
+    pub(super) fn kind_mut(&mut self) -> &mut K {
+        &mut self.kind
+    }
+
     pub(super) fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Where its releases are published.
+    pub(super) fn listens(&self) -> (&Arc<Channels>, &str) {
+        (self.context.backend.channels(), &self.channel)
+    }
+
+    /// What the server says to `inspect`, a kind's request for who holds the lock.
+    pub(super) async fn info(&self, inspect: Operation) -> Result<LockInfo> {
+        let key = self.key()?;
+        match request::query(&self.context, key, inspect).await? {
+            Value::List(items) => LockInfo::read(&items),
+            _ => None,
+        }
+        .ok_or_else(|| request::malformed(&self.context, key))
     }
 
     pub(super) fn key(&self) -> Result<&Key> {

@@ -32,16 +32,14 @@
 //! ```
 
 pub mod limits;
+mod recorder;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::time::Instant;
-
-use crate::primitives::lock::LockGuard;
-use crate::sync::Mutex;
+pub use recorder::{Asked, Inside, Recorder};
+use sweep::{Point, Stay, sweep};
 
 /// Nanoseconds on the machine's monotonic clock, which all its processes share
 /// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
@@ -51,9 +49,6 @@ pub fn monotonic_ns() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
-
-/// A point in a history: a time, and an order among the events of that time.
-type Point = (u64, u64);
 
 /// One hold, from the return of the acquire to the call of the release or to the
 /// holder's deadline.
@@ -144,7 +139,7 @@ impl fmt::Display for Overlap {
 pub struct Report {
     /// How many holds there were.
     pub holds: usize,
-    /// How many of them were asked for while somebody else held the name.
+    /// How many of them had to wait: somebody else held the name between the ask and the grant.
     pub contended: usize,
     /// Holds that overlapped; a lock that works has none.
     pub overlaps: Vec<Overlap>,
@@ -190,247 +185,28 @@ pub fn check(intervals: &[Interval]) -> Report {
         holds: intervals.len(),
         ..Report::default()
     };
-    for holds in names.values_mut() {
-        holds.sort_by_key(|hold| hold.from);
-        // Of the exclusive holds that have begun, and of the shared ones, the hold that lasts
-        // longest: a hold that begins before its end overlaps with it.
-        let mut longest: [Option<&Interval>; 2] = [None; 2];
-        // A hold that was over before it began overlaps with nothing.
-        for hold in holds.iter().filter(|hold| hold.from < hold.until) {
-            let excluded_by = if hold.shared { &longest[..1] } else { &longest };
-            let others = excluded_by.iter().flatten();
-            let others = others.filter(|before| before.holder != hold.holder);
-            let mut waited = false;
-            for before in others {
-                if hold.from < before.until {
-                    report.overlaps.push(Overlap {
-                        first: (*before).clone(),
-                        second: (*hold).clone(),
-                    });
-                }
-                waited |= hold.asked < before.until;
-            }
-            report.contended += usize::from(waited);
-            let longest = &mut longest[usize::from(hold.shared)];
-            if longest.is_none_or(|before| hold.until > before.until) {
-                *longest = Some(hold);
-            }
-        }
+    for holds in names.values() {
+        // A lock with as many places as it has holds: a shared hold takes one of them, any other
+        // hold takes all.
+        let places = holds.len() as u64;
+        let stays = holds.iter().map(|hold| Stay {
+            holder: &*hold.holder,
+            places: if hold.shared { 1 } else { places },
+            asked: hold.asked,
+            from: hold.from,
+            until: hold.until,
+        });
+        let seen = sweep(&stays.collect::<Vec<_>>(), places);
+        report.contended += seen.waited;
+        let overlaps = seen.without_room.into_iter();
+        report
+            .overlaps
+            .extend(overlaps.map(|(first, second)| Overlap {
+                first: holds[first].clone(),
+                second: holds[second].clone(),
+            }));
     }
     report
-}
-
-/// Records the holds of one process, on tokio's clock. Clones share the history.
-#[derive(Clone, Debug)]
-pub struct Recorder {
-    shared: Arc<Shared>,
-}
-
-/// The instants of one history, in the order in which they are taken.
-#[derive(Debug)]
-struct Time {
-    start: Instant,
-    order: AtomicU64,
-}
-
-impl Time {
-    fn starts() -> Self {
-        Self {
-            start: Instant::now(),
-            order: AtomicU64::new(1),
-        }
-    }
-
-    fn at(&self, instant: Instant) -> u64 {
-        let since = instant.saturating_duration_since(self.start);
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn point(&self) -> Point {
-        let order = self.order.fetch_add(1, Ordering::SeqCst);
-        (self.at(Instant::now()), order)
-    }
-}
-
-#[derive(Debug)]
-struct Shared {
-    time: Time,
-    history: Mutex<History>,
-}
-
-#[derive(Debug, Default)]
-struct History {
-    ended: Vec<Interval>,
-    /// Holds that have not ended, each by an id of its own.
-    inside: BTreeMap<u64, Open>,
-    faults: BTreeMap<String, u64>,
-    /// When a condition of the promise was last broken.
-    broken: Option<Point>,
-}
-
-/// A hold that has not ended.
-#[derive(Debug)]
-struct Open {
-    hold: Interval,
-    /// The promise for this hold has ended, and so has its interval.
-    void: bool,
-}
-
-impl Recorder {
-    /// An empty history.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                time: Time::starts(),
-                history: Mutex::default(),
-            }),
-        }
-    }
-
-    /// Records that `who` asks for `name` now.
-    #[must_use]
-    pub fn ask(&self, name: &str, who: &str) -> Asked {
-        Asked {
-            shared: Arc::clone(&self.shared),
-            name: name.into(),
-            who: who.into(),
-            sharing: false,
-            at: self.shared.time.point(),
-        }
-    }
-
-    /// Notes that a fault is meant to happen in this history.
-    pub fn expect_fault(&self, fault: &str) {
-        self.shared
-            .history
-            .lock()
-            .faults
-            .entry(fault.into())
-            .or_default();
-    }
-
-    /// Records that a fault has happened.
-    pub fn fault_happened(&self, fault: &str) {
-        *self
-            .shared
-            .history
-            .lock()
-            .faults
-            .entry(fault.into())
-            .or_default() += 1;
-    }
-
-    /// Records that a condition of the promise is broken now: the server has lost data, its clock
-    /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed before count
-    /// up to this point, for good. Later holds must exclude each other again.
-    pub fn promise_ends_here(&self) {
-        let now = self.shared.time.point();
-        let mut history = self.shared.history.lock();
-        history.broken = Some(now);
-        for open in history.inside.values_mut() {
-            open.hold.until = open.hold.until.min(now);
-            open.void = true;
-        }
-    }
-
-    /// The holds so far. A hold that has not ended yet counts up to now.
-    #[must_use]
-    pub fn intervals(&self) -> Vec<Interval> {
-        let now = self.shared.time.point();
-        let history = self.shared.history.lock();
-        let unfinished = history.inside.values().map(|open| Interval {
-            until: open.hold.until.min(now),
-            ..open.hold.clone()
-        });
-        history.ended.iter().cloned().chain(unfinished).collect()
-    }
-
-    /// Judges the holds so far.
-    #[must_use]
-    pub fn report(&self) -> Report {
-        let faults = self.shared.history.lock().faults.clone();
-        Report {
-            faults: faults.into_iter().collect(),
-            ..check(&self.intervals())
-        }
-    }
-}
-
-impl Default for Recorder {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Somebody who has asked and has no answer yet.
-#[derive(Debug)]
-pub struct Asked {
-    shared: Arc<Shared>,
-    name: String,
-    who: String,
-    sharing: bool,
-    at: Point,
-}
-
-impl Asked {
-    /// Makes it an ask for a [shared](Interval::shared) hold.
-    #[must_use]
-    pub fn sharing(mut self) -> Self {
-        self.sharing = true;
-        self
-    }
-
-    /// Records that the acquire has returned a guard.
-    #[must_use]
-    pub fn acquired(self, guard: &LockGuard) -> Inside {
-        let from = self.shared.time.point();
-        let id = from.1;
-        let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);
-        let mut history = self.shared.history.lock();
-        // The lock was granted before the promise ended, whenever the answer came.
-        let void = history.broken.is_some_and(|broken| confirmed < broken);
-        let hold = Interval {
-            name: self.name,
-            holder: format!("{} (hold {})", self.who, guard.number()),
-            shared: self.sharing,
-            asked: self.at,
-            from,
-            // Until the holder says more, it may believe in its deadline.
-            until: if void {
-                from
-            } else {
-                (self.shared.time.at(guard.valid_until()), 0)
-            },
-        };
-        history.inside.insert(id, Open { hold, void });
-        drop(history);
-        Inside {
-            shared: self.shared,
-            id,
-        }
-    }
-}
-
-/// Somebody who holds. If this is dropped without a word, the hold counts up to the deadline that
-/// it had at the start: a killed holder may have believed in that.
-#[derive(Debug)]
-pub struct Inside {
-    shared: Arc<Shared>,
-    id: u64,
-}
-
-impl Inside {
-    /// Records that the release is about to be called.
-    pub fn releasing(self, guard: &LockGuard) {
-        let now = self.shared.time.point();
-        let deadline = (self.shared.time.at(guard.valid_until()), 0);
-        let mut history = self.shared.history.lock();
-        if let Some(Open { mut hold, void }) = history.inside.remove(&self.id) {
-            hold.until = now.min(if void { hold.until } else { deadline });
-            history.ended.push(hold);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -485,6 +261,20 @@ mod tests {
             Interval::new("x", "b", 15, 30, 40),
         ]);
         assert!(report.judge().is_ok(), "{report:?}");
+    }
+
+    #[test]
+    fn an_overlap_is_seen_beside_a_longer_hold_of_the_same_holder() {
+        let report = check(&[
+            Interval::new("x", "a", 0, 10, 100),
+            Interval::new("x", "b", 0, 20, 50).shared(),
+            Interval::new("x", "a", 0, 30, 40),
+        ]);
+        let seconds = report
+            .overlaps
+            .iter()
+            .map(|overlap| &*overlap.second.holder);
+        assert_eq!(seconds.collect::<Vec<_>>(), ["b", "a"]);
     }
 
     #[test]

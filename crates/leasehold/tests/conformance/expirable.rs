@@ -430,6 +430,34 @@ async fn what_can_be_no_permit_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
+async fn no_permits_are_refused_on_every_way_while_a_plain_semaphore_gives_them() {
+    let place = place();
+    let client = place.client().await;
+    let (leased, plain) = (client.expirable_semaphore("x"), client.semaphore("x"));
+    let wait = Duration::from_secs(10);
+    let deadline = tokio::time::Instant::now() + wait;
+    for refused in [
+        leased.acquire_many(0).await.map(drop),
+        leased.try_acquire_many(0).await.map(drop),
+        leased.try_acquire_many_for(0, wait).await.map(drop),
+        leased.try_acquire_many_until(0, deadline).await.map(drop),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse);
+        assert!(error.to_string().contains("ask for 1 to 1000"), "{error}");
+    }
+    for given in [
+        Some(plain.acquire_many(0).await.unwrap()),
+        plain.try_acquire_many(0).await.unwrap(),
+        plain.try_acquire_many_for(0, wait).await.unwrap(),
+        plain.try_acquire_many_until(0, deadline).await.unwrap(),
+    ] {
+        assert_eq!(given.expect("at once").permits(), 0);
+    }
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
 async fn a_number_that_is_set_anew_counts_those_in_use() {
     let place = place();
     let client = place.client().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::testing::history::Recorder;
-use leasehold::{Client, ErrorKind, LossReason, MultiLock};
+use leasehold::{AnyLock, Client, ErrorKind, LossReason, MultiLock};
 
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
@@ -161,7 +161,7 @@ async fn members_are_of_several_clients_servers_and_kinds() {
     let other_place = place.beside();
     let (one, other) = (place.client().await, other_place.client().await);
     let lock = MultiLock::new([
-        leasehold::kind::Member::from(one.lock("x")),
+        AnyLock::from(one.lock("x")),
         other.lock("x").into(),
         other.group_lock("g", ["v", "w"]).into(),
     ])
@@ -175,7 +175,7 @@ async fn members_are_of_several_clients_servers_and_kinds() {
 
     let rw = [one.rw_lock("r"), one.rw_lock("w")];
     let lock = MultiLock::new([
-        leasehold::kind::Member::from(rw[1].write_lock()),
+        AnyLock::from(rw[1].write_lock()),
         rw[0].read_lock().into(),
         one.fair_lock("fair").into(),
         one.fenced_lock("fenced").into(),
@@ -271,10 +271,14 @@ async fn a_member_given_twice_counts_once_and_two_kinds_of_one_name_are_refused(
     let guard = lock.try_acquire().await.unwrap().unwrap();
     guard.release().await.unwrap();
     let clash = MultiLock::new([
-        leasehold::kind::Member::from(client.lock("a")),
+        AnyLock::from(client.lock("a")),
         client.group_lock("a", ["v"]).into(),
     ]);
     assert_eq!(clash.unwrap_err().kind(), ErrorKind::Misuse);
+    let whole = MultiLock::new([client.lock("a"), client.lock("b")]).unwrap();
+    let nested = MultiLock::new([AnyLock::from(whole), client.lock("c").into()]).unwrap_err();
+    assert_eq!(nested.kind(), ErrorKind::Misuse);
+    assert!(nested.to_string().contains("`a + b`"), "{nested}");
     let none = MultiLock::new(Vec::<leasehold::Lock>::new());
     assert_eq!(none.unwrap_err().kind(), ErrorKind::Misuse);
     assert_eq!(

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::kind::Member;
 use leasehold::settings::Peers;
-use leasehold::{Client, ErrorKind, LockGuard, LossReason, MultiLock, RedLock};
+use leasehold::{AnyLock, Client, ErrorKind, LockGuard, LossReason, MultiLock, RedLock};
 
 use super::{LEASE, place};
 use crate::support::Place;
@@ -218,7 +217,7 @@ async fn what_several_hold_at_a_time_has_no_token() {
     );
     refused(read.acquire().await.unwrap().into()).await;
     refused(group.acquire().await.unwrap()).await;
-    for member in [Member::from(read), Member::from(group)] {
+    for member in [AnyLock::from(read), AnyLock::from(group)] {
         let members = [member, client.lock("y").into()];
         let all = MultiLock::new(&members).unwrap();
         refused(all.acquire().await.unwrap()).await;

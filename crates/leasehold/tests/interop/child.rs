@@ -136,7 +136,7 @@ fn a_process_of_its_own() {
         }),
         ["hold_any", what, url, lease] => runtime.block_on(async {
             let client = Client::builder().lease(ms(lease)).connect(url).await?;
-            let _guard = What::named(what).ours(&client).acquire(None).await;
+            let _guard = What::named(what).ours(&client).acquire().await.unwrap();
             println!("held");
             std::future::pending().await
         }),

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, LockGuard};
+use leasehold::{AnyLock, Client, LockGuard};
 use leasehold_testkit::RedissonVersion;
 use leasehold_testkit::redisson::{Pending, RedissonThread};
 use tokio::task::JoinHandle;
 
 use crate::javas::JavaClient;
-use crate::what::{AnyLock, What};
+use crate::what::What;
 
 /// Long before a lease of 30 s ends.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
@@ -29,9 +29,18 @@ enum Body {
     },
     Rust {
         client: Client,
-        lock: Box<dyn AnyLock>,
+        lock: AnyLock,
         guard: Option<LockGuard>,
     },
+}
+
+/// Without a limit it waits for ever; with none left it asks once.
+async fn acquire(lock: &AnyLock, limit: Option<Duration>) -> Option<LockGuard> {
+    match limit {
+        None => Some(lock.acquire().await.unwrap()),
+        Some(Duration::ZERO) => lock.try_acquire().await.unwrap(),
+        Some(limit) => lock.try_acquire_for(limit).await.unwrap(),
+    }
 }
 
 impl Side {
@@ -101,7 +110,10 @@ impl Side {
             Body::Java { thread, .. } => {
                 thread.lock_lease(self.what.name(), lease).unwrap();
             }
-            Body::Rust { lock, guard, .. } => *guard = Some(lock.acquire_leased(lease).await),
+            Body::Rust { lock, guard, .. } => {
+                let leased = lock.clone().fixed_lease(lease);
+                *guard = Some(leased.acquire().await.unwrap());
+            }
         }
     }
 
@@ -112,7 +124,7 @@ impl Side {
             Body::Java { thread, .. } if limit.is_zero() => thread.try_lock(name).unwrap().value,
             Body::Java { thread, .. } => thread.try_lock_wait(name, limit, None).unwrap().value,
             Body::Rust { lock, guard, .. } => {
-                *guard = lock.acquire(Some(limit)).await;
+                *guard = acquire(lock, Some(limit)).await;
                 guard.is_some()
             }
         }
@@ -125,7 +137,10 @@ impl Side {
             (Body::Java { thread, .. }, Some(limit)) => {
                 Waiting::JavaFor(thread.start_try_lock_wait(name, limit, None))
             }
-            (Body::Rust { lock, .. }, limit) => Waiting::Rust(tokio::spawn(lock.acquire(limit))),
+            (Body::Rust { lock, .. }, limit) => {
+                let lock = lock.clone();
+                Waiting::Rust(tokio::spawn(async move { acquire(&lock, limit).await }))
+            }
         }
     }
 

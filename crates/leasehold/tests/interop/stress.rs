@@ -257,7 +257,7 @@ pub(crate) async fn claim(client: &Client, what: What, url: &str, who: &str, tas
         running.spawn(async move {
             while !is_over(&mut redis).await {
                 let asked = monotonic_ns();
-                let guard = lock.acquire(None).await.unwrap();
+                let guard = lock.acquire().await.unwrap();
                 let from = monotonic_ns();
                 take_number(&mut redis, &format!("{who} {asked} {from}")).await;
                 guard.release().await.unwrap();

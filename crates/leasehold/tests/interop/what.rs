@@ -1,11 +1,7 @@
 //! The exclusive primitives that the checks hold for: what Java calls each, and ours.
 
-use std::time::Duration;
-
-use futures_util::future::BoxFuture;
-use leasehold::kind::Kind;
 use leasehold::settings::{Backoff, WaitStrategy};
-use leasehold::{Client, Lock, LockGuard, MultiLock, RedLock};
+use leasehold::{AnyLock, Client, MultiLock, RedLock};
 use leasehold_testkit::RedissonVersion;
 use leasehold_testkit::redisson::LockKind;
 
@@ -78,33 +74,27 @@ impl What {
     }
 
     /// Ours, which asks once an hour: only a message or the end of a lease makes it.
-    pub(crate) fn ours(self, client: &Client) -> Box<dyn AnyLock> {
-        let members = |names: &[&str]| -> Vec<_> {
-            let one = |name: &&str| client.lock(name).poll_interval(HOUR);
-            names.iter().map(one).collect()
-        };
-        match self {
-            Self::Plain => Box::new(client.lock("x").poll_interval(HOUR)),
+    pub(crate) fn ours(self, client: &Client) -> AnyLock {
+        let members = || self.keys().iter().map(|name| client.lock(name));
+        let lock: AnyLock = match self {
             // A spin unlock of Redisson publishes nothing.
             Self::Spin => {
                 let back_off = WaitStrategy::Backoff(Backoff::exponential());
-                Box::new(client.lock("x").wait_strategy(back_off))
+                return client.lock("x").wait_strategy(back_off).into();
             }
-            Self::Fenced => Box::new(client.fenced_lock("x").poll_interval(HOUR)),
-            Self::Fair => Box::new(client.fair_lock("x").poll_interval(HOUR)),
-            Self::Write => Box::new(client.rw_lock("x").poll_interval(HOUR).write_lock()),
-            Self::Multi => Box::new(
-                MultiLock::new(members(self.keys()))
-                    .unwrap()
-                    .poll_interval(HOUR),
-            ),
+            Self::Plain => client.lock("x").into(),
+            Self::Fenced => client.fenced_lock("x").into(),
+            Self::Fair => client.fair_lock("x").into(),
+            Self::Write => client.rw_lock("x").write_lock().into(),
+            Self::Multi => MultiLock::new(members()).unwrap().into(),
             Self::Red => {
-                let lock = RedLock::new(members(self.keys())).unwrap();
+                let lock = RedLock::new(members()).unwrap();
                 // The server has just been started.
-                Box::new(lock.distrust_restarted(false).poll_interval(HOUR))
+                lock.distrust_restarted(false).into()
             }
-            Self::Group => Box::new(client.group_lock("G", ["a", "b"]).poll_interval(HOUR)),
-        }
+            Self::Group => client.group_lock("G", ["a", "b"]).into(),
+        };
+        lock.poll_interval(HOUR)
     }
 
     pub(crate) async fn force_unlock(self, client: &Client) {
@@ -117,33 +107,5 @@ impl What {
             Self::Multi | Self::Red => panic!("its members are forced one by one"),
         };
         assert!(done.unwrap());
-    }
-}
-
-/// A lock of ours of whatever kind.
-pub(crate) trait AnyLock: Send + Sync {
-    /// Without a limit it waits for ever; with none left it asks once.
-    fn acquire(&self, limit: Option<Duration>) -> BoxFuture<'static, Option<LockGuard>>;
-
-    /// With a lease that nobody renews.
-    fn acquire_leased(&self, lease: Duration) -> BoxFuture<'static, LockGuard>;
-}
-
-impl<K: Kind> AnyLock for Lock<K> {
-    fn acquire(&self, limit: Option<Duration>) -> BoxFuture<'static, Option<LockGuard>> {
-        let lock = self.clone();
-        Box::pin(async move {
-            let guard = match limit {
-                None => Some(lock.acquire().await.unwrap()),
-                Some(Duration::ZERO) => lock.try_acquire().await.unwrap(),
-                Some(limit) => lock.try_acquire_for(limit).await.unwrap(),
-            };
-            guard.map(Into::into)
-        })
-    }
-
-    fn acquire_leased(&self, lease: Duration) -> BoxFuture<'static, LockGuard> {
-        let lock = self.clone().fixed_lease(lease);
-        Box::pin(async move { lock.acquire().await.unwrap().into() })
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::holding::Holding;
 use super::tidy;
-use super::wanted::{Limit, Wanted, wanted};
+use super::wanted::{Limit, Wanted};
 use crate::cli::Run;
 use crate::duration;
 use crate::exit_code::Exit;
@@ -55,9 +55,9 @@ impl<'a> Waiting<'a> {
             clients = self.connect() => clients?,
             signal = signals.next() => return Ok(Waited::Ended(signal)),
         };
-        let lock = wanted(&clients, self.args, self.name)?;
+        let lock = Wanted::new(&clients, self.args, self.name)?;
         let guard = tokio::select! {
-            guard = self.acquire(&*lock) => guard?,
+            guard = self.acquire(&lock) => guard?,
             signal = signals.next() => {
                 // The wait was dropped: if it had just been granted, the lock goes
                 // back in the background. A second signal ends that too.
@@ -71,7 +71,7 @@ impl<'a> Waiting<'a> {
         match guard {
             Some(guard) => Ok(Waited::Held(clients, guard)),
             None => {
-                self.tell_busy(&*lock).await;
+                self.tell_busy(&lock).await;
                 Ok(Waited::Busy)
             }
         }
@@ -89,10 +89,10 @@ impl<'a> Waiting<'a> {
             .collect()
     }
 
-    async fn acquire(&self, lock: &dyn Wanted) -> Result<Option<Holding>, Failure> {
-        let (held, fenced) = (lock.acquire(self.limit), self.args.fenced);
+    async fn acquire(&self, lock: &Wanted) -> Result<Option<Holding>, Failure> {
+        let (wanted, limit, fenced) = (lock.clone(), self.limit, self.args.fenced);
         let mut acquire = Aborted::on_drop(async move {
-            match held.await? {
+            match wanted.acquire(limit).await? {
                 Some(guard) if fenced => Ok(Some(guard.with_token().await?)),
                 guard => Ok(guard),
             }
@@ -113,7 +113,7 @@ impl<'a> Waiting<'a> {
         acquire.result().await
     }
 
-    async fn tell_waiting(&self, lock: &dyn Wanted) {
+    async fn tell_waiting(&self, lock: &Wanted) {
         let name = Shown(self.name);
         let why = match lock.in_the_way().await {
             Ok(Some(holder)) => format!(", {holder}"),
@@ -123,7 +123,7 @@ impl<'a> Waiting<'a> {
         output::note(format_args!("waiting for `{name}`{why}"));
     }
 
-    async fn tell_busy(&self, lock: &dyn Wanted) {
+    async fn tell_busy(&self, lock: &Wanted) {
         let holder = lock.in_the_way().await.ok().flatten();
         let holder = holder.unwrap_or_else(|| "held by another".to_owned());
         let name = Shown(self.name);

@@ -1,13 +1,12 @@
-//! What is to be held: a lock of the kind that the flags ask for.
+//! What is to be held: a lock of the kind that the flags ask for, or a permit.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::inspect::Found;
-use leasehold::kind::{Kind, OneKey};
-use leasehold::{Client, Error, ExpirableSemaphore, Lock, MultiLock, RedLock, Result};
+use leasehold::{
+    AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard, MultiLock, RedLock,
+    Result,
+};
 use tokio::time::Instant;
 
 use super::holding::Holding;
@@ -23,6 +22,9 @@ use crate::usage::command_line;
 /// The default of a majority: so long a server that was started has no vote.
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
+/// Between two tries to agree on a limit.
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
 /// How long somebody waits.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
@@ -31,41 +33,84 @@ pub(super) enum Limit {
     Never,
 }
 
-pub(super) type Doing<T, E = Error> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
-
-/// A lock whose kind does not matter any more.
-pub(super) trait Wanted: Send + Sync {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure>;
-    /// Who or what is in the way, in a few words.
-    fn in_the_way(&self) -> Doing<Option<String>>;
+/// What the flags ask for.
+#[derive(Clone)]
+pub(super) enum Wanted {
+    Lock(AnyLock),
+    Permit(Limited),
 }
 
-/// What the flags ask for: a lock, several, a permit, or the lock of a majority of the
-/// clients' servers.
-pub(super) fn wanted(clients: &[Client], args: &Run, name: &str) -> Result<Arc<dyn Wanted>> {
-    let settings = Settings {
-        outage_timeout: args.outage_timeout,
-        poll_interval: args.poll_interval,
-    };
-    let kind = &args.kind;
-    let parts = parts(clients, args, name);
-    if let Some(most) = kind.limit {
-        return Ok(settings.permits(&clients[0], name, most));
+impl Wanted {
+    /// A lock, several, a permit, or the lock of a majority of the clients' servers.
+    pub(super) fn new(clients: &[Client], args: &Run, name: &str) -> Result<Self> {
+        let settings = Settings {
+            outage_timeout: args.outage_timeout,
+            poll_interval: args.poll_interval,
+        };
+        if let Some(most) = args.kind.limit {
+            let permits = settings.permits(&clients[0], name, most);
+            return Ok(Self::Permit(permits));
+        }
+        let parts = parts(clients, args, name).into_iter();
+        let locks = parts.map(|(client, name)| settings.on(lock(client, args, name)));
+        settings.as_one(args, locks.collect()).map(Self::Lock)
     }
-    if kind.fair {
-        settings.locks(args, parts, Client::fair_lock)
-    } else if kind.read {
-        settings.locks(args, parts, |client, name| client.rw_lock(name).read_lock())
-    } else if kind.write {
-        settings.locks(args, parts, |client, name| {
-            client.rw_lock(name).write_lock()
+
+    pub(super) async fn acquire(&self, limit: Limit) -> Result<Option<Holding>, Failure> {
+        Ok(match self {
+            Self::Lock(lock) => acquire(lock, limit).await?.map(Holding::Lock),
+            Self::Permit(permits) => permits.acquire(limit).await?.map(Holding::Permit),
         })
+    }
+
+    /// Who or what is in the way, in a few words.
+    pub(super) async fn in_the_way(&self) -> Result<Option<String>> {
+        match self {
+            Self::Lock(lock) => in_the_way(lock).await,
+            Self::Permit(permits) => permits.in_the_way().await,
+        }
+    }
+}
+
+/// A lock of the kind that the flags name.
+fn lock(client: &Client, args: &Run, name: &str) -> AnyLock {
+    let kind = &args.kind;
+    if kind.fair {
+        client.fair_lock(name).into()
+    } else if kind.read {
+        client.rw_lock(name).read_lock().into()
+    } else if kind.write {
+        client.rw_lock(name).write_lock().into()
     } else if args.fenced {
         // Its token comes with the grant.
-        settings.locks(args, parts, Client::fenced_lock)
+        client.fenced_lock(name).into()
     } else {
-        settings.locks(args, parts, Client::lock)
+        client.lock(name).into()
     }
+}
+
+async fn acquire(lock: &AnyLock, limit: Limit) -> Result<Option<LockGuard>> {
+    match limit {
+        Limit::Now => lock.try_acquire().await,
+        Limit::Until(deadline) => lock.try_acquire_until(deadline).await,
+        Limit::Never => lock.acquire().await.map(Some),
+    }
+}
+
+async fn in_the_way(lock: &AnyLock) -> Result<Option<String>> {
+    if lock.members().is_empty() {
+        return Ok(holder_of(&lock.inspect().await?));
+    }
+    for member in lock.members() {
+        // One that can't be asked is no answer for the others.
+        let Ok(info) = member.inspect().await else {
+            continue;
+        };
+        if let Some(holder) = holder_of(&info) {
+            return Ok(Some(format!("`{}` is {holder}", Shown(member.name()))));
+        }
+    }
+    Ok(None)
 }
 
 /// A server's client, and the name of a lock there.
@@ -84,106 +129,46 @@ struct Settings {
 }
 
 impl Settings {
-    fn on<K: Kind>(&self, lock: Lock<K>) -> Lock<K> {
-        let lock = lock.outage_timeout(self.outage_timeout);
+    fn on(&self, lock: impl Into<AnyLock>) -> AnyLock {
+        let lock = lock.into().outage_timeout(self.outage_timeout);
         match self.poll_interval {
             Some(cap) => lock.poll_interval(cap),
             None => lock,
         }
     }
 
-    fn locks<K: OneKey>(
-        &self,
-        args: &Run,
-        parts: Vec<Part<'_>>,
-        make: impl Fn(&Client, &str) -> Lock<K>,
-    ) -> Result<Arc<dyn Wanted>> {
-        let locks = parts
-            .iter()
-            .map(|(client, name)| self.on(make(client, name)));
-        let locks: Vec<_> = locks.collect();
+    /// One lock of all of these: the only one, a majority, or all of them.
+    fn as_one(&self, args: &Run, locks: Vec<AnyLock>) -> Result<AnyLock> {
         if !args.redlock.is_empty() {
             // Others who share the lock expect the default, or are told of a longer one.
             let longest = args.lease.max(LONGEST_LEASE);
-            let lock = self.on(RedLock::new(&locks)?).longest_lease(longest);
-            return Ok(Arc::new(Whole { lock, locks }));
+            return Ok(self.on(RedLock::new(locks)?.longest_lease(longest)));
         }
-        if let [lock] = &locks[..] {
-            return Ok(Arc::new(lock.clone()));
+        match <[AnyLock; 1]>::try_from(locks) {
+            Ok([only]) => Ok(only),
+            Err(several) => Ok(self.on(MultiLock::new(several)?)),
         }
-        let lock = self.on(MultiLock::new(&locks)?);
-        Ok(Arc::new(Whole { lock, locks }))
     }
 
-    fn permits(&self, client: &Client, name: &str, most: u32) -> Arc<dyn Wanted> {
+    fn permits(&self, client: &Client, name: &str, most: u32) -> Limited {
         let permits = client.expirable_semaphore(name);
         let permits = permits.outage_timeout(self.outage_timeout);
         let permits = match self.poll_interval {
             Some(cap) => permits.poll_interval(cap),
             None => permits,
         };
-        Arc::new(Limited {
+        Limited {
             client: client.clone(),
             permits,
             most,
             outage_timeout: self.outage_timeout,
-        })
-    }
-}
-
-impl<K: OneKey> Wanted for Lock<K> {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure> {
-        let lock = self.clone();
-        Box::pin(async move { acquire(&lock, limit).await })
-    }
-
-    fn in_the_way(&self) -> Doing<Option<String>> {
-        let lock = self.clone();
-        Box::pin(async move { Ok(holder_of(&lock.inspect().await?)) })
-    }
-}
-
-async fn acquire<K: Kind>(lock: &Lock<K>, limit: Limit) -> Result<Option<Holding>, Failure> {
-    let guard = match limit {
-        Limit::Now => lock.try_acquire().await?,
-        Limit::Until(deadline) => lock.try_acquire_until(deadline).await?,
-        Limit::Never => Some(lock.acquire().await?),
-    };
-    Ok(guard.map(|guard| Holding::Lock(guard.into())))
-}
-
-/// A lock that is made of several.
-struct Whole<W, K> {
-    lock: Lock<W>,
-    locks: Vec<Lock<K>>,
-}
-
-impl<W: Kind, K: OneKey> Wanted for Whole<W, K> {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure> {
-        let lock = self.lock.clone();
-        Box::pin(async move { acquire(&lock, limit).await })
-    }
-
-    fn in_the_way(&self) -> Doing<Option<String>> {
-        let locks = self.locks.clone();
-        Box::pin(async move {
-            for lock in locks {
-                // One that can't be asked is no answer for the others.
-                let Ok(info) = lock.inspect().await else {
-                    continue;
-                };
-                if let Some(holder) = holder_of(&info) {
-                    return Ok(Some(format!("`{}` is {holder}", Shown(lock.name()))));
-                }
-            }
-            Ok(None)
-        })
+        }
     }
 }
 
 /// So many commands at a time, each with a permit that comes back when it dies.
 #[derive(Clone)]
-struct Limited {
+pub(super) struct Limited {
     client: Client,
     permits: ExpirableSemaphore,
     most: u32,
@@ -191,6 +176,25 @@ struct Limited {
 }
 
 impl Limited {
+    async fn acquire(&self, limit: Limit) -> Result<Option<ExpirablePermit>, Failure> {
+        self.agree(limit).await?;
+        Ok(match limit {
+            Limit::Now => self.permits.try_acquire().await?,
+            Limit::Until(deadline) => self.permits.try_acquire_until(deadline).await?,
+            Limit::Never => Some(self.permits.acquire().await?),
+        })
+    }
+
+    async fn in_the_way(&self) -> Result<Option<String>> {
+        let seen = self.client.inspect(self.permits.name()).await?;
+        let running = match seen.found {
+            Found::Leases { held, .. } => held,
+            Found::Nothing => return Ok(Some("whose limit was removed".to_owned())),
+            _ => 0,
+        };
+        Ok(Some(format!("{running} of {} run already", self.most)))
+    }
+
     /// Agrees with all others on how many may run, for as long as an acquire would try: the
     /// library gives up after a few seconds.
     async fn agree(&self, limit: Limit) -> Result<(), Failure> {
@@ -259,36 +263,5 @@ impl Limited {
         };
         let waited = duration::shown(waited);
         Failure::new(Exit::Unavailable, format!("{last} (tried for {waited})"))
-    }
-}
-
-const BETWEEN_TRIES: Duration = Duration::from_millis(100);
-
-impl Wanted for Limited {
-    fn acquire(&self, limit: Limit) -> Doing<Option<Holding>, Failure> {
-        let this = self.clone();
-        Box::pin(async move {
-            this.agree(limit).await?;
-            let permits = &this.permits;
-            let permit = match limit {
-                Limit::Now => permits.try_acquire().await?,
-                Limit::Until(deadline) => permits.try_acquire_until(deadline).await?,
-                Limit::Never => Some(permits.acquire().await?),
-            };
-            Ok(permit.map(Holding::Permit))
-        })
-    }
-
-    fn in_the_way(&self) -> Doing<Option<String>> {
-        let this = self.clone();
-        Box::pin(async move {
-            let seen = this.client.inspect(this.permits.name()).await?;
-            let running = match seen.found {
-                Found::Leases { held, .. } => held,
-                Found::Nothing => return Ok(Some("whose limit was removed".to_owned())),
-                _ => 0,
-            };
-            Ok(Some(format!("{running} of {} run already", this.most)))
-        })
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::future::Either;
 use tokio::time::Instant;
 
-use super::quorum::Quorum;
 use crate::error::{Error, Result};
 use crate::guard::Share;
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::primitives::composite::Quorum;
 use crate::primitives::fenced::draw;
 
 /// Proof that the lock is held: [`Lock::acquire`](crate::Lock::acquire) and its relatives return
@@ -52,14 +52,14 @@ impl LockGuard {
         }
     }
 
-    pub(super) fn of_quorum(quorum: Quorum) -> Self {
+    pub(in crate::primitives) fn of_quorum(quorum: Quorum) -> Self {
         Self {
             body: Body::Quorum(quorum),
         }
     }
 
     /// The share in its hold, if the guard is made of one hold.
-    pub(super) fn one(&self) -> Option<&Share> {
+    pub(in crate::primitives) fn one(&self) -> Option<&Share> {
         match &self.body {
             Body::One(share) => Some(share),
             Body::Quorum(_) => None,
@@ -67,7 +67,7 @@ impl LockGuard {
     }
 
     /// Gives each member its maximum hold time, counted from now.
-    pub(super) fn limit(&self, limit: Duration) {
+    pub(in crate::primitives) fn limit(&self, limit: Duration) {
         for member in self.members() {
             if let Some(share) = member.one() {
                 share.limit(limit);

@@ -322,7 +322,7 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
 
 /// Asks for the longest lease that was ever noted for a majority that has this lock, and notes
 /// `own` if it is longer.
-pub(super) fn note_longest(key: &Key, own: Duration) -> Operation {
+pub(in crate::primitives) fn note_longest(key: &Key, own: Duration) -> Operation {
     Operation::new(
         &NOTE_LONGEST,
         vec![key.longest_lease().into_bytes(), ms(own)],

@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Point, Time};
-
+use super::recorder::Time;
+use super::sweep::{Point, Stay, sweep};
 use crate::sync::Mutex;
 
 /// Permits in use, from the return of the acquire to the call of the release or to the
@@ -66,7 +66,7 @@ pub struct Report {
     pub uses: usize,
     /// The most permits that were in use at once.
     pub most: u64,
-    /// How often permits were asked for when fewer were free.
+    /// How often somebody had to wait: fewer permits were free between the ask and the grant.
     pub contended: usize,
 }
 
@@ -93,35 +93,20 @@ impl Report {
 /// Judges uses that were recorded elsewhere, by other processes for example.
 #[must_use]
 pub fn check(uses: &[Use], capacity: u64) -> Report {
-    // At one point, ends come first, then asks, then beginnings.
-    let mut events = Vec::with_capacity(3 * uses.len());
-    for (index, one) in uses.iter().enumerate() {
-        // Permits whose use was over before it began were never in use.
-        if one.from < one.until {
-            events.push((one.until, 0, index));
-            events.push((one.asked, 1, index));
-            events.push((one.from, 2, index));
-        }
-    }
-    events.sort_unstable();
-    let mut report = Report {
+    let stays = uses.iter().enumerate().map(|(holder, one)| Stay {
+        holder,
+        places: one.permits.into(),
+        asked: one.asked,
+        from: one.from,
+        until: one.until,
+    });
+    let seen = sweep(&stays.collect::<Vec<_>>(), capacity);
+    Report {
         capacity,
         uses: uses.len(),
-        ..Report::default()
-    };
-    let mut in_use = 0;
-    for (_, what, index) in events {
-        let permits = u64::from(uses[index].permits);
-        match what {
-            0 => in_use -= permits,
-            1 => report.contended += usize::from(in_use + permits > capacity),
-            _ => {
-                in_use += permits;
-                report.most = report.most.max(in_use);
-            }
-        }
+        most: seen.most,
+        contended: seen.waited,
     }
-    report
 }
 
 /// Records the permits of one process, on tokio's clock. Clones share the history.
@@ -244,7 +229,7 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 0, 15, 30),
-            Use::new(1, 5, 20, 25),
+            Use::new(1, 20, 20, 25),
         ];
         let report = check(&uses, 3);
         assert_eq!((report.most, report.contended), (3, 0));
@@ -263,5 +248,17 @@ mod tests {
         let report = check(&uses, 2);
         assert_eq!((report.most, report.contended), (2, 1));
         assert!(report.judge().is_ok());
+    }
+
+    #[test]
+    fn who_asked_while_there_was_room_and_saw_it_go_had_to_wait() {
+        let uses = [
+            Use::new(2, 0, 10, 20),
+            Use::new(1, 5, 20, 30),
+            Use::new(1, 8, 20, 30),
+        ];
+        let report = check(&uses, 2);
+        assert_eq!((report.most, report.contended), (2, 2));
+        assert_eq!(check(&uses, 3).contended, 0);
     }
 }

@@ -4,22 +4,23 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::kind::{Acquire, Kind};
-use super::member::{Member, Terms, Until, in_order, one_server};
+use super::member::{Terms, in_order, one_server};
 use super::quorum::Quorum;
-use super::{Lock, LockGuard};
+use super::{AnyLock, Several as _};
 use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Kept;
 use crate::key::Key;
 use crate::owner::Owner;
+use crate::primitives::lock::kind::{Acquire, Kind};
+use crate::primitives::lock::{Lock, LockGuard};
 use crate::wait::{Deadline, no_answer_in_time};
 
 /// Several locks as one: acquiring it takes all of them, or none. The counterpart of Redisson's
 /// `getMultiLock(locks...)`; each member by itself is shared with the Java lock of its name.
 ///
-/// Members can be of any kind and of different clients and servers. The settings of this handle
+/// Members can be of any kind that has one name, and of different clients and servers. The settings of this handle
 /// (lease, renewal, waiting, owner) apply to all members, whatever their own settings are. The
 /// members are taken in one order, by the address of their server and then by name, so that two
 /// multi-locks can't deadlock. That order is the same in each process as long as all processes use
@@ -52,7 +53,7 @@ pub type MultiLock = Lock<Multi>;
 /// Several locks, all of them or none: see [`MultiLock`].
 #[derive(Clone, Debug)]
 pub struct Multi {
-    members: Arc<[Member]>,
+    pub(super) members: Arc<[AnyLock]>,
 }
 
 impl Lock<Multi> {
@@ -60,21 +61,22 @@ impl Lock<Multi> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`] when there are no members, for a bad name, and for one name that is
-    /// given as two kinds of lock, which would wait for each other. Acquiring fails with it, too,
+    /// [`ErrorKind::Misuse`] when there are no members, for a bad name, for a member that is made of
+    /// several locks itself, and for one name that is given as two kinds of lock, which would wait
+    /// for each other. Acquiring fails with it, too,
     /// if one lock is given by two addresses of its server.
-    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+    pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "multi-lock")?;
         let context = Arc::clone(members[0].context());
         let members = members.into();
-        Ok(Self::whole(context, key, Multi { members }))
+        Ok(Self::over_several(context, key, Multi { members }))
     }
 
     /// The members, in the order in which they are taken.
     #[must_use]
-    pub fn members(&self) -> &[Member] {
-        &self.kind.members
+    pub fn members(&self) -> &[AnyLock] {
+        &self.kind().members
     }
 
     /// Whether `owner` holds every member, by what this process knows. Makes no call.
@@ -82,8 +84,14 @@ impl Lock<Multi> {
     #[doc(alias = "isHeldByThread")]
     #[must_use]
     pub fn is_held_by(&self, owner: &Owner) -> bool {
-        let members = &self.kind.members;
-        !members.is_empty() && members.iter().all(|member| member.is_held_by(owner))
+        self.kind().is_held_by(owner)
+    }
+}
+
+impl Multi {
+    /// How many members have to be held: all of them.
+    pub(super) fn quorum(&self) -> usize {
+        self.members.len()
     }
 }
 
@@ -93,21 +101,21 @@ impl Kind for Multi {
 
 impl Acquire for Multi {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
-        let key = lock.key()?;
-        let terms = lock.settings.terms(key)?;
+        let (key, members) = (lock.key()?, &lock.kind().members);
+        let terms = lock.settings().terms(key)?;
         // The maximum hold time begins with the whole hold: it must not pass while members are
         // waited for.
         let settings = Settings {
             max_hold: None,
-            ..lock.settings.clone()
+            ..lock.settings().clone()
         };
         let gathering = Gathering {
-            context: &lock.context,
+            context: lock.context(),
             key,
-            members: &lock.kind.members,
+            members,
             terms: Terms {
                 settings: &settings,
-                owner: lock.owner.as_ref(),
+                owner: lock.owner(),
             },
             deadline,
         };
@@ -115,9 +123,8 @@ impl Acquire for Multi {
         let Some(guards) = Box::pin(gathering.all()).await? else {
             return Ok(None);
         };
-        let held: Vec<_> = lock.kind.members.iter().zip(guards).collect();
-        let quorum = held.len();
-        let guard = LockGuard::of_quorum(Quorum::new(key, held, quorum));
+        let held = members.iter().zip(guards).collect();
+        let guard = LockGuard::of_quorum(Quorum::new(key, held, lock.kind().quorum()));
         if let Some(limit) = terms.max_hold {
             guard.limit(limit);
         }
@@ -129,7 +136,7 @@ impl Acquire for Multi {
 struct Gathering<'a> {
     context: &'a Context,
     key: &'a Key,
-    members: &'a [Member],
+    members: &'a [AnyLock],
     terms: Terms<'a>,
     deadline: Deadline,
 }
@@ -152,7 +159,7 @@ impl Gathering<'_> {
         };
         // By now the servers have said which they are. A lock that is given twice would wait for
         // itself.
-        if let Some(error) = one_server(self.members, Member::has_the_key_of) {
+        if let Some(error) = one_server(self.members, AnyLock::has_the_key_of) {
             return Err(error);
         }
         if matches!(self.deadline, Deadline::Now) {
@@ -165,17 +172,17 @@ impl Gathering<'_> {
     }
 
     /// Asks these members at once. Requests to one server travel as one call.
-    async fn ask(&self, members: &[Member]) -> Vec<Answer> {
+    async fn ask(&self, members: &[AnyLock]) -> Vec<Answer> {
         join_all(
             members
                 .iter()
-                .map(|member| self.acquire(member, Until::Now)),
+                .map(|member| self.acquire(member, Deadline::Now)),
         )
         .await
     }
 
-    async fn acquire(&self, member: &Member, until: Until) -> Answer {
-        let said = member.acquire(&self.terms, until).await?;
+    async fn acquire(&self, member: &AnyLock, deadline: Deadline) -> Answer {
+        let said = member.ask(&self.terms, deadline).await?;
         Ok(said.granted())
     }
 
@@ -236,7 +243,7 @@ impl Gathering<'_> {
                 }
             }
             if let Some(member) = self.members.get(held.len()) {
-                match self.acquire(member, self.until()).await {
+                match self.acquire(member, self.deadline_for(member)).await {
                     Ok(Some(guard)) => held.push(HeldMember::new(guard)),
                     Ok(None) => return Ok(None),
                     // The time left was less than an answer takes. The member was held when its
@@ -278,11 +285,14 @@ impl Gathering<'_> {
         error.kind() == ErrorKind::OutcomeUnknown && self.deadline.has_passed(self.context.clock)
     }
 
-    fn until(&self) -> Until {
+    /// The deadline by the clock of the member's client.
+    fn deadline_for(&self, member: &AnyLock) -> Deadline {
         match self.deadline {
-            Deadline::Now => Until::Now,
-            Deadline::At(moment) => Until::At(self.context.clock.to_instant(moment)),
-            Deadline::Never => Until::Never,
+            Deadline::At(moment) => {
+                let instant = self.context.clock.to_instant(moment);
+                Deadline::At(member.context().clock.moment_of(instant))
+            }
+            now_or_never => now_or_never,
         }
     }
 }

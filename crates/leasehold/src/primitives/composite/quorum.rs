@@ -9,27 +9,28 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::Instant;
 
-use super::{LockGuard, Member};
+use super::AnyLock;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::hold::{Hold, next_number};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::fenced::draw;
+use crate::primitives::lock::LockGuard;
 
 /// The guards of the members, and what is known of all members together.
-pub(super) struct Quorum {
-    pub(super) guards: Vec<LockGuard>,
-    pub(super) members: Arc<Members>,
+pub(in crate::primitives) struct Quorum {
+    pub(in crate::primitives) guards: Vec<LockGuard>,
+    pub(in crate::primitives) members: Arc<Members>,
 }
 
 /// What is known of the members.
-pub(super) struct Members {
+pub(in crate::primitives) struct Members {
     members: Vec<MemberHold>,
     /// How many members have to be valid.
     quorum: usize,
-    pub(super) key: Key,
-    pub(super) number: u64,
+    pub(in crate::primitives) key: Key,
+    pub(in crate::primitives) number: u64,
     /// The loss that was one too many, and until when the whole was held then. Set once, so that
     /// everybody who asks is told the same.
     broken: OnceLock<(LossReason, Instant)>,
@@ -44,7 +45,11 @@ struct MemberHold {
 }
 
 impl Quorum {
-    pub(super) fn new(key: &Key, held: Vec<(&Member, LockGuard)>, quorum: usize) -> Self {
+    pub(in crate::primitives) fn new(
+        key: &Key,
+        held: Vec<(&AnyLock, LockGuard)>,
+        quorum: usize,
+    ) -> Self {
         let members = held.iter().flat_map(|(member, guard)| {
             let shares = guard.one().into_iter();
             shares.map(|share| MemberHold {
@@ -68,7 +73,7 @@ impl Quorum {
     }
 
     /// Gives all members back at once. A release that fails stops no other.
-    pub(super) async fn release(self) -> Result<()> {
+    pub(in crate::primitives) async fn release(self) -> Result<()> {
         let loss = self.members.loss();
         let releases = self.guards.into_iter().map(LockGuard::release);
         let results = join_all(releases.map(Box::pin)).await;
@@ -76,7 +81,7 @@ impl Quorum {
         self.members.judge("releasing", loss, results).map(drop)
     }
 
-    pub(super) async fn extend(&self, lease: Duration) -> Result<()> {
+    pub(in crate::primitives) async fn extend(&self, lease: Duration) -> Result<()> {
         let extensions = self.guards.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
         let results = self.members.members.iter().zip(results);
@@ -91,7 +96,7 @@ impl Quorum {
     ///
     /// Enough members have to do each of the two. All members that are held are asked, because the
     /// one that the next holder has in common with this one may lose its counter.
-    pub(super) async fn fencing_token(&self) -> Result<u64> {
+    pub(in crate::primitives) async fn fencing_token(&self) -> Result<u64> {
         let shares = || self.guards.iter().map(LockGuard::share);
         for share in shares() {
             draw::check_kind(share.hold())?;
@@ -178,7 +183,7 @@ impl Members {
         }
     }
 
-    pub(super) fn token(&self) -> Option<u64> {
+    pub(in crate::primitives) fn token(&self) -> Option<u64> {
         self.token.get().copied()
     }
 
@@ -208,7 +213,7 @@ impl Members {
     }
 
     /// Why the whole is lost; `None` while enough members are held.
-    pub(super) fn loss(&self) -> Option<LossReason> {
+    pub(in crate::primitives) fn loss(&self) -> Option<LossReason> {
         if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
         }
@@ -226,7 +231,7 @@ impl Members {
     }
 
     /// Resolves with the reason when too many members are lost.
-    pub(super) async fn lost(self: Arc<Self>) -> LossReason {
+    pub(in crate::primitives) async fn lost(self: Arc<Self>) -> LossReason {
         let mut losses: FuturesUnordered<_> = self
             .members
             .iter()
@@ -246,7 +251,7 @@ impl Members {
     }
 
     /// The loss that comes unless renewal gets through, if renewal fails for too many members.
-    pub(super) fn renewal_failure(&self) -> Option<LossReason> {
+    pub(in crate::primitives) fn renewal_failure(&self) -> Option<LossReason> {
         let failing = self.members.iter().filter_map(|part| {
             let reason = part.hold.loss().or_else(|| part.hold.renewal_failure())?;
             Some(part.lost(reason))
@@ -256,7 +261,7 @@ impl Members {
 
     /// Until when enough members are held for sure. A lost member may have a later end, so this no
     /// longer moves on once the whole is lost.
-    pub(super) fn valid_until(&self) -> Instant {
+    pub(in crate::primitives) fn valid_until(&self) -> Instant {
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,
@@ -265,7 +270,7 @@ impl Members {
     }
 
     #[cfg(feature = "testing")]
-    pub(super) fn confirmed_at(&self) -> Instant {
+    pub(in crate::primitives) fn confirmed_at(&self) -> Instant {
         self.enough(|part| part.clock.to_instant(part.hold.confirmed_at()))
     }
 
@@ -280,12 +285,12 @@ impl Members {
         instants[self.quorum - 1]
     }
 
-    pub(super) fn guards(&self) -> usize {
+    pub(in crate::primitives) fn guards(&self) -> usize {
         let guards = self.members.iter().map(|part| part.hold.guards());
         guards.min().unwrap_or(0)
     }
 
-    pub(super) fn holder_id(&self) -> &str {
+    pub(in crate::primitives) fn holder_id(&self) -> &str {
         self.members
             .first()
             .map_or("", |part| part.hold.steps.wire_id())

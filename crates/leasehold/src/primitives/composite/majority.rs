@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use self::ballot::{Ballot, Pacing};
 use self::longest::Longest;
-use super::kind::{Acquire, Kind};
-use super::member::{Member, Terms, in_order, one_server};
-use super::{Lock, LockGuard};
+use super::member::{Terms, in_order, one_server};
+use super::{AnyLock, Several as _};
 use crate::config::{DEFAULT_LONGEST_LEASE, Settings, check_longest_lease};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::local::line::Line;
 use crate::owner::Owner;
+use crate::primitives::lock::kind::{Acquire, Kind};
+use crate::primitives::lock::{Lock, LockGuard};
 use crate::wait::{Answer, Ask as _, Deadline, Wait};
 
 /// A lock on several independent servers, held while a majority of them says so. The counterpart of
@@ -72,44 +73,46 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// ```
 #[doc(alias = "getRedLock")]
 #[doc(alias = "RedissonRedLock")]
-pub type RedLock = Lock<Red>;
+pub type RedLock = Lock<Majority>;
 
 /// A majority of several locks: see [`RedLock`].
 #[derive(Clone, Debug)]
-pub struct Red {
-    members: Arc<[Member]>,
+pub struct Majority {
+    pub(super) members: Arc<[AnyLock]>,
     member_timeout: Option<Duration>,
     distrust_restarted: bool,
     longest: Arc<Longest>,
 }
 
-impl Lock<Red> {
+impl Lock<Majority> {
     /// The lock of a majority of these members: as a rule one name, once for each server. A member
     /// that is given twice counts once. Nothing is sent.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name,
-    /// and for one name of one server that is given as two kinds of lock. Acquiring fails with it,
+    /// for a
+    /// member that is made of several locks itself, and for one name of one server that is given as
+    /// two kinds of lock. Acquiring fails with it,
     /// too, if two members are one server by two addresses.
-    pub fn new<M: Into<Member>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
+    pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "lock of a majority")?;
         let context = Arc::clone(members[0].context());
-        let kind = Red {
+        let kind = Majority {
             longest: Longest::new(DEFAULT_LONGEST_LEASE, members.len()).into(),
             members: members.into(),
             member_timeout: None,
             distrust_restarted: true,
         };
-        Ok(Self::whole(context, key, kind))
+        Ok(Self::over_several(context, key, kind))
     }
 
     /// Sets how long to wait for each server. A twentieth of the lease by default, but at most 500
     /// ms. At least 1 ms; a value of more than a third of the lease counts as a third.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
-        self.kind.member_timeout = Some(limit);
+        self.kind_mut().member_timeout = Some(limit);
         self
     }
 
@@ -141,7 +144,8 @@ impl Lock<Red> {
     /// default.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
-        self.kind.longest = Longest::new(longest, self.kind.members.len()).into();
+        let members = self.members().len();
+        self.kind_mut().longest = Longest::new(longest, members).into();
         self
     }
 
@@ -152,14 +156,14 @@ impl Lock<Red> {
     /// (`appendfsync always`). When it is off, leases have no bound.
     #[must_use]
     pub fn distrust_restarted(mut self, distrust: bool) -> Self {
-        self.kind.distrust_restarted = distrust;
+        self.kind_mut().distrust_restarted = distrust;
         self
     }
 
     /// The members.
     #[must_use]
-    pub fn members(&self) -> &[Member] {
-        &self.kind.members
+    pub fn members(&self) -> &[AnyLock] {
+        &self.kind().members
     }
 
     /// Whether `owner` holds a majority, by what this process knows. Makes no call.
@@ -167,13 +171,11 @@ impl Lock<Red> {
     #[doc(alias = "isHeldByThread")]
     #[must_use]
     pub fn is_held_by(&self, owner: &Owner) -> bool {
-        let members = self.kind.members.iter();
-        let held = members.filter(|member| member.is_held_by(owner)).count();
-        held >= self.kind.quorum()
+        self.kind().is_held_by(owner)
     }
 }
 
-impl Red {
+impl Majority {
     /// An error if so many of the members' clients have been closed that no majority is left.
     fn closed(&self, key: &Key) -> Option<Error> {
         let members = self.members.iter();
@@ -181,7 +183,7 @@ impl Red {
         closed.nth(self.members.len() - self.quorum())
     }
 
-    fn quorum(&self) -> usize {
+    pub(super) fn quorum(&self) -> usize {
         self.members.len() / 2 + 1
     }
 
@@ -197,8 +199,25 @@ impl Red {
     /// The key of the line in which its waiters wait. Locks of a majority of the same members share
     /// it; the members' own waiters don't.
     fn line_key(&self, key: &Key) -> Result<Key> {
-        let members = self.members.iter().map(Member::place);
+        let members = self.members.iter().map(AnyLock::place);
         Ok(key.members(members.collect::<Result<_>>()?))
+    }
+
+    /// For how long a server that was started has no vote; `None`: it votes at once.
+    fn distrust(&self) -> Option<&Longest> {
+        self.distrust_restarted.then_some(&*self.longest)
+    }
+
+    /// These settings, with the limit of every lease on which the distrust relies.
+    fn bounded(&self, settings: &Settings, key: &Key) -> Result<Settings> {
+        let longest_lease = self.distrust().map(Longest::own);
+        if let Some(longest) = longest_lease {
+            check_longest_lease(longest, key)?;
+        }
+        Ok(Settings {
+            longest_lease,
+            ..settings.clone()
+        })
     }
 
     /// Why the lock can't be acquired, whatever the servers say.
@@ -208,29 +227,22 @@ impl Red {
     }
 }
 
-impl Kind for Red {
+impl Kind for Majority {
     type Guard = LockGuard;
 }
 
-impl Acquire for Red {
+impl Acquire for Majority {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
-        let (key, kind) = (lock.key()?, &lock.kind);
-        let longest = kind.distrust_restarted.then_some(&*kind.longest);
-        let longest_lease = longest.map(Longest::own);
-        if let Some(longest) = longest_lease {
-            check_longest_lease(longest, key)?;
-        }
-        let wanted = Settings {
-            longest_lease,
-            ..lock.settings.clone()
-        };
-        let terms = wanted.terms(key)?;
+        let (key, kind) = (lock.key()?, lock.kind());
+        let bounded = kind.bounded(lock.settings(), key)?;
+        let terms = bounded.terms(key)?;
         if let Some(error) = kind.hopeless(key) {
             return Err(error);
         }
+        // The maximum hold time begins with the whole hold.
         let settings = Settings {
             max_hold: None,
-            ..wanted
+            ..bounded
         };
         let ballot = Ballot {
             key,
@@ -238,57 +250,52 @@ impl Acquire for Red {
             quorum: kind.quorum(),
             terms: Terms {
                 settings: &settings,
-                owner: lock.owner.as_ref(),
+                owner: lock.owner(),
             },
             limit: kind.limit(terms.lease),
-            longest,
+            longest: kind.distrust(),
             waits: !matches!(deadline, Deadline::Now),
             split_votes: 0.into(),
             pacing: Pacing::default(),
-            clock: lock.context.clock,
+            clock: lock.context().clock,
             misuse: OnceLock::new(),
         };
         // In a box, because it would enlarge every future that acquires a lock of any kind.
-        Box::pin(async {
-            // An owner that holds the lock already never waits behind a stranger, who may wait for
-            // it.
-            let mut owners = lock.owner.iter();
-            let enters_again = owners.any(|owner| lock.is_held_by(owner));
-            let mut guard = match enters_again {
-                true => match ballot.ask().await {
-                    Ok(Answer::Granted(guard)) => Some(guard),
-                    _ => None,
-                },
-                false => None,
-            };
-            if guard.is_none() {
-                let channels: Vec<_> = kind
-                    .members
-                    .iter()
-                    .map(|member| (member.context().backend.channels(), member.channel()))
-                    .collect();
-                let wait = Wait {
-                    context: &lock.context,
-                    key,
-                    line_key: &kind.line_key(key)?,
-                    channels: &channels,
-                    line: match enters_again {
-                        true => Line::Alone,
-                        false => Line::OneAsks,
-                    },
-                    settings: &settings,
-                    deadline,
-                    place: None,
-                };
-                let granted = wait.until_granted(&ballot).await;
-                let misuse = || kind.hopeless(key).or_else(|| ballot.misuse.get().cloned());
-                guard = granted.map_err(|error| misuse().unwrap_or(error))?;
-            }
-            if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
-                guard.limit(limit);
-            }
-            Ok(guard)
-        })
-        .await
+        let guard = Box::pin(enter_or_wait(lock, &ballot, deadline)).await?;
+        if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
+            guard.limit(limit);
+        }
+        Ok(guard)
     }
+}
+
+/// Holds ballots until a majority has granted the lock, or the deadline has passed.
+async fn enter_or_wait(
+    lock: &Lock<Majority>,
+    ballot: &Ballot<'_>,
+    deadline: Deadline,
+) -> Result<Option<LockGuard>> {
+    let (key, kind) = (lock.key()?, lock.kind());
+    // An owner that holds the lock already never waits behind a stranger, who may wait for it.
+    let enters_again = lock.owner().is_some_and(|owner| lock.is_held_by(owner));
+    if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {
+        return Ok(Some(guard));
+    }
+    let channels: Vec<_> = kind.members.iter().map(AnyLock::listens).collect();
+    let wait = Wait {
+        context: lock.context(),
+        key,
+        line_key: &kind.line_key(key)?,
+        channels: &channels,
+        line: match enters_again {
+            true => Line::Alone,
+            false => Line::OneAsks,
+        },
+        settings: ballot.terms.settings,
+        deadline,
+        place: None,
+    };
+    let granted = wait.until_granted(ballot).await;
+    let misuse = || kind.hopeless(key).or_else(|| ballot.misuse.get().cloned());
+    granted.map_err(|error| misuse().unwrap_or(error))
 }

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 
 use crate::config::{DEFAULT_LONGEST_LEASE, wire_ms};
 use crate::error::{Error, Result};
-use crate::primitives::lock::member::Member;
+use crate::primitives::any::AnyLock;
 
 /// What a handle and its clones know of the longest lease.
 pub(super) struct Longest {
@@ -48,7 +48,7 @@ impl Longest {
     }
 
     /// Reads the member's note, and notes a lease that is longer than everybody expects.
-    pub(super) async fn ask(&self, member: &Member) -> Result<()> {
+    pub(super) async fn ask(&self, member: &AnyLock) -> Result<()> {
         let known = self.of_all();
         let told = if known > DEFAULT_LONGEST_LEASE {
             known
@@ -63,7 +63,7 @@ impl Longest {
     /// Makes all members note the own lease, if it is longer than everybody expects. Then every
     /// majority that can be asked for the same lock has a member that still knows it, as long as
     /// only a minority forgets. Returns the errors of the members that have not noted it.
-    pub(super) async fn note_on_all(&self, members: &[Member], limit: Duration) -> Vec<Error> {
+    pub(super) async fn note_on_all(&self, members: &[AnyLock], limit: Duration) -> Vec<Error> {
         if self.own <= DEFAULT_LONGEST_LEASE {
             return Vec::new();
         }

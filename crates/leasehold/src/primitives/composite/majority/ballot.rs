@@ -13,16 +13,17 @@ use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::primitives::any::AnyLock;
+use crate::primitives::composite::Quorum;
+use crate::primitives::composite::member::{Said, Terms, one_server};
 use crate::primitives::lock::LockGuard;
-use crate::primitives::lock::member::{Member, Said, Terms, Until, one_server};
-use crate::primitives::lock::quorum::Quorum;
 use crate::sync::Mutex;
-use crate::wait::{Answer, Ask};
+use crate::wait::{Answer, Ask, Deadline};
 
 /// How one acquire asks, again and again.
 pub(super) struct Ballot<'a> {
     pub(super) key: &'a Key,
-    pub(super) members: &'a [Member],
+    pub(super) members: &'a [AnyLock],
     pub(super) quorum: usize,
     pub(super) terms: Terms<'a>,
     /// How long to wait for a server.
@@ -64,7 +65,7 @@ impl Pacing {
 
 /// What the servers have said so far.
 struct Votes<'a, T> {
-    granted: Vec<(&'a Member, T)>,
+    granted: Vec<(&'a AnyLock, T)>,
     /// How many members were granted in vain, and given back.
     given_back: usize,
     /// How much time the holders of other members have left, as far as the servers say.
@@ -72,6 +73,36 @@ struct Votes<'a, T> {
     errors: Vec<Error>,
     /// How many of the errors are from servers that were started a moment ago.
     no_vote_yet: usize,
+}
+
+impl<T> Default for Votes<'_, T> {
+    fn default() -> Self {
+        Self {
+            granted: Vec::new(),
+            given_back: 0,
+            busy: Vec::new(),
+            errors: Vec::new(),
+            no_vote_yet: 0,
+        }
+    }
+}
+
+/// The next answer; `None` when there is none left, or when `patience` is over before it comes.
+async fn next_before<F: Future>(
+    patience: Option<Instant>,
+    asked: &mut FuturesUnordered<F>,
+) -> Option<F::Output> {
+    let over = async {
+        match patience {
+            Some(instant) => tokio::time::sleep_until(instant).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        next = asked.next() => next,
+        () = over => None,
+    }
 }
 
 impl<T> Votes<'_, T> {
@@ -86,9 +117,9 @@ impl<T> Votes<'_, T> {
 
 impl<'a> Ballot<'a> {
     /// One server's vote. If this is dropped or takes too long, the vote is undone on that server.
-    async fn vote(&self, member: &'a Member) -> Result<Said<LockGuard>> {
+    async fn vote(&self, member: &'a AnyLock) -> Result<Said<LockGuard>> {
         self.trust(member)?;
-        let vote = member.acquire(&self.terms, Until::Now);
+        let vote = member.ask(&self.terms, Deadline::Now);
         // Sent behind the vote, so that this hears of a longer lease that was noted before the
         // grant.
         let noted = async {
@@ -105,7 +136,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// What one server's vote would be, without taking anything.
-    async fn look(&self, member: &'a Member) -> Result<Said<()>> {
+    async fn look(&self, member: &'a AnyLock) -> Result<Said<()>> {
         self.trust(member)?;
         member.context().check_open(self.key)?;
         if self
@@ -118,14 +149,14 @@ impl<'a> Ballot<'a> {
         member.within(self.limit, member.look()).await
     }
 
-    fn trust(&self, member: &Member) -> Result<()> {
+    fn trust(&self, member: &AnyLock) -> Result<()> {
         let longest = self.longest.map(Longest::of_all);
         let restarted = longest.and_then(|longest| self.restarted(member, longest));
         restarted.map_or(Ok(()), Err)
     }
 
     /// The error, if the server may have forgotten a hold that is not over.
-    fn restarted(&self, member: &Member, longest: Duration) -> Option<Error> {
+    fn restarted(&self, member: &AnyLock, longest: Duration) -> Option<Error> {
         let (backend, clock) = (&member.context().backend, member.context().clock);
         let now = clock.now();
         let started = backend.started_after(now - longest)?;
@@ -141,7 +172,7 @@ impl<'a> Ballot<'a> {
     /// possible any more, the others get as much time again as has passed.
     async fn votes<T, F: Future<Output = Result<Said<T>>>>(
         &self,
-        ask: impl Fn(&'a Member) -> F,
+        ask: impl Fn(&'a AnyLock) -> F,
     ) -> Votes<'a, T> {
         let began = Instant::now();
         let mut asked: FuturesUnordered<_> = self
@@ -152,35 +183,10 @@ impl<'a> Ballot<'a> {
                 async move { (member, vote.await) }
             })
             .collect();
-        let mut votes = Votes {
-            granted: Vec::new(),
-            given_back: 0,
-            busy: Vec::new(),
-            errors: Vec::new(),
-            no_vote_yet: 0,
-        };
+        let mut votes = Votes::default();
         let mut patience = None;
-        loop {
-            let over = async {
-                match patience {
-                    Some(instant) => tokio::time::sleep_until(instant).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let next = tokio::select! {
-                biased;
-                next = asked.next() => next,
-                () = over => None,
-            };
-            match next {
-                None => return votes,
-                Some((member, Ok(Said::Granted(granted)))) => votes.granted.push((member, granted)),
-                Some((_, Ok(Said::Busy(left)))) => votes.busy.push(left),
-                Some((member, Err(error))) => {
-                    votes.no_vote_yet += usize::from(self.trust(member).is_err());
-                    votes.errors.push(error);
-                }
-            }
+        while let Some((member, said)) = next_before(patience, &mut asked).await {
+            self.count(&mut votes, member, said);
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
             if none {
@@ -188,7 +194,7 @@ impl<'a> Ballot<'a> {
                 votes.given_back += votes.granted.drain(..).count();
             }
             if none && !self.waits {
-                return votes;
+                break;
             }
             if majority || none {
                 // One more server makes the hold stronger, or says how long to wait. That is worth
@@ -197,10 +203,22 @@ impl<'a> Ballot<'a> {
                 patience.get_or_insert_with(|| Instant::now() + began.elapsed().max(LEAST));
             }
         }
+        votes
+    }
+
+    fn count<T>(&self, votes: &mut Votes<'a, T>, member: &'a AnyLock, said: Result<Said<T>>) {
+        match said {
+            Ok(Said::Granted(granted)) => votes.granted.push((member, granted)),
+            Ok(Said::Busy(left)) => votes.busy.push(left),
+            Err(error) => {
+                votes.no_vote_yet += usize::from(self.trust(member).is_err());
+                votes.errors.push(error);
+            }
+        }
     }
 
     /// The hold, if it is valid for long enough to be of use.
-    fn hold(&self, granted: Vec<(&Member, LockGuard)>) -> Result<LockGuard, Failure> {
+    fn hold(&self, granted: Vec<(&AnyLock, LockGuard)>) -> Result<LockGuard, Failure> {
         let guard = LockGuard::of_quorum(Quorum::new(self.key, granted, self.quorum));
         let left = guard
             .valid_until()

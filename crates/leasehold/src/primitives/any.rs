@@ -1,0 +1,253 @@
+//! The lock of any kind, for code that chooses the kind at run time.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::lock::kind::Acquire;
+use super::lock::{Kind, Lock, LockGuard, LockInfo, OneKey};
+use crate::backend::step::Operation;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::wait::Deadline;
+
+/// A lock of any kind: for code that chooses the kind at run time, or that keeps locks of several
+/// kinds in one place. Every [`Lock`] becomes one with `into()`: plain, fair, fenced, a side of an
+/// [`RwLock`](crate::RwLock), a group, a [`MultiLock`](crate::MultiLock), a
+/// [`RedLock`](crate::RedLock).
+///
+/// It is the same lock as before, with the same settings, owner and promise. It is acquired in the
+/// same ways, with the same errors and the same cancel safety. The settings can still be changed,
+/// but those that only one kind has are made before `into()`. The guard is a [`LockGuard`]; that of
+/// a fenced lock has its [`token`](LockGuard::token) from the start. Each acquire costs an
+/// allocation more than that of a lock whose type says its kind; code that is generic over the
+/// [`Kind`](crate::kind::Kind) has no such cost.
+///
+/// The members of a [`MultiLock`](crate::MultiLock) and of a [`RedLock`](crate::RedLock) are such
+/// locks.
+///
+/// ```
+/// use leasehold::{AnyLock, Client, MultiLock};
+///
+/// fn lock(client: &Client, kind: &str) -> leasehold::Result<AnyLock> {
+///     Ok(match kind {
+///         "fair" => client.fair_lock("orders:42").into(),
+///         "write" => client.rw_lock("orders:42").write_lock().into(),
+///         "both" => MultiLock::new([client.lock("orders:42"), client.lock("orders:43")])?.into(),
+///         _ => client.lock("orders:42").into(),
+///     })
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let lock = lock(&Client::embedded(), "fair")?;
+/// let guard = lock.acquire().await?;
+/// assert!(lock.is_locked().await?);
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub type AnyLock = Lock<Any>;
+
+/// A kind that is known at run time only: see [`AnyLock`].
+#[derive(Clone)]
+pub struct Any(pub(super) AnyKind);
+
+/// The kind.
+#[derive(Clone)]
+pub(super) enum AnyKind {
+    /// Its state has one name on one server.
+    One(Arc<dyn OneName>),
+    /// It is made of other locks.
+    Several(Arc<dyn Several>),
+}
+
+pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<Option<LockGuard>>> + Send>>;
+
+/// How a kind acquires a lock whose type does not say its kind.
+pub(super) trait Erased: fmt::Debug + Send + Sync {
+    fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring;
+}
+
+/// What is known of every lock with one name.
+pub(super) trait OneName: Erased {
+    /// Asks who holds it.
+    fn look(&self, key: &Key) -> Operation;
+
+    /// Whether nobody can acquire it while somebody holds it.
+    fn excludes(&self) -> bool;
+
+    /// Whether `owner` holds it, by what this process knows.
+    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> bool;
+}
+
+/// What is known of every lock that is made of several.
+pub(super) trait Several: Erased {
+    fn members(&self) -> &[AnyLock];
+
+    /// How many members have to be held.
+    fn quorum(&self) -> usize;
+
+    /// Whether `owner` holds as many members as it needs, by what this process knows.
+    fn is_held_by(&self, owner: &Owner) -> bool {
+        let members = self.members().iter();
+        let held = members.filter(|member| member.is_held_by(owner)).count();
+        held >= self.quorum()
+    }
+}
+
+impl<K: OneKey> Erased for K {
+    fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring {
+        let lock = lock.clone().of_kind(self.clone());
+        Box::pin(async move { K::acquire_by(&lock, deadline).await })
+    }
+}
+
+impl<K: OneKey> OneName for K {
+    fn look(&self, key: &Key) -> Operation {
+        self.inspect(key)
+    }
+
+    fn excludes(&self) -> bool {
+        self.is_exclusive()
+    }
+
+    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> bool {
+        let owner = owner.in_role(K::ROLE);
+        let held = context.locals.held_by(&self.line_key(key), &owner);
+        held.is_some_and(|held| held.hold().loss().is_none())
+    }
+}
+
+impl Kind for Any {
+    type Guard = LockGuard;
+}
+
+impl Acquire for Any {
+    async fn acquire_by(lock: &AnyLock, deadline: Deadline) -> Result<Option<LockGuard>> {
+        let kind: &dyn Erased = match &lock.kind().0 {
+            AnyKind::One(kind) => &**kind,
+            AnyKind::Several(kind) => &**kind,
+        };
+        kind.acquire(lock, deadline).await
+    }
+}
+
+impl AnyLock {
+    /// The locks that a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) is made of.
+    /// Empty for a lock that has one name.
+    #[must_use]
+    pub fn members(&self) -> &[Self] {
+        match &self.kind().0 {
+            AnyKind::One(_) => &[],
+            AnyKind::Several(kind) => kind.members(),
+        }
+    }
+
+    /// The address of its server, without credentials; of the first one if there are several.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.context().backend.address()
+    }
+
+    /// Whether `owner` holds the lock, by what this process knows: of several, as many as the lock
+    /// needs. Makes no call.
+    #[doc(alias = "isHeldByCurrentThread")]
+    #[doc(alias = "isHeldByThread")]
+    #[must_use]
+    pub fn is_held_by(&self, owner: &Owner) -> bool {
+        match &self.kind().0 {
+            AnyKind::One(kind) => {
+                let key = self.key();
+                key.is_ok_and(|key| kind.held_by(self.context(), key, owner))
+            }
+            AnyKind::Several(kind) => kind.is_held_by(owner),
+        }
+    }
+
+    /// Whether anybody holds the lock now; of several, whether more members are held than the lock
+    /// can do without. The answer may be out of date when it arrives.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::inspect`]; of several, only if too few members answered to say.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    #[doc(alias = "isLocked")]
+    pub async fn is_locked(&self) -> Result<bool> {
+        let several = match &self.kind().0 {
+            AnyKind::One(_) => return Ok(self.inspect().await?.is_locked()),
+            AnyKind::Several(kind) => kind,
+        };
+        let spare = several.members().len() - several.quorum();
+        let (mut locked, mut errors) = (0, Vec::new());
+        for look in join_all(several.members().iter().map(Self::inspect)).await {
+            match look {
+                Ok(info) => locked += usize::from(info.is_locked()),
+                Err(error) => errors.push(error),
+            }
+        }
+        if locked <= spare && locked + errors.len() > spare {
+            return Err(Error::of_members(self.key()?, "asking for", None, errors));
+        }
+        Ok(locked > spare)
+    }
+
+    /// Who holds the lock, and for how long.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::inspect`]. [`ErrorKind::Misuse`] for a [`MultiLock`](crate::MultiLock) and a
+    /// [`RedLock`](crate::RedLock): each of their [`members`](Self::members) has holders of its own.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn inspect(&self) -> Result<LockInfo> {
+        let key = self.key()?;
+        match &self.kind().0 {
+            AnyKind::One(kind) => self.info(kind.look(key)).await,
+            AnyKind::Several(_) => Err(Error::new(
+                ErrorKind::Misuse,
+                format!(
+                    "`{key}` are several locks, with holders of their own; inspect `members()`"
+                ),
+            )
+            .with_key(key)),
+        }
+    }
+}
+
+impl<K: OneKey> From<Lock<K>> for AnyLock {
+    fn from(lock: Lock<K>) -> Self {
+        let kind = AnyKind::One(Arc::new(lock.kind().clone()));
+        lock.of_kind(Any(kind))
+    }
+}
+
+impl<K: OneKey> From<&Lock<K>> for AnyLock {
+    fn from(lock: &Lock<K>) -> Self {
+        lock.clone().into()
+    }
+}
+
+impl From<&Self> for AnyLock {
+    fn from(lock: &Self) -> Self {
+        lock.clone()
+    }
+}
+
+impl fmt::Debug for Any {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            AnyKind::One(kind) => kind.fmt(f),
+            AnyKind::Several(kind) => kind.fmt(f),
+        }
+    }
+}

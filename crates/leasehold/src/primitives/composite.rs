@@ -1,0 +1,56 @@
+//! Locks that are made of several: all of them ([`MultiLock`]), or a majority ([`RedLock`]).
+
+mod majority;
+mod member;
+mod multi;
+mod quorum;
+
+use std::sync::Arc;
+
+use super::any::{Acquiring, Any, AnyKind, AnyLock, Erased, Several};
+use super::lock::Lock;
+use super::lock::kind::Acquire;
+use crate::wait::Deadline;
+pub use majority::{Majority, RedLock};
+pub use multi::{Multi, MultiLock};
+pub(super) use quorum::Quorum;
+
+/// Makes an [`AnyLock`] of a lock of several. One by one, because Rust can't know that no kind has
+/// one name and is made of several at the same time.
+macro_rules! any_of_several {
+    ($($kind:ty)+) => {
+        $(
+            impl Erased for $kind {
+                fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring {
+                    let lock = lock.clone().of_kind(self.clone());
+                    Box::pin(async move { Self::acquire_by(&lock, deadline).await })
+                }
+            }
+
+            impl Several for $kind {
+                fn members(&self) -> &[AnyLock] {
+                    &self.members
+                }
+
+                fn quorum(&self) -> usize {
+                    self.quorum()
+                }
+            }
+
+            impl From<Lock<$kind>> for AnyLock {
+                fn from(lock: Lock<$kind>) -> Self {
+                    let kind = Any(AnyKind::Several(Arc::new(lock.kind().clone())));
+                    lock.of_kind(kind)
+                }
+            }
+
+            impl From<&Lock<$kind>> for AnyLock {
+                fn from(lock: &Lock<$kind>) -> Self {
+                    lock.clone().into()
+                }
+            }
+        )+
+    };
+}
+
+any_of_several! { Multi Majority }
