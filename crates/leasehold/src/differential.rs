@@ -30,11 +30,47 @@ struct Suite {
     /// Where its files are, below `primitives`.
     folder: &'static str,
     steps: &'static [&'static Step],
-    /// An operation on a key, for a hold, in one of eight variants.
-    operation: fn(&'static Step, key: &str, hold: &str, variant: u8) -> Operation,
+    /// The value of the key or argument of that name.
+    argument: fn(&Sample, name: &str) -> String,
     /// What strangers do to a key: each is a command, with `KEY` for the key, that runs
     /// after the key that it writes was removed.
     foreign: &'static [&'static [&'static str]],
+}
+
+/// What a step is sent for: a key, for a hold, in one of eight variants.
+struct Sample {
+    step: &'static str,
+    key: &'static str,
+    hold: &'static str,
+    variant: usize,
+}
+
+impl Sample {
+    /// Some requests come twice, and some markers are taken along.
+    fn marker(&self) -> String {
+        self.marker_of(self.step, self.variant / 2)
+    }
+
+    fn done(&self) -> String {
+        self.marker_of(self.step, self.variant % 4)
+    }
+
+    fn marker_of(&self, step: &str, number: usize) -> String {
+        format!("{step}:{}:{}:{number}", self.key, self.hold)
+    }
+
+    fn has_no(&self, name: &str) -> ! {
+        panic!("`{name}` of `{}` needs a value here", self.step)
+    }
+}
+
+/// How a hold is renewed, lease and most: some for longer than they have it, others for less.
+fn renewed(hold: &str) -> (&'static str, &'static str) {
+    match HOLDS.iter().position(|other| *other == hold) {
+        Some(0) => ("30000", "0"),
+        Some(1) => ("30000", "45000"),
+        _ => ("90000", "0"),
+    }
 }
 
 const SUITES: [Suite; 9] = [
@@ -56,14 +92,19 @@ const HOLDS: [&str; 3] = ["c:1", "c:2", "d:1"];
 #[derive(Clone, Debug)]
 enum Action {
     /// Step, key, hold, variant. Several at once travel as one call.
-    Run(Vec<(usize, usize, usize, u8)>),
+    Run(Vec<(usize, usize, usize, usize)>),
     Foreign(usize, usize),
     /// All leases end.
     Expire,
 }
 
 fn action(suite: &'static Suite) -> impl Strategy<Value = Action> {
-    let operation = (0..suite.steps.len(), 0..KEYS.len(), 0..HOLDS.len(), 0..8u8);
+    let operation = (
+        0..suite.steps.len(),
+        0..KEYS.len(),
+        0..HOLDS.len(),
+        0..8usize,
+    );
     prop_oneof![
         8 => prop::collection::vec(operation, 1..6).prop_map(Action::Run),
         1 => (0..suite.foreign.len(), 0..KEYS.len()).prop_map(|(what, key)| Action::Foreign(what, key)),
@@ -72,8 +113,16 @@ fn action(suite: &'static Suite) -> impl Strategy<Value = Action> {
 }
 
 impl Suite {
-    fn operation(&self, (step, key, hold, variant): (usize, usize, usize, u8)) -> Operation {
-        (self.operation)(self.steps[step], KEYS[key], HOLDS[hold], variant)
+    fn operation(&self, (step, key, hold, variant): (usize, usize, usize, usize)) -> Operation {
+        let step = self.steps[step];
+        let sample = Sample {
+            step: step.name,
+            key: KEYS[key],
+            hold: HOLDS[hold],
+            variant,
+        };
+        let value = |name: &&str| (self.argument)(&sample, name).into_bytes();
+        Operation::new(step, step.parameters.iter().map(value).collect())
     }
 
     fn foreign(&self, what: usize, key: usize) -> Vec<String> {
@@ -316,15 +365,14 @@ fn twins_and_scripts_agree() {
 #[test]
 fn every_header_says_what_the_step_is_sent_with() {
     for step in crate::primitives::steps() {
-        // The file of the step itself comes last.
-        let file = step.lua.rsplit("\n\n-- ").next().unwrap();
         let function = crate::backend::redis::script::function_name(step);
-        let signature = file
+        let signature = step
+            .lua
             .lines()
             .find_map(|line| line.strip_prefix(&format!("local function {function}(")))
             .unwrap_or_else(|| panic!("{}: no function `{function}`", step.name));
         let parameters: Vec<_> = signature.trim_end_matches(')').split(", ").collect();
-        assert_eq!(parameters.len(), step.keys + step.args, "{}", step.name);
+        assert_eq!(parameters, step.parameters, "{}", step.name);
         for parameter in parameters {
             assert!(
                 step.lua

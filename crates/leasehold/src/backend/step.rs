@@ -1,6 +1,8 @@
 //! A step: one atomic change with three faces, which are kept together: the Lua function, the
 //! keys and arguments that it is sent with, and its twin on the embedded keyspace. The steps
-//! themselves are beside their primitives.
+//! themselves are beside their primitives, each declared once with [`step!`].
+
+use std::str::FromStr;
 
 use super::memory::Keyspace;
 
@@ -12,10 +14,14 @@ pub(crate) struct Step {
     /// The file: a header and one `local function`.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) lua: &'static str,
-    /// How many of the function's parameters are keys; they come first.
+    /// What the function calls that other steps call as well.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) uses: &'static [&'static Shared],
+    /// The function's parameters. Those that are keys come first.
+    pub(crate) parameters: &'static [&'static str],
+    /// How many of them are keys.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) keys: usize,
-    /// How many follow them.
-    pub(crate) args: usize,
     /// Whether it gives the caller something: a grant, or more time. The server does not run such
     /// a step when its call arrives too late (a grant would be a lock for nobody), and the queue
     /// drops it when nobody waits for it any more.
@@ -23,6 +29,126 @@ pub(crate) struct Step {
     pub(crate) grants: bool,
     /// The same change on the embedded keyspace.
     pub(crate) twin: fn(&mut Keyspace, &[Vec<u8>]) -> Result<Value, Refusal>,
+}
+
+/// Lua that several steps use: a file of local functions and constants. The script has it once.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "redis"), expect(dead_code))]
+pub(crate) struct Shared {
+    pub(crate) lua: &'static str,
+    /// What it uses itself. A step that uses this one can call that too.
+    pub(crate) uses: &'static [&'static Shared],
+}
+
+impl Shared {
+    pub(crate) const fn new(lua: &'static str, uses: &'static [&'static Shared]) -> Self {
+        Self { lua, uses }
+    }
+}
+
+/// Declares a step, whose file is called like the last word of its name: a [`Step`], and a struct
+/// of its keys and arguments with the names that they have in the file. Who sends the step fills
+/// the struct in and makes an [`Operation`] of it. The step's twin is the method `twin` of the
+/// struct, so it reads the same names. An argument without a type is text.
+macro_rules! step {
+    (
+        $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
+        keys: [$($key:ident),+],
+        args: [$($arg:ident $(: $kind:ty)?),*],
+        $(uses: [$($shared:path),+],)?
+    ) => {
+        pub(crate) static $STEP: $crate::backend::step::Step = $crate::backend::step::Step {
+            name: concat!(stringify!($family), ".", stringify!($function)),
+            lua: include_str!(concat!(stringify!($function), ".lua")),
+            uses: &[$($(&$shared),+)?],
+            parameters: &[$(stringify!($key),)+ $(stringify!($arg)),*],
+            keys: [$(stringify!($key)),+].len(),
+            grants: $grants,
+            twin: |keyspace, parts| $Arguments::read(parts)?.twin(keyspace),
+        };
+
+        pub(crate) struct $Arguments<'a> {
+            $(pub(crate) $key: &'a [u8],)+
+            $(pub(crate) $arg: $crate::backend::step::step!(@kind 'a $($kind)?),)*
+        }
+
+        impl<'a> $Arguments<'a> {
+            pub(crate) fn operation(&self) -> $crate::backend::step::Operation {
+                use $crate::backend::step::{Argument as _, Operation};
+                let parts = vec![$(self.$key.write(),)+ $(self.$arg.write()),*];
+                Operation::new(&$STEP, parts)
+            }
+
+            fn read(parts: &'a [Vec<u8>]) -> Result<Self, $crate::backend::step::Refusal> {
+                use $crate::backend::step::{Argument, Refusal};
+                let [$($key,)+ $($arg),*] = parts else {
+                    return Err(Refusal("ERR wrong number of arguments for a step".into()));
+                };
+                Ok(Self {
+                    $($key: Argument::read($key)?,)+
+                    $($arg: Argument::read($arg)?),*
+                })
+            }
+        }
+    };
+    (@kind $a:lifetime) => { &$a [u8] };
+    (@kind $a:lifetime $kind:ty) => { $kind };
+}
+pub(crate) use step;
+
+/// What an argument can be. On the wire all are texts.
+pub(crate) trait Argument<'a>: Sized {
+    fn write(&self) -> Vec<u8>;
+    fn read(text: &'a [u8]) -> Result<Self, Refusal>;
+}
+
+impl<'a> Argument<'a> for &'a [u8] {
+    fn write(&self) -> Vec<u8> {
+        self.to_vec()
+    }
+
+    fn read(text: &'a [u8]) -> Result<Self, Refusal> {
+        Ok(text)
+    }
+}
+
+impl Argument<'_> for u64 {
+    fn write(&self) -> Vec<u8> {
+        self.to_string().into_bytes()
+    }
+
+    fn read(text: &[u8]) -> Result<Self, Refusal> {
+        number(text)
+    }
+}
+
+impl Argument<'_> for i64 {
+    fn write(&self) -> Vec<u8> {
+        self.to_string().into_bytes()
+    }
+
+    fn read(text: &[u8]) -> Result<Self, Refusal> {
+        number(text)
+    }
+}
+
+/// 1 or 0.
+impl Argument<'_> for bool {
+    fn write(&self) -> Vec<u8> {
+        i64::from(*self).write()
+    }
+
+    fn read(text: &[u8]) -> Result<Self, Refusal> {
+        Ok(text == b"1")
+    }
+}
+
+/// Reads a number. For other texts it gives the error that Redis gives.
+pub(crate) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
 }
 
 impl Step {
@@ -51,7 +177,7 @@ pub(crate) struct Operation {
 
 impl Operation {
     pub(crate) fn new(step: &'static Step, parts: Vec<Vec<u8>>) -> Self {
-        debug_assert_eq!(parts.len(), step.keys + step.args, "{}", step.name);
+        debug_assert_eq!(parts.len(), step.parameters.len(), "{}", step.name);
         Self { step, parts }
     }
 }

@@ -1,13 +1,12 @@
 //! How the steps of the semaphore with leases are tried out.
 
-use super::{HOLDS, Suite};
-use crate::backend::step::{Operation, Step};
+use super::{HOLDS, Sample, Suite};
 use crate::primitives::expirable::steps;
 
 pub(super) const SUITE: Suite = Suite {
     folder: "expirable",
     steps: &steps::ALL,
-    operation,
+    argument,
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "3"],
@@ -18,44 +17,29 @@ pub(super) const SUITE: Suite = Suite {
 };
 
 /// Ids of 16 bytes that can be shown.
-fn ids(hold: &str, count: u8) -> Vec<u8> {
+fn ids(hold: &str, count: usize) -> String {
     let holder = HOLDS.iter().position(|other| *other == hold).unwrap();
     let letter = ["a", "b", "c"][holder];
     let id = |n| format!("{}{n}", letter.repeat(15));
-    (0..count).map(id).collect::<String>().into_bytes()
+    (0..count).map(id).collect()
 }
 
-fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
-    let text = |text: &str| text.as_bytes().to_vec();
-    let step_name = step.name;
-    let marker = text(&format!("{step_name}:{key}:{hold}:{}", variant / 2));
-    let done = text(&format!("{step_name}:{key}:{hold}:{}", variant % 4));
-    let channel = text(&format!("channel:{key}"));
-    // One that is something else, now and then.
-    let timeout = match variant {
-        7 => text("x"),
-        _ => text(&format!("{key}:timeout")),
-    };
-    let first = |more: Vec<Vec<u8>>| [vec![text(key), timeout.clone()], more].concat();
-    let some = ids(hold, variant % 3 + 1);
-    let lease_ms = ["60000", "0", "90000", "30000", "80000000"];
-    let lease_ms = text(lease_ms[usize::from(variant) % 5]);
-    let parts = match step.name {
-        "expirable.acquire" => first(vec![some, lease_ms, channel]),
-        "expirable.renew" => {
-            let most_ms = if variant > 4 { "45000" } else { "0" };
-            first(vec![some, lease_ms, text(most_ms)])
-        }
-        "expirable.release" => {
-            let all = if variant.is_multiple_of(2) { "1" } else { "0" };
-            first(vec![some, text(all), channel])
-        }
-        "expirable.update" => first(vec![ids(hold, 1), lease_ms, channel]),
-        "expirable.left" => first(vec![ids(hold, 1)]),
-        "expirable.counts" => first(vec![channel]),
-        "expirable.set" => first(vec![marker, done, text(&variant.to_string()), channel]),
-        "expirable.delete" => first(vec![marker, done]),
-        other => panic!("`{other}` needs arguments here"),
-    };
-    Operation::new(step, parts)
+fn argument(to: &Sample, name: &str) -> String {
+    let key = to.key;
+    match name {
+        "permits" => key.into(),
+        // One that is something else, now and then.
+        "timeout" if to.variant == 7 => "x".into(),
+        "timeout" => format!("{key}:timeout"),
+        "marker" => to.marker(),
+        "done" => to.done(),
+        "channel" => format!("channel:{key}"),
+        "ids" => ids(to.hold, to.variant % 3 + 1),
+        "id" => ids(to.hold, 1),
+        "lease_ms" => ["60000", "0", "90000", "30000", "80000000"][to.variant % 5].into(),
+        "most_ms" => if to.variant > 4 { "45000" } else { "0" }.into(),
+        "all" => ["1", "0"][to.variant % 2].into(),
+        "total" => to.variant.to_string(),
+        _ => to.has_no(name),
+    }
 }

@@ -1,13 +1,12 @@
 //! How the steps of the fair lock are tried out.
 
-use super::Suite;
-use crate::backend::step::{Operation, Step};
+use super::{Sample, Suite};
 use crate::primitives::fair::steps;
 
 pub(super) const SUITE: Suite = Suite {
     folder: "fair",
     steps: &steps::ALL,
-    operation,
+    argument,
     foreign: &[
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "mode", "read"],
@@ -30,33 +29,23 @@ pub(super) const SUITE: Suite = Suite {
     ],
 };
 
-fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
-    let text = |text: &str| text.as_bytes().to_vec();
-    let line = [
-        format!("{key}:queue"),
-        format!("{key}:timeouts"),
-        format!("{key}:waiters"),
-    ];
-    let line = line.map(String::into_bytes);
-    let channel = format!("channel:{key}");
+fn argument(to: &Sample, name: &str) -> String {
+    let Sample { key, hold, .. } = *to;
     // Not near what the comparison rounds to, and of those that wait all but one often.
-    let (lease_ms, stay_ms) = match variant {
+    let (lease_ms, stay_ms) = match to.variant {
         0 => ("60000", "0"),
         1 => ("30000", "2000"),
         _ => ("60000", "3600000"),
     };
-    let ours = match step.name {
-        "fair.acquire" => {
-            let for_ever = if variant == 5 { "0" } else { "1" };
-            [hold, lease_ms, stay_ms, &channel, for_ever]
-                .map(text)
-                .to_vec()
-        }
-        "fair.release" => vec![text(hold), text(&channel)],
-        "fair.force_unlock" => vec![format!("{key}:forced").into_bytes(), text(&channel)],
-        "fair.line" => return Operation::new(step, line.to_vec()),
-        other => panic!("`{other}` needs arguments here"),
-    };
-    let parts = [vec![text(key)], line.to_vec(), ours].concat();
-    Operation::new(step, parts)
+    match name {
+        "lock" => key.into(),
+        "queue" | "timeouts" | "waiters" => format!("{key}:{name}"),
+        "hold" => hold.into(),
+        "marker" => format!("{key}:forced"),
+        "channel" => format!("channel:{key}"),
+        "lease_ms" => lease_ms.into(),
+        "stay_ms" => stay_ms.into(),
+        "for_ever" => if to.variant == 5 { "0" } else { "1" }.into(),
+        _ => to.has_no(name),
+    }
 }

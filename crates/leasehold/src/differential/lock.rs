@@ -1,13 +1,12 @@
 //! How the steps of the plain lock are tried out.
 
-use super::{HOLDS, Suite};
-use crate::backend::step::{Operation, Step};
+use super::{Sample, Suite};
 use crate::primitives::lock::steps;
 
 pub(super) const SUITE: Suite = Suite {
     folder: "lock",
     steps: &steps::ALL,
-    operation,
+    argument,
     foreign: &[
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "mode", "read"],
@@ -22,30 +21,18 @@ pub(super) const SUITE: Suite = Suite {
     ],
 };
 
-fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
-    let text = |text: &str| text.as_bytes().to_vec();
-    let (marker, channel) = (format!("{key}:forced"), format!("channel:{key}"));
-    let parts = match step.name {
-        "lock.acquire" => vec![text(key), text(hold), text("60000")],
-        // For some holds longer than they have it, for others shorter.
-        "lock.renew" => {
-            let (lease_ms, most_ms) = match hold {
-                _ if hold == HOLDS[0] => ("30000", "0"),
-                _ if hold == HOLDS[1] => ("30000", "45000"),
-                _ => ("90000", "0"),
-            };
-            vec![text(key), text(hold), text(lease_ms), text(most_ms)]
-        }
-        "lock.release" => vec![text(key), text(hold), text(&channel)],
-        "lock.why_lost" => vec![text(key), text(&marker), text(hold)],
-        "lock.force_unlock" => vec![text(key), text(&marker), text(&channel)],
-        "lock.inspect" => vec![text(key)],
-        "lock.note_longest" => {
-            let own = ["0", "30000", "60000", "9007199254740991"];
-            let own = own[usize::from(variant / 2)];
-            vec![text(&format!("{key}:longest")), text(own)]
-        }
-        other => panic!("`{other}` needs arguments here"),
-    };
-    Operation::new(step, parts)
+fn argument(to: &Sample, name: &str) -> String {
+    let Sample { key, hold, .. } = *to;
+    match (to.step, name) {
+        (_, "lock") => key.into(),
+        (_, "hold") => hold.into(),
+        (_, "marker") => format!("{key}:forced"),
+        (_, "channel") => format!("channel:{key}"),
+        ("lock.renew", "lease_ms") => super::renewed(hold).0.into(),
+        (_, "lease_ms") => "60000".into(),
+        (_, "most_ms") => super::renewed(hold).1.into(),
+        (_, "longest") => format!("{key}:longest"),
+        (_, "own_ms") => ["0", "30000", "60000", "9007199254740991"][to.variant / 2].into(),
+        _ => to.has_no(name),
+    }
 }

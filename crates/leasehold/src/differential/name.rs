@@ -1,14 +1,13 @@
 //! How the step that looks at a name is tried out: on what strangers leave there.
 
-use super::{HOLDS, Suite};
-use crate::backend::step::{Operation, Step};
+use super::{HOLDS, KEYS, Sample, Suite};
 use crate::key::Key;
-use crate::primitives::name::steps;
+use crate::primitives::name::steps::{self, LOOK};
 
 pub(super) const SUITE: Suite = Suite {
     folder: "name",
     steps: &steps::ALL,
-    operation,
+    argument,
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "3"],
@@ -35,14 +34,21 @@ pub(super) const SUITE: Suite = Suite {
 
 /// The name, and what stands beside it, in the places of each other, so that each is now and
 /// then of a type that it should not be.
-fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
-    let mut parts = steps::look(&Key::parse(key).unwrap()).parts;
-    let beside = HOLDS.iter().position(|other| *other == hold).unwrap();
-    let names = super::KEYS.map(|name| name.as_bytes().to_vec());
-    for (at, part) in parts.iter_mut().enumerate().skip(1) {
-        if usize::from(variant) + 1 == at || variant == 7 {
-            *part = names[(at + beside) % names.len()].clone();
-        }
+fn argument(to: &Sample, name: &str) -> String {
+    let at = LOOK.parameters.iter().position(|other| *other == name);
+    let at = at.unwrap();
+    if at > 0 && (to.variant + 1 == at || to.variant == 7) {
+        let beside = HOLDS.iter().position(|other| *other == to.hold).unwrap();
+        return KEYS[(at + beside) % KEYS.len()].into();
     }
-    Operation::new(step, parts)
+    let key = Key::parse(to.key).unwrap();
+    match name {
+        "name" => to.key.into(),
+        "leases" => key.timeout_key(),
+        "queue" => key.fair_queue(),
+        "waiters" => key.fair_waiters(),
+        "tokens" => key.token_counter(),
+        "opened" => key.opened_marker(),
+        _ => to.has_no(name),
+    }
 }

@@ -1,14 +1,13 @@
 //! How the steps of the read-write lock are tried out.
 
-use super::Suite;
-use crate::backend::step::{Operation, Step};
+use super::{Sample, Suite};
 use crate::key::Key;
 use crate::primitives::rw::steps;
 
 pub(super) const SUITE: Suite = Suite {
     folder: "rw",
     steps: &steps::ALL,
-    operation,
+    argument,
     foreign: &[
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "c:1", "1"],
@@ -24,47 +23,41 @@ pub(super) const SUITE: Suite = Suite {
     ],
 };
 
-fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
-    let text = |text: &str| text.as_bytes().to_vec();
-    let writers = text(&format!("{key}:writers"));
-    let readers = text(&format!("{key}:readers"));
-    let (marker, channel) = (format!("{key}:forced"), text("channel"));
-    let write = text(&format!("{hold}:write"));
-    let timeout = match (step.name, variant) {
+fn argument(to: &Sample, name: &str) -> String {
+    let Sample { key, hold, .. } = *to;
+    let (write, odd) = (format!("{hold}:write"), to.variant % 2 == 1);
+    let writes = [
+        "rw.acquire_write",
+        "rw.release_write",
+        "rw.renew_write",
+        "rw.downgrade",
+        "rw.upgrade",
+    ];
+    match (to.step, name) {
+        (_, "lock") => key.into(),
         // One whose own key is not there: its lease has ended.
-        ("rw.acquire_read", 7) => text(&format!("{key}:elsewhere")),
-        _ => Key::parse(key).unwrap().read_timeout(hold).into_bytes(),
-    };
-    let odd = variant % 2 == 1;
-    let lease_ms = text(["30000", "60000", "90000", "60000"][usize::from(variant % 4)]);
-    let most_ms = text(["0", "0", "45000"][usize::from(variant % 3)]);
-    let side = text(if odd { "read" } else { "write" });
-    let (lock, hold) = (text(key), text(hold));
-    let parts = match step.name {
-        "rw.acquire_read" => {
-            let within = if odd { write } else { Vec::new() };
-            let polite = text(["1", "2", "1", "2", "0", "0"][usize::from(variant.min(5))]);
-            let mark_ms = text(if variant % 3 == 1 { "50000" } else { "0" });
-            let waiter = hold.clone();
-            vec![
-                lock, timeout, writers, readers, hold, within, lease_ms, polite, waiter, mark_ms,
-            ]
+        ("rw.acquire_read", "timeout") if to.variant == 7 => format!("{key}:elsewhere"),
+        (_, "timeout") => Key::parse(key).unwrap().read_timeout(hold),
+        (_, "writers" | "readers") => format!("{key}:{name}"),
+        (_, "marks") => format!("{key}:{}", if odd { "readers" } else { "writers" }),
+        (_, "marker") => format!("{key}:forced"),
+        (_, "channel") => name.into(),
+        ("rw.why_lost", "hold") if !odd => write,
+        (step, "hold") if writes.contains(&step) => write,
+        (_, "hold" | "read" | "waiter") => hold.into(),
+        (_, "within") => {
+            if odd {
+                write
+            } else {
+                String::new()
+            }
         }
-        "rw.acquire_write" => {
-            let mark_ms = text(if odd { "50000" } else { "0" });
-            vec![lock, writers, readers, write, lease_ms, hold, mark_ms]
-        }
-        "rw.withdraw" => vec![if odd { readers } else { writers }, hold, channel],
-        "rw.release_read" => vec![lock, timeout, hold, channel],
-        "rw.release_write" => vec![lock, write, channel],
-        "rw.renew_read" => vec![lock, timeout, hold, lease_ms, most_ms],
-        "rw.renew_write" => vec![lock, write, lease_ms, most_ms],
-        "rw.downgrade" => vec![lock, timeout, write, hold, lease_ms, channel],
-        "rw.upgrade" => vec![lock, write, hold, lease_ms],
-        "rw.why_lost" => vec![lock, text(&marker), if odd { hold } else { write }],
-        "rw.force_unlock" => vec![lock, text(&marker), side, channel],
-        "rw.inspect" => vec![lock, side],
-        other => panic!("`{other}` needs arguments here"),
-    };
-    Operation::new(step, parts)
+        (_, "lease_ms") => ["30000", "60000", "90000", "60000"][to.variant % 4].into(),
+        (_, "most_ms") => ["0", "0", "45000"][to.variant % 3].into(),
+        (_, "polite") => ["1", "2", "1", "2", "0", "0"][to.variant.min(5)].into(),
+        ("rw.acquire_read", "mark_ms") => ["0", "50000", "0"][to.variant % 3].into(),
+        (_, "mark_ms") => if odd { "50000" } else { "0" }.into(),
+        (_, "side") => if odd { "read" } else { "write" }.into(),
+        _ => to.has_no(name),
+    }
 }

@@ -1,13 +1,12 @@
 //! How the steps of the semaphore are tried out.
 
-use super::Suite;
-use crate::backend::step::{Operation, Step};
+use super::{Sample, Suite};
 use crate::primitives::semaphore::steps;
 
 pub(super) const SUITE: Suite = Suite {
     folder: "semaphore",
     steps: &steps::ALL,
-    operation,
+    argument,
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "1.5"],
@@ -18,43 +17,25 @@ pub(super) const SUITE: Suite = Suite {
     ],
 };
 
-fn operation(step: &'static Step, key: &str, hold: &str, variant: u8) -> Operation {
-    let text = |text: &str| text.as_bytes().to_vec();
-    // Some requests come twice, and some markers are taken along.
-    let step_name = step.name.replace("undo", "acquire");
-    let marker = text(&format!("{step_name}:{key}:{hold}:{}", variant / 2));
-    let done = text(&format!("{step_name}:{key}:{hold}:{}", variant % 4));
-    let channel = text(&format!("channel:{key}"));
-    // One that is something else, now and then.
-    let released = match variant {
-        7 => text("x"),
-        _ => text(&format!("released:{key}")),
-    };
-    let first = |more: Vec<Vec<u8>>| [vec![text(key), marker.clone(), done.clone()], more].concat();
-    let parts = match step.name {
-        "semaphore.acquire" => {
+fn argument(to: &Sample, name: &str) -> String {
+    let key = to.key;
+    match (to.step, name) {
+        (_, "semaphore") => key.into(),
+        ("semaphore.undo", "marker") => to.marker_of("semaphore.acquire", to.variant / 2),
+        (_, "marker") => to.marker(),
+        (_, "done") => to.done(),
+        // One that is something else, now and then.
+        (_, "released") if to.variant == 7 => "x".into(),
+        (_, "released") => format!("released:{key}"),
+        (_, "channel") => format!("channel:{key}"),
+        (_, "sizes") => {
             let sizes = ["1", "2", "3 1 1", "1 5 1", "10", "2 2 2", "1 1", "40 1"];
-            first(vec![released, text(sizes[usize::from(variant)])])
+            sizes[to.variant].into()
         }
-        "semaphore.undo" => vec![text(key), marker, channel],
-        "semaphore.add" => {
-            let permits = ["1", "3", "-2", "7", "1", "-9", "2", "5"];
-            let if_there = if variant.is_multiple_of(3) { "1" } else { "0" };
-            first(vec![
-                released,
-                text(permits[usize::from(variant)]),
-                text(if_there),
-                channel,
-            ])
-        }
-        "semaphore.set" => {
-            let expiry_ms = if variant > 4 { "600000" } else { "0" };
-            let permits = variant.to_string();
-            first(vec![text(&permits), text(expiry_ms), channel])
-        }
-        "semaphore.drain" | "semaphore.delete" => first(Vec::new()),
-        "semaphore.available" => vec![text(key)],
-        other => panic!("`{other}` needs arguments here"),
-    };
-    Operation::new(step, parts)
+        ("semaphore.set", "permits") => to.variant.to_string(),
+        (_, "permits") => ["1", "3", "-2", "7", "1", "-9", "2", "5"][to.variant].into(),
+        (_, "if_there") => ["1", "0", "0"][to.variant % 3].into(),
+        (_, "expiry_ms") => if to.variant > 4 { "600000" } else { "0" }.into(),
+        _ => to.has_no(name),
+    }
 }

@@ -35,18 +35,6 @@ pub(crate) struct Marked {
     pub(crate) done: String,
 }
 
-impl Marked {
-    /// The keys of a step that begins with the name and these.
-    pub(crate) fn keys(&self, key: &Key) -> Vec<Vec<u8>> {
-        let [marker, done] = self.both();
-        vec![key.as_str().into(), marker, done]
-    }
-
-    pub(crate) fn both(&self) -> [Vec<u8>; 2] {
-        [&self.marker, &self.done].map(|key| key.as_bytes().to_vec())
-    }
-}
-
 /// The markers of one name whose requests were answered, and when.
 #[derive(Default)]
 pub(crate) struct IdempotencyKeys {

@@ -1,16 +1,13 @@
-//! What the twins of the steps on the embedded keyspace have in common, and how arguments are
-//! written for script and twin alike. The Lua of the second half is `idempotency.lua`.
-
-use std::str::FromStr;
-use std::time::Duration;
+//! What steps of several primitives share: Lua, and its twin on the embedded keyspace.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Refusal, Value};
-use crate::config::wire_ms;
+use crate::backend::step::{Refusal, Shared, Value, number};
 
-pub(super) fn ms(span: Duration) -> Vec<u8> {
-    wire_ms(span).to_string().into_bytes()
-}
+pub(super) static IDEMPOTENCY: Shared = Shared::new(include_str!("idempotency.lua"), &[]);
+pub(super) static NOW_MS: Shared = Shared::new(include_str!("now_ms.lua"), &[]);
+pub(super) static NUMBER_AT: Shared = Shared::new(include_str!("number_at.lua"), &[]);
+pub(super) static PUBLISH_FREE: Shared = Shared::new(include_str!("publish_free.lua"), &[]);
+pub(super) static WAKE_ALL: Shared = Shared::new(include_str!("wake_all.lua"), &[]);
 
 /// Extends the life of a key to at least `ms` from now.
 pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
@@ -18,18 +15,6 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
         return;
     }
     keyspace.pexpire(key, ms);
-}
-
-/// Reads a number. For other texts it gives the error that Redis gives.
-pub(super) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
-    std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
-}
-
-pub(super) fn arity() -> Refusal {
-    Refusal("ERR wrong number of arguments for a step".into())
 }
 
 /// How long a marker lives.
@@ -45,7 +30,8 @@ pub(super) fn note(keyspace: &mut Keyspace, marker: &[u8], reply: &str) {
     keyspace.pexpire(marker, MARKER_MS);
 }
 
-/// The number at `key`: `None` when there is no key, an error when the key is something else.
+/// The number at `key`: `None` when there is no key, an error when the key is something else. The
+/// twin of `number_at.lua`.
 pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i64>, Refusal> {
     let Ok(text) = keyspace.get(key) else {
         return Err(Refusal(format!("WRONGKIND a {}", keyspace.kind(key))));
@@ -80,6 +66,11 @@ pub(super) const NOBODY_KNOWS: i64 = -1;
 pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) {
     keyspace.publish(channel, b"1");
     keyspace.publish(channel, b"0");
+}
+
+/// A number of ms, or another that is not negative, as Redis counts.
+pub(super) fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 pub(super) fn list(numbers: &[i64]) -> Value {

@@ -10,16 +10,24 @@
 --       too late; anything else is the step's own reply.
 
 local ARGV, KEYS = ARGV, KEYS
-local late = false
+local late, time = false, nil
 if ARGV[2] ~= '0' then
-  local time = redis.call('TIME')
+  time = redis.call('TIME')
   -- Nobody waits for this answer any more: a grant would be a lock for nobody.
   if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then
     late = { 'late', time[1] * 1000 + math.floor(time[2] / 1000) }
   end
 end
 
-local made, replies = {}, { tonumber(ARGV[1]) }
+-- What several steps share. A step that uses it makes it, so no other call pays for it. It gets
+-- itself as an argument, which is cheaper than to catch its own variable.
+local function shared(which, shared)
+--[[SHARED]]
+end
+
+--[[MADE]]
+-- With room for the first reply: to make it later costs more.
+local replies = { tonumber(ARGV[1]), false }
 local key, arg, n = 1, 3, 2
 local name = ARGV[arg]
 while name do

@@ -239,14 +239,15 @@ mod tests {
         name: "test.acquire",
         lua: "",
         keys: 2,
-        args: 1,
+        uses: &[],
+        parameters: &["name", "channel", "argument"],
         grants: true,
         twin: |_, _| Ok(Value::Nil),
     };
     static RELEASE: Step = Step {
         name: "test.release",
         keys: 1,
-        args: 0,
+        parameters: &["name"],
         grants: false,
         ..ACQUIRE
     };

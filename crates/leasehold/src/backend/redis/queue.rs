@@ -270,7 +270,8 @@ mod tests {
         name: "test.step",
         lua: "",
         keys: 1,
-        args: 1,
+        uses: &[],
+        parameters: &["name", "argument"],
         grants: true,
         twin: |_, _| Ok(Value::Nil),
     };

@@ -1,11 +1,12 @@
-//! The one script that runs a call's operations: the steps' functions and the loop over them,
-//! assembled once.
+//! The one script that runs a call's operations: what the steps share, the steps' functions and
+//! the loop over them, assembled once.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
-use crate::backend::step::Step;
+use crate::backend::step::{Shared, Step};
 use crate::sync::Mutex;
 
 const CALL: &str = include_str!("call.lua");
@@ -46,16 +47,22 @@ impl Script {
     }
 
     fn assemble(steps: &[&Step]) -> Self {
-        let (before, after) = CALL
-            .split_once("--[[STEPS]]")
-            .expect("call.lua has a place for the steps");
+        let mut library = Vec::new();
+        for step in steps {
+            collect(step.uses, &mut library);
+        }
+        let numbered = steps.iter().enumerate();
+        let branches: String = numbered
+            .map(|(n, step)| branch(n, step, &library))
+            .collect();
+        let made: Vec<_> = (0..steps.len()).map(|n| format!("made{n}")).collect();
         // No line with flags at the top: with one the server refuses the whole call when it is
         // out of memory, and releases have to run then.
-        let mut text = without_comments(before);
-        for (number, step) in steps.iter().enumerate() {
-            branch(&mut text, number, step);
-        }
-        text.push_str(&without_comments(after));
+        let text = CALL
+            .replace("--[[SHARED]]", &choice(0..library.len(), &library))
+            .replace("--[[MADE]]", &format!("local {}", made.join(", ")))
+            .replace("--[[STEPS]]", &branches);
+        let text = without_comments(&text);
         let sha = sha1_smol::Sha1::from(&text).hexdigest();
         Self {
             text,
@@ -65,12 +72,74 @@ impl Script {
     }
 }
 
+/// Adds what is used, and what that uses itself, each once.
+fn collect(uses: &[&'static Shared], library: &mut Vec<&'static Shared>) {
+    for shared in uses {
+        if !library.iter().any(|known| ptr::eq(*known, *shared)) {
+            library.push(shared);
+            collect(shared.uses, library);
+        }
+    }
+}
+
+/// Makes the one of these that is wanted. It halves them with each question, because a question
+/// costs the server as much as a third of a function.
+fn choice(numbers: Range<usize>, library: &[&Shared]) -> String {
+    match library[numbers.clone()] {
+        [] => String::new(),
+        [shared] => {
+            let lua = with_uses(shared.lua, shared.uses, library);
+            format!("{lua}return {}\n", names(shared).join(", "))
+        }
+        _ => {
+            let middle = numbers.start.midpoint(numbers.end);
+            format!(
+                "if which < {middle} then\n{}else\n{}end\n",
+                choice(numbers.start..middle, library),
+                choice(middle..numbers.end, library),
+            )
+        }
+    }
+}
+
+/// A file behind the lines by which it gets what it uses. A function that needs something in a
+/// rare case says so there with a line `--[[USES name]]`, and gets it only then.
+fn with_uses(lua: &str, uses: &[&Shared], library: &[&Shared]) -> String {
+    let (mut first, mut lua) = (String::new(), lua.to_owned());
+    for shared in uses {
+        let number = library.iter().position(|known| ptr::eq(*known, *shared));
+        let number = number.expect("all was collected");
+        let line = format!(
+            "local {} = shared({number}, shared)\n",
+            names(shared).join(", ")
+        );
+        let rare = own_names(shared).map(|name| format!("--[[USES {name}]]\n"));
+        match rare.into_iter().find(|rare| lua.contains(rare)) {
+            Some(rare) => lua = lua.replace(&rare, &line),
+            None => first.push_str(&line),
+        }
+    }
+    first + &lua
+}
+
+/// The functions and constants of a file, and of those that it uses.
+fn names(shared: &Shared) -> Vec<&'static str> {
+    let used = shared.uses.iter().flat_map(|used| names(used));
+    used.chain(own_names(shared)).collect()
+}
+
+fn own_names(shared: &Shared) -> impl Iterator<Item = &'static str> {
+    shared.lua.lines().filter_map(|line| {
+        let rest = line.strip_prefix("local ")?;
+        let rest = rest.strip_prefix("function ").unwrap_or(rest);
+        rest.split(['(', ' ']).next()
+    })
+}
+
 /// One branch of the loop. It makes the step's function when the first operation of a call needs
-/// it: most calls need two of them, and making one is not free.
-fn branch(text: &mut String, number: usize, step: &Step) {
-    let keys = (0..step.keys).map(|n| format!(", KEYS[key + {n}]"));
-    let args = (1..=step.args).map(|n| format!(", ARGV[arg + {n}]"));
-    let parameters: String = keys.chain(args).collect();
+/// it: most calls need two of them, and making one is not free. It is kept in a local variable of
+/// its own, of which Lua has 200: a table for them costs more than a function.
+fn branch(number: usize, step: &Step, library: &[&Shared]) -> String {
     let word = if number == 0 { "if" } else { "elseif" };
     // A step that gives something back runs whenever it arrives.
     let unless_late = if step.grants {
@@ -78,20 +147,23 @@ fn branch(text: &mut String, number: usize, step: &Step) {
     } else {
         "do"
     };
-    let _ = write!(
-        text,
+    let arguments = step.parameters.len() - step.keys;
+    let keys = (1..step.keys).map(|n| format!(", KEYS[key + {n}]"));
+    let args = (1..=arguments).map(|n| format!(", ARGV[arg + {n}]"));
+    format!(
         "{word} name == '{name}' then\n\
          {unless_late}\n\
-         if not made[{number}] then\n{lua}made[{number}] = {function}\nend\n\
-         ok, reply = pcall(made[{number}]{parameters})\n\
+         if not made{number} then\n{lua}made{number} = {function}\nend\n\
+         ok, reply = pcall(made{number}, KEYS[key]{parameters})\n\
          end\n\
-         key = key + {keys}\narg = arg + {arguments}\n",
+         key, arg = key + {keys}, arg + {arguments}\n",
         name = step.name,
-        lua = without_comments(step.lua),
+        lua = with_uses(step.lua, step.uses, library),
         function = function_name(step),
+        parameters = keys.chain(args).collect::<String>(),
         keys = step.keys,
-        arguments = step.args + 1,
-    );
+        arguments = arguments + 1,
+    )
 }
 
 /// The last word of a step's name is its function: `lock.acquire` is `acquire`.
@@ -99,9 +171,12 @@ pub(crate) fn function_name(step: &Step) -> &'static str {
     step.name.rsplit('.').next().unwrap_or(step.name)
 }
 
-/// The commands in a step's text, each as often as it is in it.
+/// The commands in a step's text and in what it uses, each as often as it is in it.
 fn called(step: &Step) -> impl Iterator<Item = &'static str> {
-    let called = step.lua.split("call('").skip(1);
+    let mut used = Vec::new();
+    collect(step.uses, &mut used);
+    let texts = used.into_iter().map(|shared| shared.lua).chain([step.lua]);
+    let called = texts.flat_map(|lua| lua.split("call('").skip(1));
     called.filter_map(|rest| rest.split('\'').next())
 }
 
@@ -125,10 +200,11 @@ fn command_rules(steps: &[&Step]) -> String {
     format!("+{}", names.join(" +"))
 }
 
-/// Comments are for the reader of the file; the server parses the text at each load.
+/// Comments and indents are for the reader of the file; the server parses the text at each load.
 fn without_comments(lua: &str) -> String {
     lua.lines()
-        .filter(|line| !line.trim_start().starts_with("--") && !line.trim().is_empty())
+        .map(str::trim_start)
+        .filter(|line| !line.starts_with("--") && !line.is_empty())
         .fold(String::new(), |mut text, line| {
             text.push_str(line);
             text.push('\n');
@@ -138,7 +214,20 @@ fn without_comments(lua: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn what_a_step_uses_has_names_of_its_own() {
+        for step in crate::primitives::steps() {
+            let mut used = Vec::new();
+            collect(step.uses, &mut used);
+            let names: Vec<_> = used.into_iter().flat_map(own_names).collect();
+            let different: BTreeSet<_> = names.iter().collect();
+            assert_eq!(names.len(), different.len(), "{}: {names:?}", step.name);
+        }
+    }
 
     #[test]
     fn the_page_names_the_commands_that_a_user_needs() {

@@ -6,89 +6,83 @@ use std::time::Duration;
 
 use super::PermitId;
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::backend::step::{Operation, Refusal, Shared, Step, Value, step};
+use crate::config::wire_ms;
 use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
 use crate::local::Marked;
 use crate::loss::LossReason;
-use crate::primitives::twin::{arity, list, ms, note, number, number_at, replied, tell};
+use crate::primitives::twin::{
+    IDEMPOTENCY, NOW_MS, NUMBER_AT, PUBLISH_FREE, list, note, number_at, replied, tell, whole,
+};
+
+static LEASES: Shared = Shared::new(include_str!("leases.lua"), &[&NOW_MS, &NUMBER_AT]);
+static RECLAIM: Shared = Shared::new(include_str!("reclaim.lua"), &[&PUBLISH_FREE]);
 
 /// The end that Redisson notes for a permit that never ends.
 const NEVER: i64 = 922_337_203_685_477;
 /// How many permits are taken back at once.
 const CHUNK: usize = 1000;
 
-macro_rules! step {
-    ($name:literal, $file:literal, $keys:literal, $args:literal, $grants:literal, $twin:expr) => {
-        Step {
-            name: $name,
-            lua: concat!(
-                include_str!("../idempotency.lua"),
-                include_str!("../publish_free.lua"),
-                include_str!("leases.lua"),
-                include_str!($file)
-            ),
-            keys: $keys,
-            args: $args,
-            grants: $grants,
-            twin: $twin,
-        }
-    };
+step! {
+    ACQUIRE: Acquire = expirable.acquire, grants: true,
+    keys: [permits, timeout],
+    args: [ids, lease_ms: u64, channel],
+    uses: [LEASES, RECLAIM],
 }
 
-pub(crate) static ACQUIRE: Step = step!(
-    "expirable.acquire",
-    "acquire.lua",
-    2,
-    3,
-    true,
-    |keyspace, parts| {
-        let [permits, timeout, ids, lease_ms, channel] = parts else {
-            return Err(arity());
-        };
-        shape(keyspace, permits, timeout)?;
-        if keyspace.zscore(timeout, &ids[..16])?.is_some() {
+impl Acquire<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        shape(keyspace, self.permits, self.timeout)?;
+        if keyspace.zscore(self.timeout, &self.ids[..16])?.is_some() {
             return Ok(Value::Nil);
         }
         let now = now_ms(keyspace);
-        reclaim(keyspace, permits, timeout, channel, now)?;
-        let free = number_at(keyspace, permits)?;
+        reclaim(keyspace, self.permits, self.timeout, self.channel, now)?;
+        let free = number_at(keyspace, self.permits)?;
         let (there, free) = (free.is_some(), free.unwrap_or(0));
-        let wanted = ids.len() / 16;
+        let wanted = self.ids.len() / 16;
         if free < i64::try_from(wanted).unwrap_or(i64::MAX) {
-            let next = keyspace.zrange(timeout)?.first().map(|(_, ends)| *ends);
+            let next = keyspace
+                .zrange(self.timeout)?
+                .first()
+                .map(|(_, ends)| *ends);
             let ttl = next.filter(|ends| *ends < NEVER);
             let ttl = ttl.map_or(-1, |ends| (ends - now).max(0));
-            return Ok(list(&[free, ttl, there.into(), held(keyspace, timeout)?]));
+            return Ok(list(&[
+                free,
+                ttl,
+                there.into(),
+                held(keyspace, self.timeout)?,
+            ]));
         }
-        keyspace.incr_by(permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
-        let ends = (now.saturating_add(number(lease_ms)?)).min(NEVER - 1);
-        for id in ids.chunks(16) {
-            keyspace.zadd(timeout, id, ends)?;
+        keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
+        let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
+        for id in self.ids.chunks(16) {
+            keyspace.zadd(self.timeout, id, ends)?;
         }
-        if let Ok(ttl @ 1..) = u64::try_from(keyspace.pttl(permits)) {
-            keyspace.pexpire(timeout, ttl);
+        if let Ok(ttl @ 1..) = u64::try_from(keyspace.pttl(self.permits)) {
+            keyspace.pexpire(self.timeout, ttl);
         }
         Ok(Value::Nil)
     }
-);
+}
 
-pub(crate) static RENEW: Step = step!(
-    "expirable.renew",
-    "renew.lua",
-    2,
-    3,
-    true,
-    |keyspace, parts| {
-        let [_, timeout, ids, lease_ms, most_ms] = parts else {
-            return Err(arity());
-        };
+step! {
+    RENEW: Renew = expirable.renew, grants: true,
+    keys: [permits, timeout],
+    args: [ids, lease_ms: u64, most_ms: u64],
+    uses: [LEASES],
+}
+
+impl Renew<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let now = now_ms(keyspace);
-        let (lease, most) = (number(lease_ms)?, number(most_ms)?);
+        let (lease, most) = (whole(self.lease_ms), whole(self.most_ms));
         let (mut renewed, mut least) = (Vec::new(), NEVER);
-        for id in ids.chunks(16) {
+        for id in self.ids.chunks(16) {
             let Some((member, mut ends)) =
-                find(keyspace, timeout, id)?.filter(|(_, ends)| *ends > now)
+                find(keyspace, self.timeout, id)?.filter(|(_, ends)| *ends > now)
             else {
                 return Ok(Value::Int(0));
             };
@@ -99,27 +93,26 @@ pub(crate) static RENEW: Step = step!(
             renewed.push((member, ends));
         }
         for (member, ends) in renewed {
-            keyspace.zadd(timeout, &member, ends)?;
+            keyspace.zadd(self.timeout, &member, ends)?;
         }
         Ok(Value::Int(least - now))
     }
-);
+}
 
-pub(crate) static RELEASE: Step = step!(
-    "expirable.release",
-    "release.lua",
-    2,
-    3,
-    false,
-    |keyspace, parts| {
-        let [permits, timeout, ids, all, channel] = parts else {
-            return Err(arity());
-        };
-        shape(keyspace, permits, timeout)?;
+step! {
+    RELEASE: Release = expirable.release, grants: false,
+    keys: [permits, timeout],
+    args: [ids, all: bool, channel],
+    uses: [LEASES, RECLAIM],
+}
+
+impl Release<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
         let (mut held, mut members) = (true, Vec::new());
-        for id in ids.chunks(16) {
-            match find(keyspace, timeout, id)? {
+        for id in self.ids.chunks(16) {
+            match find(keyspace, self.timeout, id)? {
                 Some((member, ends)) => {
                     held &= ends > now;
                     members.push(member);
@@ -127,136 +120,131 @@ pub(crate) static RELEASE: Step = step!(
                 None => held = false,
             }
         }
-        if members.is_empty() || (!held && all == b"1") {
+        if members.is_empty() || (!held && self.all) {
             return Ok(Value::Int(0));
         }
         let mut removed = 0;
         for member in members {
-            removed += i64::from(keyspace.zrem(timeout, &member)?);
+            removed += i64::from(keyspace.zrem(self.timeout, &member)?);
         }
-        let free = keyspace.incr_by(permits, removed)?;
-        tell(keyspace, channel, free, removed + 8);
+        let free = keyspace.incr_by(self.permits, removed)?;
+        tell(keyspace, self.channel, free, removed + 8);
         Ok(Value::Int(i64::from(held)))
     }
-);
+}
 
-pub(crate) static UPDATE: Step = step!(
-    "expirable.update",
-    "update.lua",
-    2,
-    3,
-    true,
-    |keyspace, parts| {
-        let [permits, timeout, id, lease_ms, channel] = parts else {
-            return Err(arity());
-        };
-        shape(keyspace, permits, timeout)?;
+step! {
+    UPDATE: Update = expirable.update, grants: true,
+    keys: [permits, timeout],
+    args: [id, lease_ms: u64, channel],
+    uses: [LEASES, RECLAIM],
+}
+
+impl Update<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
-        reclaim(keyspace, permits, timeout, channel, now)?;
-        match find(keyspace, timeout, id)? {
+        reclaim(keyspace, self.permits, self.timeout, self.channel, now)?;
+        match find(keyspace, self.timeout, self.id)? {
             Some((member, ends)) if ends > now => {
-                let ends = now.saturating_add(number(lease_ms)?).min(NEVER - 1);
-                keyspace.zadd(timeout, &member, ends)?;
+                let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
+                keyspace.zadd(self.timeout, &member, ends)?;
                 Ok(Value::Int(1))
             }
             _ => Ok(Value::Int(0)),
         }
     }
-);
+}
 
-pub(crate) static LEFT: Step = step!(
-    "expirable.left",
-    "left.lua",
-    2,
-    1,
-    false,
-    |keyspace, parts| {
-        let [permits, timeout, id] = parts else {
-            return Err(arity());
-        };
-        shape(keyspace, permits, timeout)?;
+step! {
+    LEFT: Left = expirable.left, grants: false,
+    keys: [permits, timeout],
+    args: [id],
+    uses: [LEASES],
+}
+
+impl Left<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
-        let left = match find(keyspace, timeout, id)? {
+        let left = match find(keyspace, self.timeout, self.id)? {
             Some((_, NEVER..)) => -1,
             Some((_, ends)) if ends > now => ends - now,
             _ => -2,
         };
         Ok(Value::Int(left))
     }
-);
+}
 
-pub(crate) static COUNTS: Step = step!(
-    "expirable.counts",
-    "counts.lua",
-    2,
-    1,
-    false,
-    |keyspace, parts| {
-        let [permits, timeout, channel] = parts else {
-            return Err(arity());
-        };
-        shape(keyspace, permits, timeout)?;
+step! {
+    COUNTS: Counts = expirable.counts, grants: false,
+    keys: [permits, timeout],
+    args: [channel],
+    uses: [LEASES, RECLAIM],
+}
+
+impl Counts<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
-        reclaim(keyspace, permits, timeout, channel, now)?;
-        let leases = keyspace.zrange(timeout)?;
+        reclaim(keyspace, self.permits, self.timeout, self.channel, now)?;
+        let leases = keyspace.zrange(self.timeout)?;
         let ended = leases.iter().filter(|(_, ends)| *ends <= now).count();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let free = number_at(keyspace, permits)?;
+        let free = number_at(keyspace, self.permits)?;
         let there = i64::from(free.is_some());
         let free = free.unwrap_or(0) + count(ended);
         Ok(list(&[free, count(leases.len() - ended), there]))
     }
-);
+}
 
-pub(crate) static SET: Step = step!(
-    "expirable.set",
-    "set.lua",
-    4,
-    2,
-    false,
-    |keyspace, parts| {
-        let [permits, timeout, marker, done, total, channel] = parts else {
-            return Err(arity());
-        };
-        if replied(keyspace, marker)?.is_some() {
+step! {
+    SET: Set = expirable.set, grants: false,
+    keys: [permits, timeout, marker, done],
+    args: [total: u64, channel],
+    uses: [LEASES, IDEMPOTENCY, PUBLISH_FREE],
+}
+
+impl Set<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if replied(keyspace, self.marker)?.is_some() {
             return Ok(Value::Int(1));
         }
-        shape(keyspace, permits, timeout)?;
-        note(keyspace, marker, "1");
-        let total: i64 = number(total)?;
-        let free = number_at(keyspace, permits)?.unwrap_or(0);
-        let more = total - free - i64::try_from(keyspace.zcard(timeout)?).unwrap_or(i64::MAX);
-        keyspace.del(done);
-        if more != 0 || !keyspace.exists(permits) {
-            let free = keyspace.incr_by(permits, more)?;
-            tell(keyspace, channel, free, free);
+        shape(keyspace, self.permits, self.timeout)?;
+        note(keyspace, self.marker, "1");
+        let total = whole(self.total);
+        let free = number_at(keyspace, self.permits)?.unwrap_or(0);
+        let more = total - free - i64::try_from(keyspace.zcard(self.timeout)?).unwrap_or(i64::MAX);
+        keyspace.del(self.done);
+        if more != 0 || !keyspace.exists(self.permits) {
+            let free = keyspace.incr_by(self.permits, more)?;
+            tell(keyspace, self.channel, free, free);
         }
         Ok(Value::Int(1))
     }
-);
+}
 
-pub(crate) static DELETE: Step = step!(
-    "expirable.delete",
-    "delete.lua",
-    4,
-    0,
-    false,
-    |keyspace, parts| {
-        let [permits, timeout, marker, done] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+step! {
+    DELETE: Delete = expirable.delete, grants: false,
+    keys: [permits, timeout, marker, done],
+    args: [],
+    uses: [LEASES, IDEMPOTENCY],
+}
+
+impl Delete<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        shape(keyspace, permits, timeout)?;
-        keyspace.del(done);
-        let there = keyspace.exists(permits) || keyspace.exists(timeout);
-        note(keyspace, marker, &i64::from(there).to_string());
-        keyspace.del(permits);
-        keyspace.del(timeout);
+        shape(keyspace, self.permits, self.timeout)?;
+        keyspace.del(self.done);
+        let there = keyspace.exists(self.permits) || keyspace.exists(self.timeout);
+        note(keyspace, self.marker, &i64::from(there).to_string());
+        keyspace.del(self.permits);
+        keyspace.del(self.timeout);
         Ok(Value::Int(i64::from(there)))
     }
-);
+}
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 8] = [
@@ -264,7 +252,7 @@ pub(crate) static ALL: [&Step; 8] = [
 ];
 
 fn now_ms(keyspace: &Keyspace) -> i64 {
-    i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX)
+    whole(keyspace.now_ms())
 }
 
 fn shape(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), Refusal> {
@@ -330,47 +318,66 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    fn keys(&self) -> Vec<Vec<u8>> {
-        let timeout = self.key.timeout_key().into_bytes();
-        vec![self.key.as_str().into(), timeout]
-    }
-
-    fn operation(&self, step: &'static Step, arguments: Vec<Vec<u8>>) -> Operation {
-        let mut parts = self.keys();
-        parts.extend(arguments);
-        Operation::new(step, parts)
-    }
-
-    fn channel(&self) -> Vec<u8> {
-        self.channel.as_bytes().into()
-    }
-
     pub(crate) fn release(&self, ids: &[PermitId], all: bool) -> Operation {
-        let all = vec![if all { b'1' } else { b'0' }];
-        self.operation(&RELEASE, vec![in_a_row(ids), all, self.channel()])
+        Release {
+            permits: self.key.as_str().as_bytes(),
+            timeout: self.key.timeout_key().as_bytes(),
+            ids: &in_a_row(ids),
+            all,
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     pub(crate) fn update(&self, id: PermitId, lease: Duration) -> Operation {
-        let arguments = vec![in_a_row(&[id]), ms(lease), self.channel()];
-        self.operation(&UPDATE, arguments)
+        Update {
+            permits: self.key.as_str().as_bytes(),
+            timeout: self.key.timeout_key().as_bytes(),
+            id: &in_a_row(&[id]),
+            lease_ms: wire_ms(lease),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     pub(crate) fn left(&self, id: PermitId) -> Operation {
-        self.operation(&LEFT, vec![in_a_row(&[id])])
+        Left {
+            permits: self.key.as_str().as_bytes(),
+            timeout: self.key.timeout_key().as_bytes(),
+            id: &in_a_row(&[id]),
+        }
+        .operation()
     }
 
     pub(crate) fn counts(&self) -> Operation {
-        self.operation(&COUNTS, vec![self.channel()])
+        Counts {
+            permits: self.key.as_str().as_bytes(),
+            timeout: self.key.timeout_key().as_bytes(),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     pub(crate) fn set(&self, marked: &Marked, total: u32) -> Operation {
-        let mut arguments = marked.both().to_vec();
-        arguments.extend([total.to_string().into_bytes(), self.channel()]);
-        self.operation(&SET, arguments)
+        Set {
+            permits: self.key.as_str().as_bytes(),
+            timeout: self.key.timeout_key().as_bytes(),
+            marker: marked.marker.as_bytes(),
+            done: marked.done.as_bytes(),
+            total: total.into(),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     pub(crate) fn delete(&self, marked: &Marked) -> Operation {
-        self.operation(&DELETE, marked.both().to_vec())
+        Delete {
+            permits: self.key.as_str().as_bytes(),
+            timeout: self.key.timeout_key().as_bytes(),
+            marker: marked.marker.as_bytes(),
+            done: marked.done.as_bytes(),
+        }
+        .operation()
     }
 }
 
@@ -395,8 +402,14 @@ impl Permits {
 
 impl HoldSteps for Permits {
     fn acquire(&self, lease: Duration) -> Operation {
-        let arguments = vec![in_a_row(&self.ids), ms(lease), self.names.channel()];
-        self.names.operation(&ACQUIRE, arguments)
+        Acquire {
+            permits: self.names.key.as_str().as_bytes(),
+            timeout: self.names.key.timeout_key().as_bytes(),
+            ids: &in_a_row(&self.ids),
+            lease_ms: wire_ms(lease),
+            channel: self.names.channel.as_bytes(),
+        }
+        .operation()
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -411,9 +424,14 @@ impl HoldSteps for Permits {
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
-        let most = ms(most.unwrap_or_default());
-        let arguments = vec![in_a_row(&self.ids), ms(lease), most];
-        self.names.operation(&RENEW, arguments)
+        Renew {
+            permits: self.names.key.as_str().as_bytes(),
+            timeout: self.names.key.timeout_key().as_bytes(),
+            ids: &in_a_row(&self.ids),
+            lease_ms: wire_ms(lease),
+            most_ms: wire_ms(most.unwrap_or_default()),
+        }
+        .operation()
     }
 
     fn release(&self) -> Operation {

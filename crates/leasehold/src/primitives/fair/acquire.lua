@@ -31,19 +31,6 @@ local function join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   return false
 end
 
-local function grant(lock, hold, lease_ms)
-  redis.call('HSET', lock, hold, '1')
-  local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
-  if type(expiry) == 'table' then
-    -- A lock without expiry would outlive its holder. It was free and has one field,
-    -- so either command takes it away; an ACL may deny one of them.
-    local gone = redis.pcall('HDEL', lock, hold)
-    if type(gone) == 'table' then redis.call('DEL', lock) end
-    return expiry.err
-  end
-  return false
-end
-
 -- Takes the lock for this hold if it is free and nobody else's turn; else, if it is
 -- to wait, takes or keeps a place in line.
 --
@@ -72,7 +59,10 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
     end
     return false
   end
-  other = other or (fields > 0 and not_a_lock(lock, fields))
+  if not other and fields > 0 then
+    --[[USES not_a_lock]]
+    other = not_a_lock(lock, fields)
+  end
   if other then
     return other
   end

@@ -19,11 +19,6 @@ local ALLOWANCE_MS = 300000
 -- `waiters` ends when nobody has asked for that long.
 local KEPT_MS = 3600000
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 local function wrong(size, what, key)
   if type(size) == 'number' then return false end
   if not string.find(size.err, 'WRONGTYPE', 1, true) then return size.err end

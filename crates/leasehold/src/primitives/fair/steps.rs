@@ -4,58 +4,43 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::twins;
-use crate::backend::step::{Operation, Step, Value};
+use crate::backend::step::{Operation, Shared, Step, Value, step};
+use crate::config::wire_ms;
 use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::lock::steps::LockHold;
-use crate::primitives::twin::ms;
+use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold, SHAPE};
+use crate::primitives::twin::NOW_MS;
 
-pub(crate) static ACQUIRE: Step = Step {
-    name: "fair.acquire",
-    lua: concat!(
-        include_str!("../lock/shape.lua"),
-        include_str!("queue.lua"),
-        include_str!("acquire.lua")
-    ),
-    keys: 4,
-    args: 5,
-    grants: true,
-    twin: twins::acquire,
-};
+static QUEUE: Shared = Shared::new(include_str!("queue.lua"), &[&NOW_MS]);
 
-pub(crate) static RELEASE: Step = Step {
-    name: "fair.release",
-    lua: concat!(include_str!("queue.lua"), include_str!("release.lua")),
-    keys: 4,
-    args: 2,
-    grants: false,
-    twin: twins::release,
-};
+step! {
+    ACQUIRE: Acquire = fair.acquire, grants: true,
+    keys: [lock, queue, timeouts, waiters],
+    args: [hold, lease_ms: u64, stay_ms: u64, channel, for_ever: bool],
+    uses: [SHAPE, QUEUE, GRANT],
+}
 
-pub(crate) static FORCE_UNLOCK: Step = Step {
-    name: "fair.force_unlock",
-    lua: concat!(
-        include_str!("../lock/shape.lua"),
-        include_str!("../lock/break_hold.lua"),
-        include_str!("queue.lua"),
-        include_str!("force_unlock.lua")
-    ),
-    keys: 5,
-    args: 1,
-    grants: false,
-    twin: twins::force_unlock,
-};
+step! {
+    RELEASE: Release = fair.release, grants: false,
+    keys: [lock, queue, timeouts, waiters],
+    args: [hold, channel],
+    uses: [QUEUE],
+}
 
-pub(crate) static LINE: Step = Step {
-    name: "fair.line",
-    lua: concat!(include_str!("queue.lua"), include_str!("line.lua")),
-    keys: 3,
-    args: 0,
-    grants: false,
-    twin: twins::line,
-};
+step! {
+    FORCE_UNLOCK: ForceUnlock = fair.force_unlock, grants: false,
+    keys: [lock, queue, timeouts, waiters, marker],
+    args: [channel],
+    uses: [BREAK_HOLD, QUEUE],
+}
+
+step! {
+    LINE: Line = fair.line, grants: false,
+    keys: [queue, timeouts, waiters],
+    args: [],
+    uses: [QUEUE],
+}
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &RELEASE, &FORCE_UNLOCK, &LINE];
@@ -87,23 +72,22 @@ impl FairHold {
             place,
         }
     }
-
-    fn id(&self) -> Vec<u8> {
-        self.wire_id().into()
-    }
 }
 
 impl HoldSteps for FairHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        let mut parts = keys(&self.key);
-        parts.extend([
-            self.id(),
-            ms(lease),
-            ms(self.place.stay),
-            self.channel.as_bytes().into(),
-            if self.place.with_redisson { b"1" } else { b"0" }.into(),
-        ]);
-        Operation::new(&ACQUIRE, parts)
+        Acquire {
+            lock: self.key.as_str().as_bytes(),
+            queue: self.key.fair_queue().as_bytes(),
+            timeouts: self.key.fair_timeouts().as_bytes(),
+            waiters: self.key.fair_waiters().as_bytes(),
+            hold: self.wire_id().as_bytes(),
+            lease_ms: wire_ms(lease),
+            stay_ms: wire_ms(self.place.stay),
+            channel: self.channel.as_bytes(),
+            for_ever: self.place.with_redisson,
+        }
+        .operation()
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -115,9 +99,15 @@ impl HoldSteps for FairHold {
     }
 
     fn release(&self) -> Operation {
-        let mut parts = keys(&self.key);
-        parts.extend([self.id(), self.channel.as_bytes().into()]);
-        Operation::new(&RELEASE, parts)
+        Release {
+            lock: self.key.as_str().as_bytes(),
+            queue: self.key.fair_queue().as_bytes(),
+            timeouts: self.key.fair_timeouts().as_bytes(),
+            waiters: self.key.fair_waiters().as_bytes(),
+            hold: self.wire_id().as_bytes(),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     fn gone_within(&self, lease: Duration) -> Duration {
@@ -138,21 +128,22 @@ impl HoldSteps for FairHold {
 }
 
 pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
-    let mut parts = keys(key);
-    parts.extend([key.forced_marker().into_bytes(), channel.into()]);
-    Operation::new(&FORCE_UNLOCK, parts)
+    ForceUnlock {
+        lock: key.as_str().as_bytes(),
+        queue: key.fair_queue().as_bytes(),
+        timeouts: key.fair_timeouts().as_bytes(),
+        waiters: key.fair_waiters().as_bytes(),
+        marker: key.forced_marker().as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn line(key: &Key) -> Operation {
-    Operation::new(&LINE, keys(key).split_off(1))
-}
-
-/// The lock, the queue, the timeouts and the waiters.
-fn keys(key: &Key) -> Vec<Vec<u8>> {
-    vec![
-        key.as_str().into(),
-        key.fair_queue().into_bytes(),
-        key.fair_timeouts().into_bytes(),
-        key.fair_waiters().into_bytes(),
-    ]
+    Line {
+        queue: key.fair_queue().as_bytes(),
+        timeouts: key.fair_timeouts().as_bytes(),
+        waiters: key.fair_waiters().as_bytes(),
+    }
+    .operation()
 }

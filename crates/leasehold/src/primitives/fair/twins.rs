@@ -1,9 +1,10 @@
 //! The steps of the fair lock on the embedded keyspace: `*.lua` in Rust.
 
+use super::steps::{self, Acquire, ForceUnlock, Release};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
-use crate::primitives::twin::{arity, lengthen, number};
+use crate::primitives::twin::{lengthen, whole};
 
 const ALLOWANCE_MS: i64 = 300_000;
 const KEPT_MS: u64 = 3_600_000;
@@ -25,7 +26,7 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     /// The line before a lock that has `ttl` left.
     fn at(keyspace: &'a mut Keyspace, [queue, timeouts, waiters]: [&'a [u8]; 3], ttl: i64) -> Self {
-        let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
+        let now = whole(keyspace.now_ms());
         Self {
             keyspace,
             queue,
@@ -140,6 +141,15 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
+    /// How long it is the turn of the one at the head.
+    fn turn_of(&mut self, head: &[u8]) -> Outcome<i64> {
+        let until = match self.keyspace.zscore(self.waiters, head)? {
+            Some(until) => Some(until),
+            None => self.keyspace.zscore(self.timeouts, head)?,
+        };
+        Ok((until.unwrap_or(0) - self.now).max(0))
+    }
+
     fn call(&mut self, channel: &[u8], head: Option<&[u8]>) {
         if let Some(head) = head {
             self.keyspace.publish(&[channel, b":", head].concat(), b"0");
@@ -167,130 +177,117 @@ fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Out
     (Ok(()), all)
 }
 
-fn grant(keyspace: &mut Keyspace, lock: &[u8], hold: &[u8], lease_ms: u64) -> Outcome<Value> {
-    keyspace.hset(lock, hold, b"1")?;
-    keyspace.pexpire(lock, lease_ms);
-    Ok(Value::Nil)
-}
-
-pub(super) fn acquire(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
-    let [
-        lock,
-        queue,
-        timeouts,
-        waiters,
-        hold,
-        lease_ms,
-        stay_ms,
-        channel,
-        for_ever,
-    ] = parts
-    else {
-        return Err(arity());
-    };
-    let keys = [&queue[..], timeouts, waiters];
-    let (lease_ms, stay_ms) = (number(lease_ms)?, number::<i64>(stay_ms)?);
-    let (line, in_line) = look(keyspace, keys);
-    let fields = keyspace.hlen(lock)?;
-    if line.is_ok() && keyspace.hexists(lock, hold)? {
-        lengthen(keyspace, lock, lease_ms);
-        return Ok(Value::Nil);
-    }
-    line?;
-    if fields > 0 {
-        plain(keyspace, lock)?;
-    } else if in_line == 0 {
-        return grant(keyspace, lock, hold, lease_ms);
-    }
-    let ttl = keyspace.pttl(lock);
-    let mut line = Line::at(keyspace, keys, ttl);
-    if stay_ms > 0 && line.waits(hold)? {
-        line.stay(hold, stay_ms)?;
-    }
-    let head = match in_line {
-        0 => None,
-        _ => line.tidy()?,
-    };
-    if fields == 0 && head.as_ref().is_none_or(|head| head == hold) {
-        if head.is_some() {
-            line.free_at = line.now + lease_ms as i64;
-            line.take_out(std::slice::from_ref(hold))?;
+impl Acquire<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+        let keys = [self.queue, self.timeouts, self.waiters];
+        let (line, in_line) = look(keyspace, keys);
+        let fields = keyspace.hlen(self.lock)?;
+        if line.is_ok() && keyspace.hexists(self.lock, self.hold)? {
+            lengthen(keyspace, self.lock, self.lease_ms);
+            return Ok(Value::Nil);
         }
-        return grant(keyspace, lock, hold, lease_ms);
+        line?;
+        if fields > 0 {
+            plain(keyspace, self.lock)?;
+        } else if in_line == 0 {
+            return self.grant(keyspace);
+        }
+        let ttl = keyspace.pttl(self.lock);
+        let mut line = Line::at(keyspace, keys, ttl);
+        if self.stay_ms > 0 && line.waits(self.hold)? {
+            line.stay(self.hold, whole(self.stay_ms))?;
+        }
+        let head = match in_line {
+            0 => None,
+            _ => line.tidy()?,
+        };
+        if fields == 0 && head.as_ref().is_none_or(|head| head == self.hold) {
+            if head.is_some() {
+                line.free_at = line.now + whole(self.lease_ms);
+                line.take_out(&[self.hold.to_vec()])?;
+            }
+            return self.grant(keyspace);
+        }
+        if self.stay_ms > 0 {
+            self.take_place(&mut line)?;
+        }
+        let Some(head) = head.filter(|_| fields == 0) else {
+            return Ok(Value::Int(ttl));
+        };
+        line.call(self.channel, Some(&head));
+        Ok(Value::Int(line.turn_of(&head)?))
     }
-    if stay_ms > 0 && !line.waits(hold)? {
-        line.join(hold, stay_ms)?;
+
+    fn grant(&self, keyspace: &mut Keyspace) -> Outcome<Value> {
+        keyspace.hset(self.lock, self.hold, b"1")?;
+        keyspace.pexpire(self.lock, self.lease_ms);
+        Ok(Value::Nil)
     }
-    if stay_ms > 0 && for_ever == b"0" {
-        line.keyspace.pexpire(queue, KEPT_MS);
-        line.keyspace.pexpire(timeouts, KEPT_MS);
+
+    fn take_place(&self, line: &mut Line<'_>) -> Outcome<()> {
+        if !line.waits(self.hold)? {
+            line.join(self.hold, whole(self.stay_ms))?;
+        }
+        if !self.for_ever {
+            line.keyspace.pexpire(self.queue, KEPT_MS);
+            line.keyspace.pexpire(self.timeouts, KEPT_MS);
+        }
+        Ok(())
     }
-    let Some(head) = head.filter(|_| fields == 0) else {
-        return Ok(Value::Int(ttl));
-    };
-    line.call(channel, Some(&head));
-    let until = match line.keyspace.zscore(waiters, &head)? {
-        Some(until) => Some(until),
-        None => line.keyspace.zscore(timeouts, &head)?,
-    };
-    Ok(Value::Int((until.unwrap_or(0) - line.now).max(0)))
 }
 
-pub(super) fn release(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
-    let [lock, queue, timeouts, waiters, hold, channel] = parts else {
-        return Err(arity());
-    };
-    let keys = [&queue[..], timeouts, waiters];
-    let (line, in_line) = look(keyspace, keys);
-    line?;
-    let released = Value::Int(keyspace.hdel(lock, hold)?.into());
-    if in_line == 0 {
-        return Ok(released);
-    }
-    let ttl = keyspace.pttl(lock);
-    let mut line = Line::at(keyspace, keys, ttl);
-    if line.waits(hold)? || line.keyspace.zscore(waiters, hold)?.is_some() {
-        line.take_out(std::slice::from_ref(hold))?;
-    }
-    let head = line.tidy()?;
-    if ttl == -2 {
-        line.call(channel, head.as_deref());
-    }
-    Ok(released)
-}
-
-pub(super) fn force_unlock(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
-    let [lock, queue, timeouts, waiters, marker, channel] = parts else {
-        return Err(arity());
-    };
-    let keys = [&queue[..], timeouts, waiters];
-    let (line, in_line) = look(keyspace, keys);
-    line?;
-    let broken = break_hold(keyspace, lock, marker)?;
-    if broken && in_line > 0 {
-        let mut line = Line::at(keyspace, keys, 0);
+impl Release<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+        let keys = [self.queue, self.timeouts, self.waiters];
+        let (line, in_line) = look(keyspace, keys);
+        line?;
+        let released = Value::Int(keyspace.hdel(self.lock, self.hold)?.into());
+        if in_line == 0 {
+            return Ok(released);
+        }
+        let ttl = keyspace.pttl(self.lock);
+        let mut line = Line::at(keyspace, keys, ttl);
+        if line.waits(self.hold)? || line.keyspace.zscore(self.waiters, self.hold)?.is_some() {
+            line.take_out(&[self.hold.to_vec()])?;
+        }
         let head = line.tidy()?;
-        line.call(channel, head.as_deref());
+        if ttl == -2 {
+            line.call(self.channel, head.as_deref());
+        }
+        Ok(released)
     }
-    Ok(Value::Int(broken.into()))
 }
 
-pub(super) fn line(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Outcome<Value> {
-    let [queue, timeouts, waiters] = parts else {
-        return Err(arity());
-    };
-    let keys = [&queue[..], timeouts, waiters];
-    let (line, in_line) = look(keyspace, keys);
-    line?;
-    let mut alive = Vec::new();
-    if in_line > 0 {
-        let line = Line::at(keyspace, keys, 0);
-        for waiter in line.keyspace.lrange(queue)? {
-            let until = line.keyspace.zscore(waiters, &waiter)?;
-            if until.is_none_or(|until| until > line.now) {
-                alive.push(Value::Text(waiter));
+impl ForceUnlock<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+        let keys = [self.queue, self.timeouts, self.waiters];
+        let (line, in_line) = look(keyspace, keys);
+        line?;
+        let broken = break_hold(keyspace, self.lock, self.marker)?;
+        if broken && in_line > 0 {
+            let mut line = Line::at(keyspace, keys, 0);
+            let head = line.tidy()?;
+            line.call(self.channel, head.as_deref());
+        }
+        Ok(Value::Int(broken.into()))
+    }
+}
+
+impl steps::Line<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+        let keys = [self.queue, self.timeouts, self.waiters];
+        let (line, in_line) = look(keyspace, keys);
+        line?;
+        let mut alive = Vec::new();
+        if in_line > 0 {
+            let line = Line::at(keyspace, keys, 0);
+            for waiter in line.keyspace.lrange(self.queue)? {
+                let until = line.keyspace.zscore(self.waiters, &waiter)?;
+                if until.is_none_or(|until| until > line.now) {
+                    alive.push(Value::Text(waiter));
+                }
             }
         }
+        Ok(Value::List(alive))
     }
-    Ok(Value::List(alive))
 }

@@ -13,6 +13,7 @@ local function acquire(lock, counter, hold, lease_ms, counter_ms)
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
     if redis.call('HEXISTS', lock, hold) == 0 then
+      --[[USES not_a_lock]]
       return not_a_lock(lock, fields) or redis.call('PTTL', lock)
     end
     -- While this hold is there, nobody else takes a token.
@@ -24,14 +25,5 @@ local function acquire(lock, counter, hold, lease_ms, counter_ms)
   end
   -- The token first: one that nobody gets does no harm.
   note(counter, token, counter_ms)
-  redis.call('HSET', lock, hold, '1')
-  local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
-  if type(expiry) == 'table' then
-    -- A lock without expiry would outlive its holder. It was free and has one field,
-    -- so either command takes it away; an ACL may deny one of them.
-    local gone = redis.pcall('HDEL', lock, hold)
-    if type(gone) == 'table' then redis.call('DEL', lock) end
-    return expiry.err
-  end
-  return { 1, token }
+  return grant(lock, hold, lease_ms) or { 1, token }
 end

@@ -3,101 +3,94 @@
 
 use std::time::Duration;
 
-use super::super::lock::steps::{LockHold, plain};
+use super::super::lock::steps::{GRANT, LockHold, SHAPE, plain};
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value};
-use crate::config::Peers;
+use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
+use crate::config::{Peers, wire_ms};
 use crate::hold::{Asked, Hold, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::twin::{arity, ms, number};
+use crate::primitives::twin::whole;
 
-pub(crate) static ACQUIRE: Step = Step {
-    name: "fenced.acquire",
-    lua: concat!(
-        include_str!("../lock/shape.lua"),
-        include_str!("token.lua"),
-        include_str!("acquire.lua")
-    ),
-    keys: 2,
-    args: 3,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, counter, hold, lease_ms, counter_ms] = parts else {
-            return Err(arity());
-        };
-        if keyspace.hlen(lock)? > 0 {
-            if !keyspace.hexists(lock, hold)? {
-                plain(keyspace, lock)?;
-                return Ok(Value::Int(keyspace.pttl(lock)));
+static TOKEN: Shared = Shared::new(include_str!("token.lua"), &[]);
+
+step! {
+    ACQUIRE: Acquire = fenced.acquire, grants: true,
+    keys: [lock, counter],
+    args: [hold, lease_ms: u64, counter_ms: u64],
+    uses: [SHAPE, TOKEN, GRANT],
+}
+
+impl Acquire<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if keyspace.hlen(self.lock)? > 0 {
+            if !keyspace.hexists(self.lock, self.hold)? {
+                plain(keyspace, self.lock)?;
+                return Ok(Value::Int(keyspace.pttl(self.lock)));
             }
             // A key of another type is an error, as in the script.
-            keyspace.get(counter)?;
-            let last = last_given(keyspace, counter).map_or(0, whole);
+            keyspace.get(self.counter)?;
+            let last = last_given(keyspace, self.counter).map_or(0, whole);
             return Ok(Value::List(vec![Value::Int(1), Value::Int(last)]));
         }
-        let token = next_token(keyspace, counter)?;
-        note(keyspace, counter, token, number(counter_ms)?);
-        keyspace.hset(lock, hold, b"1")?;
-        keyspace.pexpire(lock, number(lease_ms)?);
+        let token = next_token(keyspace, self.counter)?;
+        note(keyspace, self.counter, token, self.counter_ms);
+        keyspace.hset(self.lock, self.hold, b"1")?;
+        keyspace.pexpire(self.lock, self.lease_ms);
         Ok(Value::List(vec![Value::Int(1), Value::Int(whole(token))]))
-    },
-};
+    }
+}
 
-pub(crate) static DRAW: Step = Step {
-    name: "fenced.draw",
-    lua: concat!(include_str!("token.lua"), include_str!("draw.lua")),
-    keys: 2,
-    args: 2,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, counter, hold, counter_ms] = parts else {
-            return Err(arity());
-        };
-        if !keyspace.hexists(lock, hold)? {
+step! {
+    DRAW: Draw = fenced.draw, grants: true,
+    keys: [lock, counter],
+    args: [hold, counter_ms: u64],
+    uses: [TOKEN],
+}
+
+impl Draw<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let token = next_token(keyspace, counter)?;
-        note(keyspace, counter, token, number(counter_ms)?);
+        let token = next_token(keyspace, self.counter)?;
+        note(keyspace, self.counter, token, self.counter_ms);
         Ok(Value::Int(whole(token)))
-    },
-};
+    }
+}
 
-pub(crate) static RAISE: Step = Step {
-    name: "fenced.raise",
-    lua: concat!(include_str!("token.lua"), include_str!("raise.lua")),
-    keys: 2,
-    args: 3,
+step! {
     // It grants nothing, and does good even when nobody waits for it any more.
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, counter, hold, token, counter_ms] = parts else {
-            return Err(arity());
-        };
-        if !keyspace.hexists(lock, hold)? {
+    RAISE: Raise = fenced.raise, grants: false,
+    keys: [lock, counter],
+    args: [hold, token: u64, counter_ms: u64],
+    uses: [TOKEN],
+}
+
+impl Raise<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let token = number(token)?;
-        if last_given(keyspace, counter)? < token {
-            note(keyspace, counter, token, number(counter_ms)?);
+        if last_given(keyspace, self.counter)? < self.token {
+            note(keyspace, self.counter, self.token, self.counter_ms);
         }
         Ok(Value::Int(1))
-    },
-};
+    }
+}
 
-pub(crate) static LAST_TOKEN: Step = Step {
-    name: "fenced.last_token",
-    lua: concat!(include_str!("token.lua"), include_str!("last_token.lua")),
-    keys: 1,
-    args: 0,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [counter] = parts else {
-            return Err(arity());
-        };
-        Ok(Value::Int(whole(last_given(keyspace, counter)?)))
-    },
-};
+step! {
+    LAST_TOKEN: LastToken = fenced.last_token, grants: false,
+    keys: [counter],
+    args: [],
+    uses: [TOKEN],
+}
+
+impl LastToken<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        Ok(Value::Int(whole(last_given(keyspace, self.counter)?)))
+    }
+}
 
 pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &DRAW, &RAISE, &LAST_TOKEN];
 
@@ -138,18 +131,14 @@ fn not_a_counter(counter: &[u8]) -> Refusal {
     ))
 }
 
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 /// How long a counter that only Rust uses outlives its last use. When it is gone,
 /// tokens go on from the server's time.
 const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// How long the counter outlives its last use, by a hold with this lease. Forever, where Java may
 /// count on from it.
-fn counter_ms(peers: Peers, lease: Duration) -> Vec<u8> {
-    ms(match peers {
+fn counter_ms(peers: Peers, lease: Duration) -> u64 {
+    wire_ms(match peers {
         Peers::RustOnly => COUNTER_LIFE.max(lease * 2),
         Peers::All => Duration::ZERO,
     })
@@ -157,26 +146,25 @@ fn counter_ms(peers: Peers, lease: Duration) -> Vec<u8> {
 
 /// Draws a token for a hold, if that is still there.
 pub(super) fn draw(hold: &Hold, peers: Peers) -> Operation {
-    let mut parts = counter_of(hold);
-    parts.push(counter_ms(peers, hold.terms().lease));
-    Operation::new(&DRAW, parts)
+    Draw {
+        lock: hold.key.as_str().as_bytes(),
+        counter: hold.key.token_counter().as_bytes(),
+        hold: hold.steps.wire_id().as_bytes(),
+        counter_ms: counter_ms(peers, hold.terms().lease),
+    }
+    .operation()
 }
 
 /// Makes every later token greater than this one, if the hold is still there.
 pub(super) fn raise(hold: &Hold, token: u64, peers: Peers) -> Operation {
-    let mut parts = counter_of(hold);
-    parts.push(token.to_string().into_bytes());
-    parts.push(counter_ms(peers, hold.terms().lease));
-    Operation::new(&RAISE, parts)
-}
-
-/// The lock, its counter, and the hold's field in the lock.
-fn counter_of(hold: &Hold) -> Vec<Vec<u8>> {
-    vec![
-        hold.key.as_str().into(),
-        hold.key.token_counter().into_bytes(),
-        hold.steps.wire_id().into(),
-    ]
+    Raise {
+        lock: hold.key.as_str().as_bytes(),
+        counter: hold.key.token_counter().as_bytes(),
+        hold: hold.steps.wire_id().as_bytes(),
+        token,
+        counter_ms: counter_ms(peers, hold.terms().lease),
+    }
+    .operation()
 }
 
 /// The operations on one hold of a fenced lock: those of a plain one, except for how it is
@@ -199,14 +187,14 @@ impl FencedHold {
 
 impl HoldSteps for FencedHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        let parts = vec![
-            self.hold.lock(),
-            self.counter.clone().into_bytes(),
-            self.hold.wire_id().into(),
-            ms(lease),
-            counter_ms(self.peers, lease),
-        ];
-        Operation::new(&ACQUIRE, parts)
+        Acquire {
+            lock: self.hold.lock(),
+            counter: self.counter.as_bytes(),
+            hold: self.hold.wire_id().as_bytes(),
+            lease_ms: wire_ms(lease),
+            counter_ms: counter_ms(self.peers, lease),
+        }
+        .operation()
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -244,5 +232,8 @@ impl HoldSteps for FencedHold {
 }
 
 pub(crate) fn last_token_of(key: &Key) -> Operation {
-    Operation::new(&LAST_TOKEN, vec![key.token_counter().into_bytes()])
+    LastToken {
+        counter: key.token_counter().as_bytes(),
+    }
+    .operation()
 }

@@ -19,7 +19,8 @@ local function next_token(counter)
   if not last then return nil, wrong end
   -- Beyond 2^53 a number is not exact here.
   if last >= 9007199254740991 then return nil, not_a_counter(counter) end
-  local time = redis.call('TIME')
+  -- `call.lua` may have asked for it.
+  time = time or redis.call('TIME')
   return math.max(last + 1, time[1] * 1000000 + time[2])
 end
 -- As digits, which INCRBY would not do: Java could not count on from an exponent.

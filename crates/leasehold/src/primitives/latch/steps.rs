@@ -2,126 +2,108 @@
 //! Lua beside this file says what each does.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Step, Value};
+use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
 use crate::key::Key;
 use crate::local::Marked;
-use crate::primitives::twin::{arity, list, note, number, number_at, replied};
+use crate::primitives::twin::{IDEMPOTENCY, NUMBER_AT, list, note, number_at, replied, whole};
 
-pub(crate) static SET: Step = Step {
-    name: "latch.set",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("opened.lua"),
-        include_str!("set.lua")
-    ),
-    keys: 4,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [latch, marker, done, opened, count, channel] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+static OPENED: Shared = Shared::new(include_str!("opened.lua"), &[]);
+
+step! {
+    SET: Set = latch.set, grants: false,
+    keys: [latch, marker, done, opened],
+    args: [count: u64, channel],
+    uses: [IDEMPOTENCY, NUMBER_AT, OPENED],
+}
+
+impl Set<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let made = number_at(keyspace, latch)?.is_none();
-        note(keyspace, marker, &i64::from(made).to_string());
+        let made = number_at(keyspace, self.latch)?.is_none();
+        note(keyspace, self.marker, &i64::from(made).to_string());
         if made {
-            keyspace.set(latch, count);
-            keyspace.del(done);
-            note_opened(keyspace, opened);
-            keyspace.publish(channel, b"1");
+            keyspace.set(self.latch, self.count.to_string().as_bytes());
+            keyspace.del(self.done);
+            note_opened(keyspace, self.opened);
+            keyspace.publish(self.channel, b"1");
         }
         Ok(Value::Int(i64::from(made)))
-    },
-};
+    }
+}
 
-pub(crate) static COUNT_DOWN: Step = Step {
-    name: "latch.count_down",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("opened.lua"),
-        include_str!("count_down.lua")
-    ),
-    keys: 4,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [latch, marker, done, opened, by, channel] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+step! {
+    COUNT_DOWN: CountDown = latch.count_down, grants: false,
+    keys: [latch, marker, done, opened],
+    args: [by: u64, channel],
+    uses: [IDEMPOTENCY, NUMBER_AT, OPENED],
+}
+
+impl CountDown<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let count = number_at(keyspace, latch)?;
-        keyspace.del(done);
-        let by = number::<i64>(by)?;
+        let count = number_at(keyspace, self.latch)?;
+        keyspace.del(self.done);
+        let by = whole(self.by);
         let left = (count.unwrap_or(0) - by).max(0);
-        note(keyspace, marker, &left.to_string());
+        note(keyspace, self.marker, &left.to_string());
         match count {
             Some(_) if left > 0 => {
-                keyspace.incr_by(latch, -by)?;
+                keyspace.incr_by(self.latch, -by)?;
             }
             Some(count) => {
-                keyspace.del(latch);
+                keyspace.del(self.latch);
                 if count > 0 {
-                    note_opened(keyspace, opened);
-                    keyspace.publish(channel, b"0");
+                    note_opened(keyspace, self.opened);
+                    keyspace.publish(self.channel, b"0");
                 }
             }
             None => {}
         }
         Ok(Value::Int(left))
-    },
-};
+    }
+}
 
-pub(crate) static COUNT: Step = Step {
-    name: "latch.count",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("opened.lua"),
-        include_str!("count.lua")
-    ),
-    keys: 2,
-    args: 0,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [latch, opened] = parts else {
-            return Err(arity());
-        };
-        let count = number_at(keyspace, latch)?.unwrap_or(0).max(0);
-        Ok(list(&[count, last_opened(keyspace, opened)]))
-    },
-};
+step! {
+    COUNT: Count = latch.count, grants: false,
+    keys: [latch, opened],
+    args: [],
+    uses: [NUMBER_AT, OPENED],
+}
 
-pub(crate) static DELETE: Step = Step {
-    name: "latch.delete",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("opened.lua"),
-        include_str!("delete.lua")
-    ),
-    keys: 4,
-    args: 1,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [latch, marker, done, opened, channel] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+impl Count<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let count = number_at(keyspace, self.latch)?.unwrap_or(0).max(0);
+        Ok(list(&[count, last_opened(keyspace, self.opened)]))
+    }
+}
+
+step! {
+    DELETE: Delete = latch.delete, grants: false,
+    keys: [latch, marker, done, opened],
+    args: [channel],
+    uses: [IDEMPOTENCY, NUMBER_AT, OPENED],
+}
+
+impl Delete<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let there = number_at(keyspace, latch)?.is_some();
-        keyspace.del(done);
-        note(keyspace, marker, &i64::from(there).to_string());
+        let there = number_at(keyspace, self.latch)?.is_some();
+        keyspace.del(self.done);
+        note(keyspace, self.marker, &i64::from(there).to_string());
         if there {
-            keyspace.del(latch);
-            note_opened(keyspace, opened);
-            keyspace.publish(channel, b"1");
+            keyspace.del(self.latch);
+            note_opened(keyspace, self.opened);
+            keyspace.publish(self.channel, b"1");
         }
         Ok(Value::Int(i64::from(there)))
-    },
-};
+    }
+}
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 4] = [&SET, &COUNT_DOWN, &COUNT, &DELETE];
@@ -141,32 +123,44 @@ fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
 }
 
 pub(crate) fn set(key: &Key, marked: &Marked, count: u64, channel: &str) -> Operation {
-    let mut parts = marked.keys(key);
-    parts.extend([
-        key.opened_marker().into_bytes(),
-        count.to_string().into_bytes(),
-        channel.into(),
-    ]);
-    Operation::new(&SET, parts)
+    Set {
+        latch: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+        opened: key.opened_marker().as_bytes(),
+        count,
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn count_down(key: &Key, marked: &Marked, by: u64, channel: &str) -> Operation {
-    let mut parts = marked.keys(key);
-    parts.extend([
-        key.opened_marker().into_bytes(),
-        by.to_string().into_bytes(),
-        channel.into(),
-    ]);
-    Operation::new(&COUNT_DOWN, parts)
+    CountDown {
+        latch: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+        opened: key.opened_marker().as_bytes(),
+        by,
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn count(key: &Key) -> Operation {
-    let parts = vec![key.as_str().into(), key.opened_marker().into_bytes()];
-    Operation::new(&COUNT, parts)
+    Count {
+        latch: key.as_str().as_bytes(),
+        opened: key.opened_marker().as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn delete(key: &Key, marked: &Marked, channel: &str) -> Operation {
-    let mut parts = marked.keys(key);
-    parts.extend([key.opened_marker().into_bytes(), channel.into()]);
-    Operation::new(&DELETE, parts)
+    Delete {
+        latch: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+        opened: key.opened_marker().as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }

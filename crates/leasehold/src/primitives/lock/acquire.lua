@@ -11,11 +11,13 @@ local function acquire(lock, hold, lease_ms)
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
     if redis.call('HEXISTS', lock, hold) == 0 then
+      --[[USES not_a_lock]]
       return not_a_lock(lock, fields) or redis.call('PTTL', lock)
     end
     -- The first one set the lease, and it may have been made longer since.
     return false
   end
+  -- As `grant.lua` does it, but with no function for it: a plain acquire is to cost little.
   -- Always 1: re-entries are counted in the client, and no call of Redisson's shows that.
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)

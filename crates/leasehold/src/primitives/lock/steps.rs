@@ -5,168 +5,158 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
+use crate::config::wire_ms;
 use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::twin::{arity, lengthen, ms, number};
+use crate::primitives::twin::{lengthen, whole};
 
-pub(crate) static ACQUIRE: Step = Step {
-    name: "lock.acquire",
-    lua: concat!(include_str!("shape.lua"), include_str!("acquire.lua")),
-    keys: 1,
-    args: 2,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, hold, lease_ms] = parts else {
-            return Err(arity());
-        };
-        if keyspace.hlen(lock)? > 0 {
-            if keyspace.hexists(lock, hold)? {
+pub(in crate::primitives) static SHAPE: Shared = Shared::new(include_str!("shape.lua"), &[]);
+pub(in crate::primitives) static BREAK_HOLD: Shared =
+    Shared::new(include_str!("break_hold.lua"), &[&SHAPE]);
+pub(in crate::primitives) static GRANT: Shared = Shared::new(include_str!("grant.lua"), &[]);
+
+step! {
+    ACQUIRE: Acquire = lock.acquire, grants: true,
+    keys: [lock],
+    args: [hold, lease_ms: u64],
+    uses: [SHAPE],
+}
+
+impl Acquire<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if keyspace.hlen(self.lock)? > 0 {
+            if keyspace.hexists(self.lock, self.hold)? {
                 return Ok(Value::Nil);
             }
-            plain(keyspace, lock)?;
-            return Ok(Value::Int(keyspace.pttl(lock)));
+            plain(keyspace, self.lock)?;
+            return Ok(Value::Int(keyspace.pttl(self.lock)));
         }
-        keyspace.hset(lock, hold, b"1")?;
-        keyspace.pexpire(lock, number(lease_ms)?);
+        keyspace.hset(self.lock, self.hold, b"1")?;
+        keyspace.pexpire(self.lock, self.lease_ms);
         Ok(Value::Nil)
-    },
-};
+    }
+}
 
-pub(crate) static RELEASE: Step = Step {
-    name: "lock.release",
-    lua: include_str!("release.lua"),
-    keys: 1,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, hold, channel] = parts else {
-            return Err(arity());
-        };
-        if !keyspace.hdel(lock, hold)? {
+step! {
+    RELEASE: Release = lock.release, grants: false,
+    keys: [lock],
+    args: [hold, channel],
+}
+
+impl Release<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hdel(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        keyspace.publish(channel, b"0");
+        keyspace.publish(self.channel, b"0");
         Ok(Value::Int(1))
-    },
-};
+    }
+}
 
-pub(crate) static RENEW: Step = Step {
-    name: "lock.renew",
-    lua: include_str!("renew.lua"),
-    keys: 1,
-    args: 3,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, hold, lease_ms, most_ms] = parts else {
-            return Err(arity());
-        };
-        if !keyspace.hexists(lock, hold)? {
+step! {
+    RENEW: Renew = lock.renew, grants: true,
+    keys: [lock],
+    args: [hold, lease_ms: u64, most_ms: u64],
+}
+
+impl Renew<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let (lease_ms, most_ms) = (number(lease_ms)?, number(most_ms)?);
-        if most_ms > 0 && u64::try_from(keyspace.pttl(lock)).is_ok_and(|left| left > most_ms) {
-            keyspace.pexpire(lock, lease_ms);
+        let most_ms = self.most_ms;
+        if most_ms > 0 && u64::try_from(keyspace.pttl(self.lock)).is_ok_and(|left| left > most_ms) {
+            keyspace.pexpire(self.lock, self.lease_ms);
         }
-        lengthen(keyspace, lock, lease_ms);
-        Ok(Value::Int(keyspace.pttl(lock)))
-    },
-};
+        lengthen(keyspace, self.lock, self.lease_ms);
+        Ok(Value::Int(keyspace.pttl(self.lock)))
+    }
+}
 
-pub(crate) static WHY_LOST: Step = Step {
-    name: "lock.why_lost",
-    lua: include_str!("why_lost.lua"),
-    keys: 2,
-    args: 1,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, marker, hold] = parts else {
-            return Err(arity());
-        };
-        let mut fields = keyspace.hgetall(lock)?;
+step! {
+    WHY_LOST: WhyLost = lock.why_lost, grants: false,
+    keys: [lock, marker],
+    args: [hold],
+}
+
+impl WhyLost<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let mut fields = keyspace.hgetall(self.lock)?;
         let holder = match fields.pop() {
             Some((holder, _)) if fields.is_empty() => holder,
             _ => Vec::new(),
         };
-        let forced = i64::from(keyspace.hexists(marker, hold)?);
+        let forced = i64::from(keyspace.hexists(self.marker, self.hold)?);
         Ok(Value::List(vec![Value::Text(holder), Value::Int(forced)]))
-    },
-};
+    }
+}
 
-pub(crate) static FORCE_UNLOCK: Step = Step {
-    name: "lock.force_unlock",
-    lua: concat!(
-        include_str!("shape.lua"),
-        include_str!("break_hold.lua"),
-        include_str!("force_unlock.lua")
-    ),
-    keys: 2,
-    args: 1,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, marker, channel] = parts else {
-            return Err(arity());
-        };
-        let broken = break_hold(keyspace, lock, marker)?;
+step! {
+    FORCE_UNLOCK: ForceUnlock = lock.force_unlock, grants: false,
+    keys: [lock, marker],
+    args: [channel],
+    uses: [BREAK_HOLD],
+}
+
+impl ForceUnlock<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let broken = break_hold(keyspace, self.lock, self.marker)?;
         if broken {
-            keyspace.publish(channel, b"0");
+            keyspace.publish(self.channel, b"0");
         }
         Ok(Value::Int(broken.into()))
-    },
-};
+    }
+}
 
-pub(crate) static INSPECT: Step = Step {
-    name: "lock.inspect",
-    lua: concat!(include_str!("shape.lua"), include_str!("inspect.lua")),
-    keys: 1,
-    args: 0,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock] = parts else {
-            return Err(arity());
-        };
-        if keyspace.hlen(lock)? == 0 {
+step! {
+    INSPECT: Inspect = lock.inspect, grants: false,
+    keys: [lock],
+    args: [],
+    uses: [SHAPE],
+}
+
+impl Inspect<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if keyspace.hlen(self.lock)? == 0 {
             return Ok(Value::List(vec![Value::Int(-2)]));
         }
-        let (holder, count) = plain(keyspace, lock)?;
+        let (holder, count) = plain(keyspace, self.lock)?;
         Ok(Value::List(vec![
-            Value::Int(keyspace.pttl(lock)),
+            Value::Int(keyspace.pttl(self.lock)),
             Value::Text(holder),
             Value::Text(count),
         ]))
-    },
-};
+    }
+}
 
-pub(crate) static NOTE_LONGEST: Step = Step {
-    name: "lock.note_longest",
-    lua: include_str!("note_longest.lua"),
-    keys: 1,
-    args: 1,
+step! {
     // It is noted for no holder, and keeps nobody out.
-    grants: false,
-    twin: |keyspace, parts| {
-        let [longest, own_ms] = parts else {
-            return Err(arity());
-        };
-        let noted = keyspace.get(longest).unwrap_or_else(|_| Some(Vec::new()));
+    NOTE_LONGEST: NoteLongest = lock.note_longest, grants: false,
+    keys: [longest],
+    args: [own_ms: u64],
+}
+
+impl NoteLongest<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let noted = keyspace
+            .get(self.longest)
+            .unwrap_or_else(|_| Some(Vec::new()));
         let noted = noted.unwrap_or_else(|| b"0".to_vec());
         let noted_ms = number::<u64>(&noted).ok().filter(|ms| *ms < 1 << 53);
         let (Some(noted_ms), true) = (noted_ms, noted.iter().all(u8::is_ascii_digit)) else {
             return Err(Refusal(format!(
                 "WRONGKIND a note of the longest lease ({}) that is not a number of ms",
-                String::from_utf8_lossy(longest)
+                String::from_utf8_lossy(self.longest)
             )));
         };
-        let own: u64 = number(own_ms)?;
-        if own > noted_ms {
-            keyspace.set(longest, own_ms);
+        if self.own_ms > noted_ms {
+            keyspace.set(self.longest, self.own_ms.to_string().as_bytes());
         }
-        Ok(Value::Int(
-            i64::try_from(own.max(noted_ms)).unwrap_or(i64::MAX),
-        ))
-    },
-};
+        Ok(Value::Int(whole(self.own_ms.max(noted_ms))))
+    }
+}
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 7] = [
@@ -236,17 +226,19 @@ impl LockHold {
         Self { key, channel, id }
     }
 
-    pub(in crate::primitives) fn lock(&self) -> Vec<u8> {
-        self.key.as_str().into()
+    pub(in crate::primitives) fn lock(&self) -> &[u8] {
+        self.key.as_str().as_bytes()
     }
 }
 
 impl HoldSteps for LockHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        Operation::new(
-            &ACQUIRE,
-            vec![self.lock(), self.id.clone().into_bytes(), ms(lease)],
-        )
+        Acquire {
+            lock: self.lock(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+        }
+        .operation()
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -258,37 +250,31 @@ impl HoldSteps for LockHold {
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
-        Operation::new(
-            &RENEW,
-            vec![
-                self.lock(),
-                self.id.clone().into_bytes(),
-                ms(lease),
-                ms(most.unwrap_or_default()),
-            ],
-        )
+        Renew {
+            lock: self.lock(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            most_ms: wire_ms(most.unwrap_or_default()),
+        }
+        .operation()
     }
 
     fn release(&self) -> Operation {
-        Operation::new(
-            &RELEASE,
-            vec![
-                self.lock(),
-                self.id.clone().into_bytes(),
-                self.channel.as_bytes().into(),
-            ],
-        )
+        Release {
+            lock: self.lock(),
+            hold: self.id.as_bytes(),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     fn why_lost(&self) -> Operation {
-        Operation::new(
-            &WHY_LOST,
-            vec![
-                self.lock(),
-                self.key.forced_marker().into_bytes(),
-                self.id.clone().into_bytes(),
-            ],
-        )
+        WhyLost {
+            lock: self.lock(),
+            marker: self.key.forced_marker().as_bytes(),
+            hold: self.id.as_bytes(),
+        }
+        .operation()
     }
 
     fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
@@ -310,25 +296,27 @@ impl HoldSteps for LockHold {
 }
 
 pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
-    Operation::new(
-        &FORCE_UNLOCK,
-        vec![
-            key.as_str().into(),
-            key.forced_marker().into_bytes(),
-            channel.into(),
-        ],
-    )
+    ForceUnlock {
+        lock: key.as_str().as_bytes(),
+        marker: key.forced_marker().as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 /// Asks for the longest lease that was ever noted for a majority that has this lock, and notes
 /// `own` if it is longer.
 pub(in crate::primitives) fn note_longest(key: &Key, own: Duration) -> Operation {
-    Operation::new(
-        &NOTE_LONGEST,
-        vec![key.longest_lease().into_bytes(), ms(own)],
-    )
+    NoteLongest {
+        longest: key.longest_lease().as_bytes(),
+        own_ms: wire_ms(own),
+    }
+    .operation()
 }
 
 pub(crate) fn inspect(key: &Key) -> Operation {
-    Operation::new(&INSPECT, vec![key.as_str().into()])
+    Inspect {
+        lock: key.as_str().as_bytes(),
+    }
+    .operation()
 }

@@ -57,12 +57,11 @@ end
 
 local function look(name, leases, queue, waiters, tokens, opened)
   local kind = redis.call('TYPE', name).ok
-  local time = redis.call('TIME')
   local leased = is_a(leases, 'zset')
   return {
     kind,
     redis.call('PTTL', name),
-    time[1] * 1000 + math.floor(time[2] / 1000),
+    now_ms(),
     short_text(name),
     kind == 'hash' and fields_of(name) or {},
     leased and redis.call('ZCARD', leases) or 0,

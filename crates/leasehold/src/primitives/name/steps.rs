@@ -2,66 +2,57 @@
 //! Lua beside this file says what it does.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::backend::step::{Operation, Refusal, Step, Value, step};
 use crate::key::Key;
-use crate::primitives::rw;
-use crate::primitives::twin::arity;
+use crate::primitives::rw::steps::{REMAINING, left};
+use crate::primitives::twin::{NOW_MS, whole};
 
-pub(crate) static LOOK: Step = Step {
-    name: "name.look",
-    lua: concat!(
-        include_str!("../rw/remaining.lua"),
-        "\n",
-        include_str!("look.lua")
-    ),
-    keys: 6,
-    args: 0,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [name, leases, queue, waiters, tokens, opened] = parts else {
-            return Err(arity());
-        };
-        let held = match keyspace.kind(leases) {
-            "zset" => keyspace.zcard(leases)?,
+step! {
+    LOOK: Look = name.look, grants: false,
+    keys: [name, leases, queue, waiters, tokens, opened],
+    args: [],
+    uses: [REMAINING, NOW_MS],
+}
+
+impl Look<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let held = match keyspace.kind(self.leases) {
+            "zset" => keyspace.zcard(self.leases)?,
             _ => 0,
         };
         Ok(Value::List(vec![
-            Value::Text(keyspace.kind(name).into()),
-            Value::Int(keyspace.pttl(name)),
-            whole(keyspace.now_ms()),
-            short_text(keyspace, name)?,
-            fields_of(keyspace, name)?,
-            whole(held as u64),
-            permits_of(keyspace, leases)?,
-            line_of(keyspace, queue, waiters)?,
-            short_text(keyspace, tokens)?,
-            Value::Int(keyspace.exists(opened).into()),
+            Value::Text(keyspace.kind(self.name).into()),
+            Value::Int(keyspace.pttl(self.name)),
+            Value::Int(whole(keyspace.now_ms())),
+            short_text(keyspace, self.name)?,
+            fields_of(keyspace, self.name)?,
+            Value::Int(whole(held as u64)),
+            permits_of(keyspace, self.leases)?,
+            line_of(keyspace, self.queue, self.waiters)?,
+            short_text(keyspace, self.tokens)?,
+            Value::Int(keyspace.exists(self.opened).into()),
         ]))
-    },
-};
+    }
+}
 
 pub(crate) static ALL: [&Step; 1] = [&LOOK];
 
 pub(crate) fn look(key: &Key) -> Operation {
-    let parts = vec![
-        key.as_str().into(),
-        key.timeout_key().into_bytes(),
-        key.fair_queue().into_bytes(),
-        key.fair_waiters().into_bytes(),
-        key.token_counter().into_bytes(),
-        key.opened_marker().into_bytes(),
-    ];
-    Operation::new(&LOOK, parts)
+    Look {
+        name: key.as_str().as_bytes(),
+        leases: key.timeout_key().as_bytes(),
+        queue: key.fair_queue().as_bytes(),
+        waiters: key.fair_waiters().as_bytes(),
+        tokens: key.token_counter().as_bytes(),
+        opened: key.opened_marker().as_bytes(),
+    }
+    .operation()
 }
 
 /// The most that is shown of anything that may be long.
 const MOST: usize = 1000;
 /// The end that Redisson notes for a permit that never ends.
 pub(super) const NEVER: i64 = 922_337_203_685_477;
-
-fn whole(number: u64) -> Value {
-    Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
-}
 
 fn cut(text: &[u8], most: usize) -> Value {
     Value::Text(text[..text.len().min(most)].to_vec())
@@ -85,7 +76,7 @@ fn fields_of(keyspace: &mut Keyspace, name: &[u8]) -> Result<Value, Refusal> {
         let count = std::str::from_utf8(&value).ok();
         let count = count.filter(|text| has_mode && text.bytes().all(|byte| byte.is_ascii_digit()));
         let left_ms = match count.and_then(|text| text.parse().ok()) {
-            Some(count) => rw::steps::left(keyspace, name, &field, count),
+            Some(count) => left(keyspace, name, &field, count),
             None => -2,
         };
         let parts = vec![cut(&field, 500), cut(&value, 500), Value::Int(left_ms)];

@@ -24,6 +24,7 @@ local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mar
   if mode == 'read' and wait > 0 and redis.call('HLEN', lock) > 64 then
     -- Beside so many readers the lock may have the expiry of one that has gone
     -- (`release_read`). If the others are dead, this writer would wait for nobody.
+    --[[USES longest_of_some]]
     wait = longest_of_some(lock, math.huge)
     if wait == 0 then
       mode = not trim_expiry(lock) and mode

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::kind::Side;
 use super::steps;
 use crate::backend::step::{Operation, Value};
+use crate::config::wire_ms;
 use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::twin::ms;
 
 /// The end of a write hold's field, as Redisson has it.
 const WRITE: &str = ":write";
@@ -45,13 +45,12 @@ pub(super) enum Polite {
 }
 
 impl Polite {
-    fn argument(self) -> Vec<u8> {
+    fn argument(self) -> u64 {
         match self {
-            Self::No => b"0",
-            Self::Yes => b"1",
-            Self::ForTheLastTime => b"2",
+            Self::No => 0,
+            Self::Yes => 1,
+            Self::ForTheLastTime => 2,
         }
-        .to_vec()
     }
 }
 
@@ -65,30 +64,22 @@ impl ReadHold {
         }
     }
 
-    fn lock(&self) -> Vec<u8> {
-        self.key.as_str().into()
-    }
-
-    fn timeout(&self) -> Vec<u8> {
-        self.key.read_timeout(&self.id).into_bytes()
-    }
-
-    fn hold(&self) -> Vec<u8> {
-        self.id.clone().into_bytes()
+    fn timeout(&self) -> String {
+        self.key.read_timeout(&self.id)
     }
 
     /// Turns the write hold `write` into this read hold. Replies 1, or 0 when the write hold is not
     /// there.
     pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
-        let parts = vec![
-            self.lock(),
-            self.timeout(),
-            write.into(),
-            self.hold(),
-            ms(lease),
-            self.channel.as_bytes().into(),
-        ];
-        Operation::new(&steps::DOWNGRADE, parts)
+        steps::Downgrade {
+            lock: self.key.as_str().as_bytes(),
+            timeout: self.timeout().as_bytes(),
+            hold: write.as_bytes(),
+            read: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 }
 
@@ -100,19 +91,19 @@ impl HoldSteps for ReadHold {
             waiter,
         } = &self.ask;
         let (waiter, mark) = waiter.as_ref().map_or(("", Duration::ZERO), Waiter::mark);
-        let parts = vec![
-            self.lock(),
-            self.timeout(),
-            self.key.waiting_writers().into_bytes(),
-            self.key.waiting_readers().into_bytes(),
-            self.hold(),
-            within.clone().unwrap_or_default().into_bytes(),
-            ms(lease),
-            polite.argument(),
-            waiter.into(),
-            ms(mark),
-        ];
-        Operation::new(&steps::ACQUIRE_READ, parts)
+        steps::AcquireRead {
+            lock: self.key.as_str().as_bytes(),
+            timeout: self.timeout().as_bytes(),
+            writers: self.key.waiting_writers().as_bytes(),
+            readers: self.key.waiting_readers().as_bytes(),
+            hold: self.id.as_bytes(),
+            within: within.as_deref().unwrap_or_default().as_bytes(),
+            lease_ms: wire_ms(lease),
+            polite: polite.argument(),
+            waiter: waiter.as_bytes(),
+            mark_ms: wire_ms(mark),
+        }
+        .operation()
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -120,24 +111,24 @@ impl HoldSteps for ReadHold {
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
-        let parts = vec![
-            self.lock(),
-            self.timeout(),
-            self.hold(),
-            ms(lease),
-            ms(most.unwrap_or_default()),
-        ];
-        Operation::new(&steps::RENEW_READ, parts)
+        steps::RenewRead {
+            lock: self.key.as_str().as_bytes(),
+            timeout: self.timeout().as_bytes(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            most_ms: wire_ms(most.unwrap_or_default()),
+        }
+        .operation()
     }
 
     fn release(&self) -> Operation {
-        let parts = vec![
-            self.lock(),
-            self.timeout(),
-            self.hold(),
-            self.channel.as_bytes().into(),
-        ];
-        Operation::new(&steps::RELEASE_READ, parts)
+        steps::ReleaseRead {
+            lock: self.key.as_str().as_bytes(),
+            timeout: self.timeout().as_bytes(),
+            hold: self.id.as_bytes(),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     fn why_lost(&self) -> Operation {
@@ -226,37 +217,33 @@ impl WriteHold {
             number_taken: AtomicBool::new(false),
         }
     }
-
-    fn lock(&self) -> Vec<u8> {
-        self.key.as_str().into()
-    }
-
-    fn hold(&self) -> Vec<u8> {
-        self.id.clone().into_bytes()
-    }
 }
 
 impl HoldSteps for WriteHold {
     fn acquire(&self, lease: Duration) -> Operation {
         let (waiter, mark) = match &self.ask {
             WriteAsk::Upgrade { read } => {
-                let read = read.as_bytes().into();
-                let parts = vec![self.lock(), self.hold(), read, ms(lease)];
-                return Operation::new(&steps::UPGRADE, parts);
+                let upgrade = steps::Upgrade {
+                    lock: self.key.as_str().as_bytes(),
+                    hold: self.id.as_bytes(),
+                    read: read.as_bytes(),
+                    lease_ms: wire_ms(lease),
+                };
+                return upgrade.operation();
             }
             WriteAsk::Once => ("", Duration::ZERO),
             WriteAsk::Waiting(waiter) => waiter.mark(),
         };
-        let parts = vec![
-            self.lock(),
-            self.key.waiting_writers().into_bytes(),
-            self.key.waiting_readers().into_bytes(),
-            self.hold(),
-            ms(lease),
-            waiter.into(),
-            ms(mark),
-        ];
-        Operation::new(&steps::ACQUIRE_WRITE, parts)
+        steps::AcquireWrite {
+            lock: self.key.as_str().as_bytes(),
+            writers: self.key.waiting_writers().as_bytes(),
+            readers: self.key.waiting_readers().as_bytes(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            waiter: waiter.as_bytes(),
+            mark_ms: wire_ms(mark),
+        }
+        .operation()
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -264,18 +251,22 @@ impl HoldSteps for WriteHold {
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
-        let parts = vec![
-            self.lock(),
-            self.hold(),
-            ms(lease),
-            ms(most.unwrap_or_default()),
-        ];
-        Operation::new(&steps::RENEW_WRITE, parts)
+        steps::RenewWrite {
+            lock: self.key.as_str().as_bytes(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            most_ms: wire_ms(most.unwrap_or_default()),
+        }
+        .operation()
     }
 
     fn release(&self) -> Operation {
-        let parts = vec![self.lock(), self.hold(), self.channel.as_bytes().into()];
-        Operation::new(&steps::RELEASE_WRITE, parts)
+        steps::ReleaseWrite {
+            lock: self.key.as_str().as_bytes(),
+            hold: self.id.as_bytes(),
+            channel: self.channel.as_bytes(),
+        }
+        .operation()
     }
 
     fn why_lost(&self) -> Operation {
@@ -305,9 +296,12 @@ fn asked(reply: &Value) -> Option<Asked> {
 }
 
 fn why_lost(key: &Key, id: &str) -> Operation {
-    let marker = key.forced_marker().into_bytes();
-    let parts = vec![key.as_str().into(), marker, id.into()];
-    Operation::new(&steps::WHY_LOST, parts)
+    steps::WhyLost {
+        lock: key.as_str().as_bytes(),
+        marker: key.forced_marker().as_bytes(),
+        hold: id.as_bytes(),
+    }
+    .operation()
 }
 
 fn read_why_lost(reply: &Value) -> Option<LossReason> {
@@ -325,23 +319,28 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
 
 /// Takes back the mark of a waiter that waits no more.
 pub(super) fn withdraw(marks: &str, waiter: &str, channel: &str) -> Operation {
-    let parts = vec![marks.into(), waiter.into(), channel.into()];
-    Operation::new(&steps::WITHDRAW, parts)
+    steps::Withdraw {
+        marks: marks.as_bytes(),
+        waiter: waiter.as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(super) fn inspect(key: &Key, side: Side) -> Operation {
-    Operation::new(
-        &steps::INSPECT,
-        vec![key.as_str().into(), side.name().into()],
-    )
+    steps::Inspect {
+        lock: key.as_str().as_bytes(),
+        side: side.name().as_bytes(),
+    }
+    .operation()
 }
 
 pub(super) fn force_unlock(key: &Key, side: Side, channel: &str) -> Operation {
-    let parts = vec![
-        key.as_str().into(),
-        key.forced_marker().into_bytes(),
-        side.name().into(),
-        channel.into(),
-    ];
-    Operation::new(&steps::FORCE_UNLOCK, parts)
+    steps::ForceUnlock {
+        lock: key.as_str().as_bytes(),
+        marker: key.forced_marker().as_bytes(),
+        side: side.name().as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }

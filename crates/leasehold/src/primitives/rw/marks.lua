@@ -1,11 +1,6 @@
 -- Marks of waiting readers or writers, each with the time at which it ends. Only a courtesy:
 -- noting one fails when the server is out of memory, and a key of another kind keeps nobody out.
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 -- Notes that `waiter` waits, for `mark_ms`; 0 for no mark.
 local function mark(marks, waiter, mark_ms)
   if mark_ms == '0' then

@@ -2,394 +2,351 @@
 //! Lua beside this file says what each does.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Refusal, Step, Value};
-use crate::primitives::twin::{arity, lengthen, number, wake_all};
+use crate::backend::step::{Refusal, Shared, Step, Value, step};
+use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all, whole};
 
-/// The text of a step, behind the shared files that it needs.
-macro_rules! lua {
-    ($($file:literal),+) => { concat!($(include_str!($file)),+) };
+static SHAPE: Shared = Shared::new(include_str!("shape.lua"), &[]);
+static MARKS: Shared = Shared::new(include_str!("marks.lua"), &[&NOW_MS]);
+pub(in crate::primitives) static REMAINING: Shared =
+    Shared::new(include_str!("remaining.lua"), &[]);
+static TRIM_EXPIRY: Shared = Shared::new(include_str!("trim_expiry.lua"), &[&REMAINING]);
+/// With what a step does when it finds that those are all over.
+static LONGEST_OF_SOME: Shared = Shared::new(include_str!("longest_of_some.lua"), &[&TRIM_EXPIRY]);
+
+step! {
+    ACQUIRE_READ: AcquireRead = rw.acquire_read, grants: true,
+    keys: [lock, timeout, writers, readers],
+    args: [hold, within, lease_ms: u64, polite: u64, waiter, mark_ms: u64],
+    uses: [SHAPE, MARKS],
 }
 
-pub(crate) static ACQUIRE_READ: Step = Step {
-    name: "rw.acquire_read",
-    lua: lua!("shape.lua", "marks.lua", "acquire_read.lua"),
-    keys: 4,
-    args: 6,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [
-            lock,
-            timeout,
-            writers,
-            readers,
-            hold,
-            within,
-            lease_ms,
-            polite,
-            waiter,
-            mark_ms,
-        ] = parts
-        else {
-            return Err(arity());
-        };
-        let mark_ms = number(mark_ms)?;
-        let mode = mode(keyspace, lock)?;
-        if mode.is_some() && keyspace.hexists(lock, hold)? && keyspace.exists(timeout) {
+impl AcquireRead<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let mode = mode(keyspace, self.lock)?;
+        if mode.is_some()
+            && keyspace.hexists(self.lock, self.hold)?
+            && keyspace.exists(self.timeout)
+        {
             return Ok(Value::Nil);
         }
         if mode == Some(Mode::Write) {
-            if within.is_empty() || !keyspace.hexists(lock, within)? {
-                mark(keyspace, readers, waiter, mark_ms);
-                return Ok(Value::Int(keyspace.pttl(lock)));
+            if self.within.is_empty() || !keyspace.hexists(self.lock, self.within)? {
+                mark(keyspace, self.readers, self.waiter, self.mark_ms);
+                return Ok(Value::Int(keyspace.pttl(self.lock)));
             }
-        } else if mark_ms > 0 && keyspace.zrem(readers, waiter).unwrap_or(false) {
+        } else if self.mark_ms > 0 && keyspace.zrem(self.readers, self.waiter).unwrap_or(false) {
             // This reader's turn comes before the next writer's.
-        } else if polite != b"0"
-            && let Some(rest @ 1..) = marked_for(keyspace, writers)
+        } else if self.polite > 0
+            && let Some(rest @ 1..) = marked_for(keyspace, self.writers)
         {
-            if mode.is_some() || mark_ms == 0 {
+            if mode.is_some() || self.mark_ms == 0 {
                 return Ok(Value::Int(rest));
             }
-            if polite == b"2" {
-                mark(keyspace, readers, waiter, mark_ms);
+            if self.polite == 2 {
+                mark(keyspace, self.readers, self.waiter, self.mark_ms);
             }
             return Ok(Value::Int(rest.min(50)));
         }
-        let lease_ms = number(lease_ms)?;
-        keyspace.set(timeout, b"1");
-        keyspace.pexpire(timeout, lease_ms);
-        keyspace.hset(lock, b"mode", mode.unwrap_or(Mode::Read).name())?;
-        keyspace.hset(lock, hold, b"1")?;
-        if mode.is_none() || keyspace.pttl(lock) >= 0 {
-            lengthen(keyspace, lock, lease_ms);
+        keyspace.set(self.timeout, b"1");
+        keyspace.pexpire(self.timeout, self.lease_ms);
+        keyspace.hset(self.lock, b"mode", mode.unwrap_or(Mode::Read).name())?;
+        keyspace.hset(self.lock, self.hold, b"1")?;
+        if mode.is_none() || keyspace.pttl(self.lock) >= 0 {
+            lengthen(keyspace, self.lock, self.lease_ms);
         }
         Ok(Value::Nil)
-    },
-};
+    }
+}
 
-pub(crate) static ACQUIRE_WRITE: Step = Step {
-    name: "rw.acquire_write",
-    lua: lua!(
-        "shape.lua",
-        "remaining.lua",
-        "trim_expiry.lua",
-        "longest_of_some.lua",
-        "marks.lua",
-        "acquire_write.lua"
-    ),
-    keys: 3,
-    args: 4,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, writers, readers, hold, lease_ms, waiter, mark_ms] = parts else {
-            return Err(arity());
-        };
-        let mark_ms = number(mark_ms)?;
-        let mut mode = mode(keyspace, lock)?;
-        let mut wait = keyspace.pttl(lock);
-        if mode == Some(Mode::Read) && wait > 0 && keyspace.hlen(lock)? > 64 {
-            wait = longest_of_some(keyspace, lock)?;
+step! {
+    ACQUIRE_WRITE: AcquireWrite = rw.acquire_write, grants: true,
+    keys: [lock, writers, readers],
+    args: [hold, lease_ms: u64, waiter, mark_ms: u64],
+    uses: [SHAPE, LONGEST_OF_SOME, MARKS],
+}
+
+impl AcquireWrite<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let mut mode = mode(keyspace, self.lock)?;
+        let mut wait = keyspace.pttl(self.lock);
+        if mode == Some(Mode::Read) && wait > 0 && keyspace.hlen(self.lock)? > 64 {
+            wait = longest_of_some(keyspace, self.lock)?;
             if wait == 0 {
-                mode = mode.filter(|_| matches!(settle(keyspace, lock), Ok(false)));
-                wait = keyspace.pttl(lock);
+                mode = mode.filter(|_| matches!(settle(keyspace, self.lock), Ok(false)));
+                wait = keyspace.pttl(self.lock);
             }
         }
-        let turn = marked_for(keyspace, readers).unwrap_or(0);
+        let turn = marked_for(keyspace, self.readers).unwrap_or(0);
         if mode.is_none() && turn > 0 {
             wait = turn;
         } else if mode.is_none() {
-            keyspace.hset(lock, b"mode", b"write")?;
-            keyspace.hset(lock, hold, b"1")?;
-            keyspace.pexpire(lock, number(lease_ms)?);
-            if mark_ms > 0 {
+            keyspace.hset(self.lock, b"mode", b"write")?;
+            keyspace.hset(self.lock, self.hold, b"1")?;
+            keyspace.pexpire(self.lock, self.lease_ms);
+            if self.mark_ms > 0 {
                 // A key of another type is left alone, because the mark is only a courtesy.
-                let _ = keyspace.zrem(writers, waiter);
+                let _ = keyspace.zrem(self.writers, self.waiter);
             }
             return Ok(Value::Nil);
         }
-        if keyspace.hexists(lock, hold)? {
+        if keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Nil);
         }
-        mark(keyspace, writers, waiter, mark_ms);
+        mark(keyspace, self.writers, self.waiter, self.mark_ms);
         Ok(Value::Int(wait))
-    },
-};
+    }
+}
 
-pub(crate) static WITHDRAW: Step = Step {
-    name: "rw.withdraw",
-    lua: lua!("../wake_all.lua", "withdraw.lua"),
-    keys: 1,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [marks, waiter, channel] = parts else {
-            return Err(arity());
-        };
-        let gone = keyspace.zrem(marks, waiter)?;
-        if gone && !keyspace.exists(marks) {
-            wake_all(keyspace, channel);
+step! {
+    WITHDRAW: Withdraw = rw.withdraw, grants: false,
+    keys: [marks],
+    args: [waiter, channel],
+    uses: [WAKE_ALL],
+}
+
+impl Withdraw<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let gone = keyspace.zrem(self.marks, self.waiter)?;
+        if gone && !keyspace.exists(self.marks) {
+            wake_all(keyspace, self.channel);
         }
         Ok(Value::Int(gone.into()))
-    },
-};
+    }
+}
 
-pub(crate) static RELEASE_READ: Step = Step {
-    name: "rw.release_read",
-    lua: lua!(
-        "remaining.lua",
-        "trim_expiry.lua",
-        "longest_of_some.lua",
-        "release_read.lua"
-    ),
-    keys: 2,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, timeout, hold, channel] = parts else {
-            return Err(arity());
-        };
-        let stood = keyspace.hdel(lock, hold)?;
-        let held = keyspace.del(timeout);
+step! {
+    RELEASE_READ: ReleaseRead = rw.release_read, grants: false,
+    keys: [lock, timeout],
+    args: [hold, channel],
+    uses: [LONGEST_OF_SOME],
+}
+
+impl ReleaseRead<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let stood = keyspace.hdel(self.lock, self.hold)?;
+        let held = keyspace.del(self.timeout);
         if !stood {
             return Ok(Value::Int(0));
         }
-        let writes = keyspace.hget(lock, b"mode")?.as_deref() == Some(b"write");
-        let fields = keyspace.hlen(lock)?;
+        let writes = keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write");
+        let fields = keyspace.hlen(self.lock)?;
         let put_off = fields > 64
-            && !has_its_turn(keyspace, hold, fields)
-            && longest_of_some(keyspace, lock)? > 0;
+            && !has_its_turn(keyspace, self.hold, fields)
+            && longest_of_some(keyspace, self.lock)? > 0;
         if fields == 1 || !(writes || put_off) {
-            let is_free = settle(keyspace, lock)?;
+            let is_free = settle(keyspace, self.lock)?;
             if is_free {
-                keyspace.publish(channel, b"0");
+                keyspace.publish(self.channel, b"0");
             }
         }
         Ok(Value::Int(held.into()))
-    },
-};
+    }
+}
 
-pub(crate) static RELEASE_WRITE: Step = Step {
-    name: "rw.release_write",
-    lua: lua!(
-        "../wake_all.lua",
-        "remaining.lua",
-        "trim_expiry.lua",
-        "release_write.lua"
-    ),
-    keys: 1,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, hold, channel] = parts else {
-            return Err(arity());
-        };
-        if !keyspace.hdel(lock, hold)? {
+step! {
+    RELEASE_WRITE: ReleaseWrite = rw.release_write, grants: false,
+    keys: [lock],
+    args: [hold, channel],
+    uses: [TRIM_EXPIRY, WAKE_ALL],
+}
+
+impl ReleaseWrite<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hdel(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        if keyspace.hlen(lock)? > 1 {
-            keyspace.hset(lock, b"mode", b"read")?;
+        if keyspace.hlen(self.lock)? > 1 {
+            keyspace.hset(self.lock, b"mode", b"read")?;
         }
-        settle(keyspace, lock)?;
-        wake_all(keyspace, channel);
+        settle(keyspace, self.lock)?;
+        wake_all(keyspace, self.channel);
         Ok(Value::Int(1))
-    },
-};
+    }
+}
 
-pub(crate) static RENEW_READ: Step = Step {
-    name: "rw.renew_read",
-    lua: include_str!("renew_read.lua"),
-    keys: 2,
-    args: 3,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, timeout, hold, lease_ms, most_ms] = parts else {
-            return Err(arity());
-        };
-        let mut ttl = keyspace.pttl(timeout);
-        if ttl == -2 || !keyspace.hexists(lock, hold)? {
+step! {
+    RENEW_READ: RenewRead = rw.renew_read, grants: true,
+    keys: [lock, timeout],
+    args: [hold, lease_ms: u64, most_ms: u64],
+}
+
+impl RenewRead<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let mut ttl = keyspace.pttl(self.timeout);
+        if ttl == -2 || !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let (lease_ms, most_ms) = (whole(number(lease_ms)?), whole(number(most_ms)?));
+        let (lease_ms, most_ms) = (whole(self.lease_ms), whole(self.most_ms));
         if ttl < lease_ms || (most_ms > 0 && ttl > most_ms) {
-            keyspace.pexpire(timeout, lease_ms.unsigned_abs());
+            keyspace.pexpire(self.timeout, lease_ms.unsigned_abs());
             ttl = lease_ms;
         }
-        let lock_ttl = keyspace.pttl(lock);
-        let alone = keyspace.hlen(lock)? == 2;
+        let lock_ttl = keyspace.pttl(self.lock);
+        let alone = keyspace.hlen(self.lock)? == 2;
         let too_long = lock_ttl == -1 || (most_ms > 0 && lock_ttl > most_ms);
         if (lock_ttl >= 0 && lock_ttl < ttl) || (alone && too_long) {
-            keyspace.pexpire(lock, ttl.unsigned_abs());
+            keyspace.pexpire(self.lock, ttl.unsigned_abs());
         }
         Ok(Value::Int(ttl))
-    },
-};
+    }
+}
 
-pub(crate) static RENEW_WRITE: Step = Step {
-    name: "rw.renew_write",
-    lua: include_str!("renew_write.lua"),
-    keys: 1,
-    args: 3,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, hold, lease_ms, most_ms] = parts else {
-            return Err(arity());
-        };
-        if !keyspace.hexists(lock, hold)? {
+step! {
+    RENEW_WRITE: RenewWrite = rw.renew_write, grants: true,
+    keys: [lock],
+    args: [hold, lease_ms: u64, most_ms: u64],
+}
+
+impl RenewWrite<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let (lease_ms, most_ms) = (whole(number(lease_ms)?), whole(number(most_ms)?));
-        let ttl = keyspace.pttl(lock);
-        let too_long = most_ms > 0 && ttl > most_ms && keyspace.hlen(lock)? == 2;
+        let (lease_ms, most_ms) = (whole(self.lease_ms), whole(self.most_ms));
+        let ttl = keyspace.pttl(self.lock);
+        let too_long = most_ms > 0 && ttl > most_ms && keyspace.hlen(self.lock)? == 2;
         if ttl < lease_ms || too_long {
-            keyspace.pexpire(lock, lease_ms.unsigned_abs());
+            keyspace.pexpire(self.lock, lease_ms.unsigned_abs());
         }
-        Ok(Value::Int(keyspace.pttl(lock)))
-    },
-};
+        Ok(Value::Int(keyspace.pttl(self.lock)))
+    }
+}
 
-pub(crate) static DOWNGRADE: Step = Step {
-    name: "rw.downgrade",
-    lua: lua!(
-        "../wake_all.lua",
-        "remaining.lua",
-        "trim_expiry.lua",
-        "downgrade.lua"
-    ),
-    keys: 2,
-    args: 4,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, timeout, hold, read, lease_ms, channel] = parts else {
-            return Err(arity());
-        };
-        if !keyspace.hexists(lock, hold)? {
-            let done = keyspace.hexists(lock, read)? && keyspace.exists(timeout);
+step! {
+    DOWNGRADE: Downgrade = rw.downgrade, grants: true,
+    keys: [lock, timeout],
+    args: [hold, read, lease_ms: u64, channel],
+    uses: [TRIM_EXPIRY, WAKE_ALL],
+}
+
+impl Downgrade<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
+            let done = keyspace.hexists(self.lock, self.read)? && keyspace.exists(self.timeout);
             return Ok(Value::Int(done.into()));
         }
-        let lease_ms = number(lease_ms)?;
-        lengthen(keyspace, lock, lease_ms);
-        keyspace.set(timeout, b"1");
-        keyspace.pexpire(timeout, lease_ms);
-        keyspace.hset(lock, b"mode", b"read")?;
-        keyspace.hset(lock, read, b"1")?;
-        keyspace.hdel(lock, hold)?;
-        settle(keyspace, lock)?;
-        wake_all(keyspace, channel);
+        lengthen(keyspace, self.lock, self.lease_ms);
+        keyspace.set(self.timeout, b"1");
+        keyspace.pexpire(self.timeout, self.lease_ms);
+        keyspace.hset(self.lock, b"mode", b"read")?;
+        keyspace.hset(self.lock, self.read, b"1")?;
+        keyspace.hdel(self.lock, self.hold)?;
+        settle(keyspace, self.lock)?;
+        wake_all(keyspace, self.channel);
         Ok(Value::Int(1))
-    },
-};
+    }
+}
 
-pub(crate) static UPGRADE: Step = Step {
-    name: "rw.upgrade",
-    lua: lua!("shape.lua", "remaining.lua", "upgrade.lua"),
-    keys: 1,
-    args: 3,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [lock, hold, read, lease_ms] = parts else {
-            return Err(arity());
-        };
-        let mode = mode(keyspace, lock)?;
-        if mode == Some(Mode::Write) && keyspace.hexists(lock, hold)? {
+step! {
+    UPGRADE: Upgrade = rw.upgrade, grants: true,
+    keys: [lock],
+    args: [hold, read, lease_ms: u64],
+    uses: [SHAPE, REMAINING],
+}
+
+impl Upgrade<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let mode = mode(keyspace, self.lock)?;
+        if mode == Some(Mode::Write) && keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Nil);
         }
-        let alive = read_holds(keyspace, lock)?
+        let alive = read_holds(keyspace, self.lock)?
             .into_iter()
             .filter(|(_, left)| *left >= 0)
             .map(|(field, _)| field);
-        if mode != Some(Mode::Read) || !alive.eq([read.clone()]) {
-            return Ok(Value::Int(keyspace.pttl(lock)));
+        if mode != Some(Mode::Read) || !alive.eq([self.read]) {
+            return Ok(Value::Int(keyspace.pttl(self.lock)));
         }
-        for (field, _) in keyspace.hgetall(lock)? {
-            if field != b"mode" && field != *read {
-                keyspace.hdel(lock, &field)?;
+        for (field, _) in keyspace.hgetall(self.lock)? {
+            if field != b"mode" && field != self.read {
+                keyspace.hdel(self.lock, &field)?;
             }
         }
-        lengthen(keyspace, lock, number(lease_ms)?);
-        keyspace.hset(lock, b"mode", b"write")?;
-        keyspace.hset(lock, hold, b"1")?;
+        lengthen(keyspace, self.lock, self.lease_ms);
+        keyspace.hset(self.lock, b"mode", b"write")?;
+        keyspace.hset(self.lock, self.hold, b"1")?;
         Ok(Value::Nil)
-    },
-};
+    }
+}
 
-pub(crate) static WHY_LOST: Step = Step {
-    name: "rw.why_lost",
-    lua: include_str!("why_lost.lua"),
-    keys: 2,
-    args: 1,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, marker, hold] = parts else {
-            return Err(arity());
-        };
+step! {
+    WHY_LOST: WhyLost = rw.why_lost, grants: false,
+    keys: [lock, marker],
+    args: [hold],
+}
+
+impl WhyLost<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut holder = Vec::new();
-        if keyspace.hget(lock, b"mode")?.as_deref() == Some(b"write") && keyspace.hlen(lock)? < 64 {
-            let mut fields = keyspace.hgetall(lock)?.into_iter();
-            if let Some((writer, _)) = fields.rfind(|(field, _)| writes(field) && field != hold) {
+        if keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write")
+            && keyspace.hlen(self.lock)? < 64
+        {
+            let mut fields = keyspace.hgetall(self.lock)?.into_iter();
+            if let Some((writer, _)) =
+                fields.rfind(|(field, _)| writes(field) && field != self.hold)
+            {
                 holder = writer;
             }
         }
-        let forced = i64::from(keyspace.hexists(marker, hold)?);
+        let forced = i64::from(keyspace.hexists(self.marker, self.hold)?);
         Ok(Value::List(vec![Value::Text(holder), Value::Int(forced)]))
-    },
-};
+    }
+}
 
-pub(crate) static FORCE_UNLOCK: Step = Step {
-    name: "rw.force_unlock",
-    lua: lua!("../wake_all.lua", "shape.lua", "force_unlock.lua"),
-    keys: 2,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, marker, side, channel] = parts else {
-            return Err(arity());
-        };
-        if mode(keyspace, lock)?.is_none_or(|mode| mode.name() != &side[..]) {
+step! {
+    FORCE_UNLOCK: ForceUnlock = rw.force_unlock, grants: false,
+    keys: [lock, marker],
+    args: [side, channel],
+    uses: [SHAPE, WAKE_ALL],
+}
+
+impl ForceUnlock<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if mode(keyspace, self.lock)?.is_none_or(|mode| mode.name() != self.side) {
             return Ok(Value::Int(0));
         }
-        let holders = keyspace.hgetall(lock)?;
-        let ttl = keyspace.pttl(lock);
-        keyspace.del(lock);
-        if let (Ok(ttl @ 1..), Ok(size)) = (u64::try_from(ttl), keyspace.hlen(marker)) {
+        let holders = keyspace.hgetall(self.lock)?;
+        let ttl = keyspace.pttl(self.lock);
+        keyspace.del(self.lock);
+        if let (Ok(ttl @ 1..), Ok(size)) = (u64::try_from(ttl), keyspace.hlen(self.marker)) {
             let room = 4096_usize.saturating_sub(size);
             for (holder, _) in holders.iter().take(room) {
                 if holder != b"mode" {
-                    keyspace.hset(marker, holder, b"1")?;
+                    keyspace.hset(self.marker, holder, b"1")?;
                 }
             }
             if room > 0 {
-                lengthen(keyspace, marker, ttl);
+                lengthen(keyspace, self.marker, ttl);
             }
         }
-        if side == b"write" {
-            wake_all(keyspace, channel);
+        if self.side == b"write" {
+            wake_all(keyspace, self.channel);
         } else {
-            keyspace.publish(channel, b"0");
+            keyspace.publish(self.channel, b"0");
         }
         Ok(Value::Int(1))
-    },
-};
+    }
+}
 
-pub(crate) static INSPECT: Step = Step {
-    name: "rw.inspect",
-    lua: lua!("shape.lua", "remaining.lua", "inspect.lua"),
-    keys: 1,
-    args: 1,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [lock, side] = parts else {
-            return Err(arity());
-        };
-        let mode = mode(keyspace, lock)?;
-        let mut reply = vec![Value::Int(keyspace.pttl(lock))];
-        if mode.is_some_and(|mode| mode == Mode::Write || mode.name() == &side[..]) {
-            for (field, count) in keyspace.hgetall(lock)? {
+step! {
+    INSPECT: Inspect = rw.inspect, grants: false,
+    keys: [lock],
+    args: [side],
+    uses: [SHAPE, REMAINING],
+}
+
+impl Inspect<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let mode = mode(keyspace, self.lock)?;
+        let mut reply = vec![Value::Int(keyspace.pttl(self.lock))];
+        if mode.is_some_and(|mode| mode == Mode::Write || mode.name() == self.side) {
+            for (field, count) in keyspace.hgetall(self.lock)? {
                 let Some(holds) = hold_count(&field, &count) else {
                     continue;
                 };
-                let shown = match (writes(&field), &side[..]) {
+                let shown = match (writes(&field), self.side) {
                     (true, b"write") => true,
-                    (false, b"read") => left(keyspace, lock, &field, holds) >= 0,
+                    (false, b"read") => left(keyspace, self.lock, &field, holds) >= 0,
                     _ => false,
                 };
                 if shown {
@@ -401,8 +358,8 @@ pub(crate) static INSPECT: Step = Step {
             reply = vec![Value::Int(-2)];
         }
         Ok(Value::List(reply))
-    },
-};
+    }
+}
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 12] = [
@@ -573,8 +530,4 @@ fn marked_for(keyspace: &mut Keyspace, marks: &[u8]) -> Option<i64> {
     let marks = keyspace.zrange(marks).ok()?;
     let (_, until) = marks.last()?;
     Some(until - whole(keyspace.now_ms()))
-}
-
-fn whole(ms: u64) -> i64 {
-    i64::try_from(ms).unwrap_or(i64::MAX)
 }

@@ -3,35 +3,33 @@
 
 use std::time::Duration;
 
-use crate::backend::step::{Operation, Step, Value};
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Operation, Refusal, Step, Value, number, step};
 use crate::config::wire_ms;
 use crate::key::Key;
 use crate::local::Marked;
 use crate::primitives::twin::{
-    MARKER_MS, NOBODY_KNOWS, arity, list, note, number, number_at, replied, tell,
+    IDEMPOTENCY, MARKER_MS, NOBODY_KNOWS, NUMBER_AT, PUBLISH_FREE, list, note, number_at, replied,
+    tell,
 };
 
-pub(crate) static ACQUIRE: Step = Step {
-    name: "semaphore.acquire",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("acquire.lua")
-    ),
-    keys: 4,
-    args: 1,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [semaphore, marker, done, released, sizes] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = keyspace.get(marker)? {
+step! {
+    ACQUIRE: Acquire = semaphore.acquire, grants: true,
+    keys: [semaphore, marker, done, released],
+    args: [sizes],
+    uses: [IDEMPOTENCY, NUMBER_AT],
+}
+
+impl Acquire<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = keyspace.get(self.marker)? {
             let (asks, _, left) = read_marker(&before).unwrap_or_default();
             return Ok(acquired(asks, left, true, None));
         }
-        let free = number_at(keyspace, semaphore)?;
+        let free = number_at(keyspace, self.semaphore)?;
         let (there, free) = (free.is_some(), free.unwrap_or(0));
         let (mut asks, mut taken) = (0, 0);
-        for size in sizes.split(|byte| *byte == b' ') {
+        for size in self.sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
             if taken + size > free {
                 break;
@@ -40,194 +38,157 @@ pub(crate) static ACQUIRE: Step = Step {
         }
         note(
             keyspace,
-            marker,
+            self.marker,
             &format!("{asks} {taken} {}", free - taken),
         );
         if taken > 0 {
-            keyspace.incr_by(semaphore, -taken)?;
+            keyspace.incr_by(self.semaphore, -taken)?;
         }
-        keyspace.del(done);
+        keyspace.del(self.done);
         let last = match asks {
-            0 => keyspace.get(released).ok().flatten(),
+            0 => keyspace.get(self.released).ok().flatten(),
             _ => None,
         };
         Ok(acquired(asks, free - taken, there, last))
-    },
-};
+    }
+}
 
-pub(crate) static UNDO: Step = Step {
-    name: "semaphore.undo",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("../publish_free.lua"),
-        include_str!("undo.lua")
-    ),
-    keys: 2,
-    args: 1,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [semaphore, marker, channel] = parts else {
-            return Err(arity());
-        };
-        let before = keyspace.get(marker)?;
+step! {
+    UNDO: Undo = semaphore.undo, grants: false,
+    keys: [semaphore, marker],
+    args: [channel],
+    uses: [IDEMPOTENCY, NUMBER_AT, PUBLISH_FREE],
+}
+
+impl Undo<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let before = keyspace.get(self.marker)?;
         if before.as_deref() == Some(b"undone") {
             return Ok(Value::Int(0));
         }
         let before = before.and_then(|text| read_marker(&text));
         let (_, mut taken, _) = before.unwrap_or_default();
-        match number_at(keyspace, semaphore)? {
+        match number_at(keyspace, self.semaphore)? {
             Some(_) if taken > 0 => {
-                let free = keyspace.incr_by(semaphore, taken)?;
-                tell(keyspace, channel, free, taken);
+                let free = keyspace.incr_by(self.semaphore, taken)?;
+                tell(keyspace, self.channel, free, taken);
             }
             _ => taken = 0,
         }
-        note(keyspace, marker, "undone");
+        note(keyspace, self.marker, "undone");
         Ok(Value::Int(taken))
-    },
-};
+    }
+}
 
-pub(crate) static ADD: Step = Step {
-    name: "semaphore.add",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("../publish_free.lua"),
-        include_str!("add.lua")
-    ),
-    keys: 4,
-    args: 3,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [
-            semaphore,
-            marker,
-            done,
-            released,
-            permits,
-            if_there,
-            channel,
-        ] = parts
-        else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+step! {
+    ADD: Add = semaphore.add, grants: false,
+    keys: [semaphore, marker, done, released],
+    args: [permits: i64, if_there: bool, channel],
+    uses: [IDEMPOTENCY, NUMBER_AT, PUBLISH_FREE],
+}
+
+impl Add<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(list(&[before, NOBODY_KNOWS]));
         }
-        let there = number_at(keyspace, semaphore)?.is_some();
-        keyspace.del(done);
-        let reply = i64::from(there || if_there == b"0");
-        note(keyspace, marker, &reply.to_string());
+        let there = number_at(keyspace, self.semaphore)?.is_some();
+        keyspace.del(self.done);
+        let reply = i64::from(there || !self.if_there);
+        note(keyspace, self.marker, &reply.to_string());
         if reply == 0 {
             return Ok(list(&[0, NOBODY_KNOWS]));
         }
-        let permits = number(permits)?;
-        let free = keyspace.incr_by(semaphore, permits)?;
-        if permits > 0 {
-            keyspace.set(released, marker);
-            keyspace.pexpire(released, MARKER_MS);
+        let free = keyspace.incr_by(self.semaphore, self.permits)?;
+        if self.permits > 0 {
+            keyspace.set(self.released, self.marker);
+            keyspace.pexpire(self.released, MARKER_MS);
         }
-        Ok(list(&[1, tell(keyspace, channel, free, permits)]))
-    },
-};
+        Ok(list(&[1, tell(keyspace, self.channel, free, self.permits)]))
+    }
+}
 
-pub(crate) static DRAIN: Step = Step {
-    name: "semaphore.drain",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("drain.lua")
-    ),
-    keys: 3,
-    args: 0,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [semaphore, marker, done] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+step! {
+    DRAIN: Drain = semaphore.drain, grants: false,
+    keys: [semaphore, marker, done],
+    args: [],
+    uses: [IDEMPOTENCY, NUMBER_AT],
+}
+
+impl Drain<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let free = number_at(keyspace, semaphore)?.unwrap_or(0);
-        note(keyspace, marker, &free.to_string());
+        let free = number_at(keyspace, self.semaphore)?.unwrap_or(0);
+        note(keyspace, self.marker, &free.to_string());
         if free != 0 {
-            keyspace.incr_by(semaphore, -free)?;
+            keyspace.incr_by(self.semaphore, -free)?;
         }
-        keyspace.del(done);
+        keyspace.del(self.done);
         Ok(Value::Int(free))
-    },
-};
+    }
+}
 
-pub(crate) static SET: Step = Step {
-    name: "semaphore.set",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("../publish_free.lua"),
-        include_str!("set.lua")
-    ),
-    keys: 3,
-    args: 3,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [semaphore, marker, done, permits, expiry_ms, channel] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+step! {
+    SET: Set = semaphore.set, grants: false,
+    keys: [semaphore, marker, done],
+    args: [permits: i64, expiry_ms: u64, channel],
+    uses: [IDEMPOTENCY, NUMBER_AT, PUBLISH_FREE],
+}
+
+impl Set<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let made = number_at(keyspace, semaphore)?.is_none();
-        note(keyspace, marker, &i64::from(made).to_string());
+        let made = number_at(keyspace, self.semaphore)?.is_none();
+        note(keyspace, self.marker, &i64::from(made).to_string());
         if made {
-            keyspace.set(semaphore, permits);
-            if let Ok(ms @ 1..) = u64::try_from(number::<i64>(expiry_ms)?) {
-                keyspace.pexpire(semaphore, ms);
+            keyspace.set(self.semaphore, self.permits.to_string().as_bytes());
+            if self.expiry_ms > 0 {
+                keyspace.pexpire(self.semaphore, self.expiry_ms);
             }
-            keyspace.del(done);
-            tell(keyspace, channel, number(permits)?, number(permits)?);
+            keyspace.del(self.done);
+            tell(keyspace, self.channel, self.permits, self.permits);
         }
         Ok(Value::Int(i64::from(made)))
-    },
-};
+    }
+}
 
-pub(crate) static AVAILABLE: Step = Step {
-    name: "semaphore.available",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("available.lua")
-    ),
-    keys: 1,
-    args: 0,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [semaphore] = parts else {
-            return Err(arity());
-        };
-        let free = number_at(keyspace, semaphore)?;
+step! {
+    AVAILABLE: Available = semaphore.available, grants: false,
+    keys: [semaphore],
+    args: [],
+    uses: [NUMBER_AT],
+}
+
+impl Available<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let free = number_at(keyspace, self.semaphore)?;
         Ok(list(&[free.unwrap_or(0), free.is_some().into()]))
-    },
-};
+    }
+}
 
-pub(crate) static DELETE: Step = Step {
-    name: "semaphore.delete",
-    lua: concat!(
-        include_str!("../idempotency.lua"),
-        include_str!("delete.lua")
-    ),
-    keys: 3,
-    args: 0,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [semaphore, marker, done] = parts else {
-            return Err(arity());
-        };
-        if let Some(before) = replied(keyspace, marker)? {
+step! {
+    DELETE: Delete = semaphore.delete, grants: false,
+    keys: [semaphore, marker, done],
+    args: [],
+    uses: [IDEMPOTENCY, NUMBER_AT],
+}
+
+impl Delete<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if let Some(before) = replied(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let there = number_at(keyspace, semaphore)?.is_some();
-        keyspace.del(done);
-        note(keyspace, marker, &i64::from(there).to_string());
-        keyspace.del(semaphore);
+        let there = number_at(keyspace, self.semaphore)?.is_some();
+        keyspace.del(self.done);
+        note(keyspace, self.marker, &i64::from(there).to_string());
+        keyspace.del(self.semaphore);
         Ok(Value::Int(i64::from(there)))
-    },
-};
+    }
+}
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 7] = [&ACQUIRE, &UNDO, &ADD, &DRAIN, &SET, &AVAILABLE, &DELETE];
@@ -249,15 +210,23 @@ fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
 
 pub(crate) fn acquire(key: &Key, marked: &Marked, sizes: &[u32]) -> Operation {
     let sizes: Vec<_> = sizes.iter().map(u32::to_string).collect();
-    let mut parts = marked.keys(key);
-    parts.push(key.released_marker().into_bytes());
-    parts.push(sizes.join(" ").into_bytes());
-    Operation::new(&ACQUIRE, parts)
+    Acquire {
+        semaphore: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+        released: key.released_marker().as_bytes(),
+        sizes: sizes.join(" ").as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn undo(key: &Key, marker: &str, channel: &str) -> Operation {
-    let parts = vec![key.as_str().into(), marker.into(), channel.into()];
-    Operation::new(&UNDO, parts)
+    Undo {
+        semaphore: key.as_str().as_bytes(),
+        marker: marker.as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn add(
@@ -267,18 +236,25 @@ pub(crate) fn add(
     only_if_there: bool,
     channel: &str,
 ) -> Operation {
-    let mut parts = marked.keys(key);
-    parts.extend([
-        key.released_marker().into_bytes(),
-        permits.to_string().into_bytes(),
-        vec![if only_if_there { b'1' } else { b'0' }],
-        channel.into(),
-    ]);
-    Operation::new(&ADD, parts)
+    Add {
+        semaphore: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+        released: key.released_marker().as_bytes(),
+        permits,
+        if_there: only_if_there,
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn drain(key: &Key, marked: &Marked) -> Operation {
-    Operation::new(&DRAIN, marked.keys(key))
+    Drain {
+        semaphore: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn set(
@@ -288,19 +264,29 @@ pub(crate) fn set(
     expiry: Option<Duration>,
     channel: &str,
 ) -> Operation {
-    let mut parts = marked.keys(key);
-    parts.extend([
-        permits.to_string().into_bytes(),
-        expiry.map_or(0, wire_ms).to_string().into_bytes(),
-        channel.into(),
-    ]);
-    Operation::new(&SET, parts)
+    Set {
+        semaphore: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+        permits: permits.into(),
+        expiry_ms: expiry.map_or(0, wire_ms),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn available(key: &Key) -> Operation {
-    Operation::new(&AVAILABLE, vec![key.as_str().into()])
+    Available {
+        semaphore: key.as_str().as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn delete(key: &Key, marked: &Marked) -> Operation {
-    Operation::new(&DELETE, marked.keys(key))
+    Delete {
+        semaphore: key.as_str().as_bytes(),
+        marker: marked.marker.as_bytes(),
+        done: marked.done.as_bytes(),
+    }
+    .operation()
 }

@@ -12,12 +12,6 @@ local function not_a_lock(group, size)
   return false
 end
 
--- The server's clock in ms.
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 -- How long a group lives whose last hold lasts `lease_ms` more: a moment longer. Redisson takes
 -- a value over as its time ends, and does not lengthen the life of a key that has less than a
 -- millisecond left. The hold that has just begun would go with the key.

@@ -6,33 +6,36 @@ use std::time::Duration;
 
 use super::Values;
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value};
+use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
+use crate::config::wire_ms;
 use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::twin::{arity, lengthen, ms, number, wake_all};
+use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all};
 
-pub(crate) static ACQUIRE: Step = Step {
-    name: "group.acquire",
-    lua: concat!(include_str!("shape.lua"), include_str!("acquire.lua")),
-    keys: 1,
-    args: 3,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [group, hold, lease_ms, fields] = parts else {
-            return Err(arity());
-        };
-        let (size, lease_ms) = (keyspace.hlen(group)?, number::<u64>(lease_ms)?);
-        check(keyspace, group, size)?;
+static SHAPE: Shared = Shared::new(include_str!("shape.lua"), &[&NOW_MS]);
+static TRIM_EXPIRY: Shared = Shared::new(include_str!("trim_expiry.lua"), &[&SHAPE]);
+
+step! {
+    ACQUIRE: Acquire = group.acquire, grants: true,
+    keys: [group],
+    args: [hold, lease_ms: u64, fields],
+    uses: [SHAPE],
+}
+
+impl Acquire<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let (size, lease_ms) = (keyspace.hlen(self.group)?, self.lease_ms);
+        check(keyspace, self.group, size)?;
         let (now, mut busy_ms, mut dead) = (keyspace.now_ms(), 0, Vec::new());
-        for f in split(fields) {
-            let Some(holder) = keyspace.hget(group, f)? else {
+        for f in split(self.fields) {
+            let Some(holder) = keyspace.hget(self.group, f)? else {
                 continue;
             };
-            if holder == *hold {
+            if holder == *self.hold {
                 return Ok(Value::Nil);
             }
-            match ends_at(keyspace, group, f, &holder)? {
+            match ends_at(keyspace, self.group, f, &holder)? {
                 Some(ends) if ends >= now => busy_ms = busy_ms.max(ends - now).max(1),
                 _ => dead.push((f, holder)),
             }
@@ -40,197 +43,190 @@ pub(crate) static ACQUIRE: Step = Step {
         if busy_ms > 0 {
             return Ok(int(busy_ms));
         }
-        for f in split(fields) {
-            keyspace.hset(group, f, hold)?;
+        for f in split(self.fields) {
+            keyspace.hset(self.group, f, self.hold)?;
             let ends = (now + lease_ms).to_string();
-            keyspace.hset(group, &beside(f, hold, EXPIRE_TIME), ends.as_bytes())?;
-            keyspace.hset(group, &beside(f, hold, LOCK_COUNT), b"1")?;
+            keyspace.hset(
+                self.group,
+                &beside(f, self.hold, EXPIRE_TIME),
+                ends.as_bytes(),
+            )?;
+            keyspace.hset(self.group, &beside(f, self.hold, LOCK_COUNT), b"1")?;
         }
         if size == 0 {
-            keyspace.pexpire(group, life_ms(lease_ms));
-        } else if keyspace.pttl(group) >= 0 {
-            lengthen(keyspace, group, life_ms(lease_ms));
+            keyspace.pexpire(self.group, life_ms(lease_ms));
+        } else if keyspace.pttl(self.group) >= 0 {
+            lengthen(keyspace, self.group, life_ms(lease_ms));
         }
         for (f, holder) in dead {
-            remove(keyspace, group, f, &holder)?;
+            remove(keyspace, self.group, f, &holder)?;
         }
         if size > SWEPT {
-            sweep(keyspace, group, now)?;
+            sweep(keyspace, self.group, now)?;
         }
         Ok(Value::Nil)
-    },
-};
+    }
+}
 
-pub(crate) static RELEASE: Step = Step {
-    name: "group.release",
-    lua: concat!(
-        include_str!("../../wake_all.lua"),
-        include_str!("shape.lua"),
-        include_str!("trim_expiry.lua"),
-        include_str!("release.lua")
-    ),
-    keys: 1,
-    args: 3,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [group, hold, channel, fields] = parts else {
-            return Err(arity());
-        };
+step! {
+    RELEASE: Release = group.release, grants: false,
+    keys: [group],
+    args: [hold, channel, fields],
+    uses: [TRIM_EXPIRY, WAKE_ALL],
+}
+
+impl Release<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (mut lost, mut had) = (Vec::new(), false);
-        for f in split(fields) {
-            if keyspace.hget(group, f)?.as_ref() == Some(hold) {
-                keyspace.hdel(group, f)?;
+        for f in split(self.fields) {
+            if keyspace.hget(self.group, f)?.as_deref() == Some(self.hold) {
+                keyspace.hdel(self.group, f)?;
                 had = true;
             } else {
                 lost.push(Value::Text(f.to_vec()));
             }
-            remove(keyspace, group, f, hold)?;
+            remove(keyspace, self.group, f, self.hold)?;
         }
         if !had {
             return Ok(Value::Int(0));
         }
-        settle(keyspace, group)?;
-        wake_all(keyspace, channel);
+        settle(keyspace, self.group)?;
+        wake_all(keyspace, self.channel);
         Ok(match lost.is_empty() {
             true => Value::Int(1),
             false => Value::List(lost),
         })
-    },
-};
+    }
+}
 
-pub(crate) static RENEW: Step = Step {
-    name: "group.renew",
-    lua: concat!(include_str!("shape.lua"), include_str!("renew.lua")),
-    keys: 1,
-    args: 4,
-    grants: true,
-    twin: |keyspace, parts| {
-        let [group, hold, lease_ms, most_ms, fields] = parts else {
-            return Err(arity());
-        };
+step! {
+    RENEW: Renew = group.renew, grants: true,
+    keys: [group],
+    args: [hold, lease_ms: u64, most_ms: u64, fields],
+    uses: [SHAPE],
+}
+
+impl Renew<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (now, mut ends) = (keyspace.now_ms(), Vec::new());
-        for f in split(fields) {
-            if keyspace.hget(group, f)?.as_ref() != Some(hold) {
+        for f in split(self.fields) {
+            if keyspace.hget(self.group, f)?.as_deref() != Some(self.hold) {
                 return Ok(Value::Int(0));
             }
-            match ends_at(keyspace, group, f, hold)? {
+            match ends_at(keyspace, self.group, f, self.hold)? {
                 Some(at) if at >= now => ends.push((f, at)),
                 _ => return Ok(Value::Int(0)),
             }
         }
-        let (lease_ms, most_ms) = (number(lease_ms)?, number(most_ms)?);
-        if keyspace.pttl(group) >= 0 {
-            lengthen(keyspace, group, life_ms(lease_ms));
+        let (lease_ms, most_ms) = (self.lease_ms, self.most_ms);
+        if keyspace.pttl(self.group) >= 0 {
+            lengthen(keyspace, self.group, life_ms(lease_ms));
         }
         let (wanted, mut left) = (now + lease_ms, 0);
         for (f, mut at) in ends {
             if at < wanted || (most_ms > 0 && at - now > most_ms) {
                 let text = wanted.to_string();
-                keyspace.hset(group, &beside(f, hold, EXPIRE_TIME), text.as_bytes())?;
+                keyspace.hset(
+                    self.group,
+                    &beside(f, self.hold, EXPIRE_TIME),
+                    text.as_bytes(),
+                )?;
                 at = wanted;
             }
             left = left.max(at - now).max(1);
         }
         Ok(int(left))
-    },
-};
+    }
+}
 
-pub(crate) static WHY_LOST: Step = Step {
-    name: "group.why_lost",
-    lua: concat!(include_str!("shape.lua"), include_str!("why_lost.lua")),
-    keys: 2,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [group, marker, hold, fields] = parts else {
-            return Err(arity());
-        };
-        let forced = i64::from(keyspace.hexists(marker, hold)?);
+step! {
+    WHY_LOST: WhyLost = group.why_lost, grants: false,
+    keys: [group, marker],
+    args: [hold, fields],
+    uses: [SHAPE],
+}
+
+impl WhyLost<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let forced = i64::from(keyspace.hexists(self.marker, self.hold)?);
         let mut reply = vec![Value::Int(forced)];
-        for f in split(fields) {
-            let live = live_holder(keyspace, group, f)?;
+        for f in split(self.fields) {
+            let live = live_holder(keyspace, self.group, f)?;
             let holder = live.map(|(holder, _)| holder);
-            if holder.as_ref() != Some(hold) {
+            if holder.as_deref() != Some(self.hold) {
                 reply.push(Value::Text(f.to_vec()));
                 reply.push(Value::Text(holder.unwrap_or_default()));
             }
         }
         Ok(Value::List(reply))
-    },
-};
+    }
+}
 
-pub(crate) static FORCE_UNLOCK: Step = Step {
-    name: "group.force_unlock",
-    lua: concat!(
-        include_str!("../../wake_all.lua"),
-        include_str!("shape.lua"),
-        include_str!("trim_expiry.lua"),
-        include_str!("force_unlock.lua")
-    ),
-    keys: 2,
-    args: 2,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [group, marker, channel, fields] = parts else {
-            return Err(arity());
-        };
-        let size = keyspace.hlen(group)?;
+step! {
+    FORCE_UNLOCK: ForceUnlock = group.force_unlock, grants: false,
+    keys: [group, marker],
+    args: [channel, fields],
+    uses: [TRIM_EXPIRY, WAKE_ALL],
+}
+
+impl ForceUnlock<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let size = keyspace.hlen(self.group)?;
         if size == 0 {
             return Ok(Value::Int(0));
         }
-        check(keyspace, group, size)?;
+        check(keyspace, self.group, size)?;
         let (now, mut ended) = (keyspace.now_ms(), 0);
-        for f in split(fields) {
-            let Some(holder) = keyspace.hget(group, f)? else {
+        for f in split(self.fields) {
+            let Some(holder) = keyspace.hget(self.group, f)? else {
                 continue;
             };
-            let ends = ends_at(keyspace, group, f, &holder)?.unwrap_or(0);
-            keyspace.hdel(group, f)?;
-            remove(keyspace, group, f, &holder)?;
+            let ends = ends_at(keyspace, self.group, f, &holder)?.unwrap_or(0);
+            keyspace.hdel(self.group, f)?;
+            remove(keyspace, self.group, f, &holder)?;
             let Some(left) = ends.checked_sub(now) else {
                 continue;
             };
             ended = 1;
             // A marker of another type is left alone, because the note is only a courtesy.
-            if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
-                keyspace.hset(marker, &holder, b"1")?;
-                lengthen(keyspace, marker, left.max(1));
+            if keyspace.hlen(self.marker).is_ok_and(|size| size < 64) {
+                keyspace.hset(self.marker, &holder, b"1")?;
+                lengthen(keyspace, self.marker, left.max(1));
             }
         }
-        settle(keyspace, group)?;
-        wake_all(keyspace, channel);
+        settle(keyspace, self.group)?;
+        wake_all(keyspace, self.channel);
         Ok(Value::Int(ended))
-    },
-};
+    }
+}
 
-pub(crate) static INSPECT: Step = Step {
-    name: "group.inspect",
-    lua: concat!(include_str!("shape.lua"), include_str!("inspect.lua")),
-    keys: 1,
-    args: 1,
-    grants: false,
-    twin: |keyspace, parts| {
-        let [group, fields] = parts else {
-            return Err(arity());
-        };
-        let size = keyspace.hlen(group)?;
-        check(keyspace, group, size)?;
+step! {
+    INSPECT: Inspect = group.inspect, grants: false,
+    keys: [group],
+    args: [fields],
+    uses: [SHAPE],
+}
+
+impl Inspect<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let size = keyspace.hlen(self.group)?;
+        check(keyspace, self.group, size)?;
         let (now, mut ttl, mut holders) = (keyspace.now_ms(), -2, Vec::<Value>::new());
-        for f in split(fields) {
-            let Some((holder, ends)) = live_holder(keyspace, group, f)? else {
+        for f in split(self.fields) {
+            let Some((holder, ends)) = live_holder(keyspace, self.group, f)? else {
                 continue;
             };
             ttl = ttl.max(i64::try_from(ends - now).unwrap_or(i64::MAX));
             if !holders.contains(&Value::Text(holder.clone())) {
-                let count = keyspace.hget(group, &beside(f, &holder, LOCK_COUNT))?;
+                let count = keyspace.hget(self.group, &beside(f, &holder, LOCK_COUNT))?;
                 holders.push(Value::Text(holder));
                 holders.push(Value::Text(count.unwrap_or_else(|| b"1".to_vec())));
             }
         }
         holders.insert(0, Value::Int(ttl));
         Ok(Value::List(holders))
-    },
-};
+    }
+}
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 6] = [
@@ -369,14 +365,6 @@ impl GroupHold {
         }
     }
 
-    /// The group and this hold's id, then `more`, then the fields.
-    fn operation(&self, step: &'static Step, more: impl IntoIterator<Item = Vec<u8>>) -> Operation {
-        let mut parts = vec![self.group.as_str().into(), self.id.clone().into_bytes()];
-        parts.extend(more);
-        parts.push(self.values.fields.clone().into_bytes());
-        Operation::new(step, parts)
-    }
-
     /// The loss of one value, by its field.
     fn lost(&self, field: &[u8], reason: LossReason) -> LossReason {
         let value = self.values.value_of(field);
@@ -389,7 +377,13 @@ impl GroupHold {
 
 impl HoldSteps for GroupHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        self.operation(&ACQUIRE, [ms(lease)])
+        Acquire {
+            group: self.group.as_str().as_bytes(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            fields: self.values.fields.as_bytes(),
+        }
+        .operation()
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -401,11 +395,24 @@ impl HoldSteps for GroupHold {
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
-        self.operation(&RENEW, [ms(lease), ms(most.unwrap_or_default())])
+        Renew {
+            group: self.group.as_str().as_bytes(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            most_ms: wire_ms(most.unwrap_or_default()),
+            fields: self.values.fields.as_bytes(),
+        }
+        .operation()
     }
 
     fn release(&self) -> Operation {
-        self.operation(&RELEASE, [self.channel.as_bytes().into()])
+        Release {
+            group: self.group.as_str().as_bytes(),
+            hold: self.id.as_bytes(),
+            channel: self.channel.as_bytes(),
+            fields: self.values.fields.as_bytes(),
+        }
+        .operation()
     }
 
     fn read_release(&self, reply: &Value) -> Option<LossReason> {
@@ -419,15 +426,13 @@ impl HoldSteps for GroupHold {
     }
 
     fn why_lost(&self) -> Operation {
-        Operation::new(
-            &WHY_LOST,
-            vec![
-                self.group.as_str().into(),
-                self.group.forced_marker().into_bytes(),
-                self.id.clone().into_bytes(),
-                self.values.fields.clone().into_bytes(),
-            ],
-        )
+        WhyLost {
+            group: self.group.as_str().as_bytes(),
+            marker: self.group.forced_marker().as_bytes(),
+            hold: self.id.as_bytes(),
+            fields: self.values.fields.as_bytes(),
+        }
+        .operation()
     }
 
     fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
@@ -463,20 +468,19 @@ impl HoldSteps for GroupHold {
 }
 
 pub(crate) fn force_unlock(group: &Key, channel: &str, values: &Values) -> Operation {
-    Operation::new(
-        &FORCE_UNLOCK,
-        vec![
-            group.as_str().into(),
-            group.forced_marker().into_bytes(),
-            channel.into(),
-            values.fields.clone().into_bytes(),
-        ],
-    )
+    ForceUnlock {
+        group: group.as_str().as_bytes(),
+        marker: group.forced_marker().as_bytes(),
+        channel: channel.as_bytes(),
+        fields: values.fields.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn inspect(group: &Key, values: &Values) -> Operation {
-    Operation::new(
-        &INSPECT,
-        vec![group.as_str().into(), values.fields.clone().into_bytes()],
-    )
+    Inspect {
+        group: group.as_str().as_bytes(),
+        fields: values.fields.as_bytes(),
+    }
+    .operation()
 }
