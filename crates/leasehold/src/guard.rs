@@ -195,7 +195,8 @@ impl Share {
         self.context.watchdog.keep(self.hold());
     }
 
-    async fn confirm(&self) -> Result<()> {
+    /// Asks the server for what the guards want. An error if the hold is lost, or no server says.
+    pub(crate) async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
         // All that the guards want, not what the watchdog may ask for: an extension extends even
         // after the client was closed.

@@ -321,8 +321,24 @@ async fn a_read_hold_that_is_lost_can_not_be_upgraded() {
     let reading = lock.read().await.unwrap();
     place.remove(&own_key(reading.holder_id()));
     let refused = reading.try_upgrade().await.unwrap_err();
+    assert_eq!(refused.error().unwrap().kind(), ErrorKind::Lost);
     assert!(refused.into_guard().release().await.is_err());
     place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn an_upgrade_of_a_lock_that_is_gone_says_that_the_read_hold_is_lost() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.rw_lock("x");
+    let reading = lock.read().await.unwrap();
+    let forced = lock.read_lock().force_unlock().await;
+    assert!(forced.unwrap());
+    let refused = reading.try_upgrade().await.unwrap_err();
+    let error = refused.error().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    let reason = refused.into_guard().loss();
+    assert_eq!(reason, Some(LossReason::Forced));
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::backend::failure::Outcome;
 use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::backend::step::{Operation, Value};
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
 use crate::hold::watchdog::why_lost;
 use crate::hold::{Grant, Undo};
@@ -158,7 +158,13 @@ impl ReadGuard {
         match Write::acquire_by(&lock, Deadline::Now).await {
             // The read hold is given back in the background: it is inside the write hold.
             Ok(Some(write)) => Ok(WriteGuard(write)),
-            Ok(None) => Err(NotUpgraded::new(self, None)),
+            Ok(None) => {
+                // Others read, or this read hold is gone: its holder learns that now, and not at
+                // the next renewal.
+                let lost = share.confirm().await.err();
+                let lost = lost.filter(|error| error.kind() == ErrorKind::Lost);
+                Err(NotUpgraded::new(self, lost))
+            }
             Err(error) => Err(NotUpgraded::new(self, Some(error))),
         }
     }

@@ -255,7 +255,8 @@ impl Upgrade<'_> {
             .filter(|(_, left)| *left >= 0)
             .map(|(field, _)| field);
         if mode != Some(Mode::Read) || !alive.eq([self.read]) {
-            return Ok(Value::Int(keyspace.pttl(self.lock)));
+            let ttl = keyspace.pttl(self.lock);
+            return Ok(Value::Int(if ttl == -2 { 0 } else { ttl }));
         }
         for (field, _) in keyspace.hgetall(self.lock)? {
             if field != b"mode" && field != self.read {

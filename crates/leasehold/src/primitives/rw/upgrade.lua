@@ -7,7 +7,7 @@
 -- read      the read hold's field
 -- lease_ms  how long the write hold lasts without renewal
 -- Returns   nil  granted; a request that comes a second time changes nothing
---           n    others read, or the read hold is not there, for n ms more
+--           n    others read, or the read hold is not there, for n ms more; -1 without expiry
 --           text WRONGKIND: not a read-write lock
 
 local function upgrade(lock, hold, read, lease_ms)
@@ -30,7 +30,8 @@ local function upgrade(lock, hold, read, lease_ms)
     end
   end
   if not alone or not mine then
-    return ttl
+    -- A lock that is gone is no lock without expiry.
+    return ttl == -2 and 0 or ttl
   end
   -- Fields that dead readers left would look like read holds inside this write hold.
   for n = 1, #fields, 2 do
