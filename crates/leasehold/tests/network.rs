@@ -4,6 +4,10 @@
 
 #[path = "network/limits.rs"]
 mod limits;
+#[path = "network/majority.rs"]
+mod majority;
+#[path = "network/restarts.rs"]
+mod restarts;
 
 use std::time::Duration;
 

@@ -35,5 +35,6 @@ mod server {
     mod rw;
     mod scene;
     mod states;
+    mod synchronizers;
     mod warnings;
 }

@@ -60,7 +60,7 @@ const ONE_AT_A_TIME: &str =
     "not: a recording is of one version, so each version is compared by itself";
 const BY_ITSELF: &str = "not: each version is tested by itself";
 const MIXED_ONLY: &str = "not: tested with both versions at once, which is the harder case";
-const MEASURED: &str = "not: leasehold-bench measures it beside Redisson, and tests/synchronizers tests Leasehold alone";
+const MEASURED: &str = "not: leasehold-bench measures it beside Redisson, and tests/server/synchronizers tests Leasehold alone";
 
 /// A row with the same cell in each column.
 fn same(check: &'static str, cell: &'static str) -> Row {

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::support::child::{Child, job};
 use crate::support::eventually;
 
-const TEST: &str = "soak::a_process_of_its_own";
+const TEST: &str = "server::synchronizers::soak::a_process_of_its_own";
 const CAPACITY: u32 = 5;
 const LEASE: Duration = Duration::from_millis(1500);
 

@@ -1,5 +1,4 @@
 //! Which types and futures may cross threads, and what the compiler must refuse.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
 use leasehold::inspect::LockInfo;
 use leasehold::{

@@ -1,13 +1,4 @@
 //! Threads and programs that end while they hold, by the blocking facade.
-#![cfg(feature = "blocking")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "a test"
-)]
-
-mod support;
 
 use std::cell::RefCell;
 use std::thread;
@@ -125,7 +116,10 @@ fn run(job: &str) -> RedisServer {
     let client = Client::connect(&server.url()).unwrap();
     client.semaphore("s").try_set_permits(2).unwrap();
     client.expirable_semaphore("p").set_permits(2).unwrap();
-    let child = Child::start("a_program_that_ends", &format!("{job} {}", server.url()));
+    let child = Child::start(
+        "ends::a_program_that_ends",
+        &format!("{job} {}", server.url()),
+    );
     let lines = child.finished();
     assert!(
         lines.iter().any(|line| line.starts_with("ended")),

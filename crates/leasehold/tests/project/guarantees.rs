@@ -1,5 +1,4 @@
 //! `docs/guarantees.md` names tests and mutants that exist, and has no empty cell.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
 

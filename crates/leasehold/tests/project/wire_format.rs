@@ -1,22 +1,14 @@
 //! What stands in Redis and what is published is what `docs/wire-format.md` says: each test
 //! does what one section is about, and the page must name all of it and nothing more.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "a test"
-)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::eventually;
+use crate::support::wire::{PAGE, Wire, Writer, allowed_commands, cells, fill, sections};
 use leasehold::kind::{FieldNames, Kind, OneKey};
 use leasehold::settings::{Backoff, Peers, WaitStrategy};
 use leasehold::{Client, ErrorKind, Lock, RedLock};
 use leasehold_testkit::RedisServer;
-use support::eventually;
-use support::wire::{PAGE, Wire, Writer, allowed_commands, cells, fill, sections};
 
 /// A name without a brace and one with: what is made of it differs.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];

@@ -1,9 +1,8 @@
 //! The check for Redis that `docs/fencing.md` offers works as it is written there.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use leasehold_testkit::RedisServer;
 
-const PAGE: &str = include_str!("../../../docs/fencing.md");
+const PAGE: &str = include_str!("../../../../docs/fencing.md");
 
 #[test]
 fn the_check_for_redis_refuses_a_smaller_token_and_no_other() {

@@ -1,12 +1,10 @@
 //! The blocking facade has what the async handles and guards have: the two surfaces are
 //! compared method by method, as their sources declare them.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-#[path = "support/sources.rs"]
-mod sources;
+use crate::support::sources;
 
 /// By type, the names of its public methods.
 type Surface = BTreeMap<String, BTreeSet<String>>;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Embedded};
 
-use crate::warnings::Warnings;
+use crate::server::warnings::Warnings;
 
 const TOLD: &str = "share the keys beside them";
 

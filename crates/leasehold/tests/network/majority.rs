@@ -1,9 +1,8 @@
 //! Random histories of the lock of a majority: five servers that lose what they hold, and
 //! between each of them and each process a network that fails at random. Beside them, in
-//! `majority/`, what must come of one server that forgets.
+//! `restarts.rs`, what must come of one server that forgets.
 //!
 //! `LEASEHOLD_MAJORITY_SEED` plays one seed, `LEASEHOLD_MAJORITY_SEEDS` so many.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,9 +14,6 @@ use leasehold::testing::history::{Recorder, Report};
 use leasehold::testing::{Fate, Network};
 use leasehold::{Client, Embedded, LockGuard, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};
-
-#[path = "majority/restarts.rs"]
-mod restarts;
 
 const MS: Duration = Duration::from_millis(1);
 const LEASE: Duration = Duration::from_millis(2000);

@@ -1,6 +1,4 @@
 //! The read-write lock for threads.
-#![cfg(feature = "blocking")]
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -7,7 +7,7 @@ use leasehold::testing::Network;
 use leasehold::{Client, Embedded, ErrorKind, LockGuard, RedLock};
 use tokio::time::{Instant, sleep};
 
-use super::MS;
+use crate::MS;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NOTE: &str = "leasehold:{x}:longest";

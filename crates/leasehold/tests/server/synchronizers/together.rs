@@ -8,7 +8,7 @@ use leasehold::testing::{Fate, Network, Step};
 use leasehold::{Client, Embedded, ErrorKind, Result, Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
-use crate::faults::{MS, SECOND, fates, strike};
+use super::faults::{MS, SECOND, fates, strike};
 
 struct Scene {
     server: Embedded,

@@ -1,11 +1,9 @@
 //! Imports point down only. The layers are those of ARCHITECTURE.md.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-#[path = "support/sources.rs"]
-mod sources;
+use crate::support::sources;
 
 /// From the top. A module may import from those below it, and from its own row.
 const LAYERS: [&[&str]; 20] = [

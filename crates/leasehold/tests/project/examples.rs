@@ -1,5 +1,4 @@
 //! Every example runs to its end, in process and on a server.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

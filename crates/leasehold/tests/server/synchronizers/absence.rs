@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Embedded};
 
-use crate::warnings::Warnings;
+use crate::server::warnings::Warnings;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TOLD: &str = "there is no semaphore of this name";

@@ -1,0 +1,20 @@
+//! What the project says of itself holds: its layers, its two surfaces, its pages, its examples.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+
+mod support;
+
+#[path = "project"]
+mod project {
+    mod api;
+    mod examples;
+    mod fencing;
+    mod guarantees;
+    mod layers;
+    mod surfaces;
+    mod wire_format;
+}
