@@ -34,6 +34,8 @@ pub(crate) struct SafetyMargin {
 }
 
 impl SafetyMargin {
+    /// A server counts in whole milliseconds, when it sets the end of a lease and when it looks
+    /// whether that has come.
     const ROUNDING: Duration = Duration::from_millis(2);
 
     /// The end of a hold whose confirmed request was sent at `sent`.

@@ -78,7 +78,7 @@ macro_rules! wait_setters {
         /// request may have run. 30 s by default. The time counts from the first unanswered
         /// request, or from the start of this wait if that is later. It also counts while other
         /// waiters of this process come first. A request counts as unanswered after the client's
-        /// reply timeout, so no wait ends before that.
+        /// reply timeout, so no wait ends before that. Any span is allowed.
         #[must_use]
         pub fn outage_timeout(mut self, timeout: Duration) -> Self {
             self.settings.outage_timeout = timeout;
