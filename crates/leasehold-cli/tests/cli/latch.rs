@@ -36,9 +36,9 @@ fn those_who_wait_go_on_when_it_is_counted_down_to_zero() {
 fn latch_that_is_not_open_in_time_or_is_set_already_gives_75() {
     let server = server();
     done(&mut latch(&server, &["set", "go", "5"])).expect_code(0);
-    done(&mut latch(&server, &["wait", "go", "--wait", "50ms"]))
+    done(&mut latch(&server, &["wait", "go", "--wait", "1s"]))
         .expect_code(75)
-        .expect_on_stderr("`go` was not open within 50ms: 5 to count down");
+        .expect_on_stderr("`go` was not open within 1s: 5 to count down");
     done(&mut latch(&server, &["set", "go", "7"]))
         .expect_code(75)
         .expect_on_stderr("`go` is set already, with 5 to count down");

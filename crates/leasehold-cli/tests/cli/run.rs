@@ -163,12 +163,12 @@ fn lock_that_is_not_free_in_time_gives_75_or_the_number_asked_for() {
     for (options, code, why) in [
         (&["--no-wait"][..], 75, "`job` is not free: held by "),
         (
-            &["--wait", "50ms"],
+            &["--wait", "1s"],
             75,
-            "`job` was not free within 50ms: held by ",
+            "`job` was not free within 1s: held by ",
         ),
         (&["--no-wait", "--conflict-exit-code", "9"], 9, "--no-wait"),
-        (&["--wait=50ms", "--conflict-exit-code=0"], 0, "--wait"),
+        (&["--wait=1s", "--conflict-exit-code=0"], 0, "--wait"),
     ] {
         let done = done(&mut run_script(&server, options, "echo ran"))
             .expect_code(code)
