@@ -3,7 +3,7 @@
 //! Waiters, guards with an owner and requests under way use a record. When the last of them goes,
 //! the record goes as well, unless it remembers something that the next user needs: whose turn it
 //! is among processes, or markers on the server that a later request removes. Those records are
-//! swept out when many names have come.
+//! swept out when there are many of them.
 
 mod idempotency;
 pub(crate) mod line;
@@ -19,7 +19,7 @@ pub(crate) mod turn;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 
@@ -50,16 +50,18 @@ pub(crate) struct Locals {
 #[derive(Default)]
 struct Table {
     records: HashMap<Key, Arc<Record>>,
-    /// Names that have come since the table was swept.
+    /// Records that have stayed without a user since the table was swept, each counted once.
     new: usize,
 }
 
-/// All that is known of one name. Each part has a lock of its own; none is held while the table
-/// is locked, except for a moment by the sweep.
+/// All that is known of one name. Each part has a lock of its own. The table may be locked before
+/// one of them, never behind it.
 #[derive(Default)]
 pub(crate) struct Record {
     /// How many use it. Rises from 0, and falls to it, with the table locked.
     users: AtomicUsize,
+    /// It has stayed without a user.
+    has_stayed: AtomicBool,
     line: Standing,
     /// Whose turn it is to get permits, of this process and others.
     pub(crate) turn: Mutex<Turn>,
@@ -90,7 +92,7 @@ impl Locals {
         let mut table = self.table.lock();
         let record = match table.records.get(key) {
             Some(record) => Arc::clone(record),
-            None => table.add(key, self.clock),
+            None => Arc::clone(table.records.entry(key.clone()).or_default()),
         };
         self.used(key, record)
     }
@@ -121,10 +123,11 @@ impl Locals {
     /// How many names have waiters, and how often an owner holds or asks for a name.
     pub(crate) fn activity(&self) -> (usize, usize) {
         let table = self.table.lock();
-        let lines = table.records.values();
-        let lines = lines.filter(|record| record.line.is_there()).count();
-        let owners = table.records.values().map(|record| record.owners.len());
-        (lines, owners.sum())
+        let records: Vec<_> = table.records.values().map(Arc::clone).collect();
+        drop(table);
+        let lines = records.iter().filter(|record| record.line.is_there());
+        let owners = records.iter().map(|record| record.owners.len());
+        (lines.count(), owners.sum())
     }
 
     #[cfg(test)]
@@ -134,16 +137,17 @@ impl Locals {
 }
 
 impl Table {
-    fn add(&mut self, key: &Key, clock: Clock) -> Arc<Record> {
+    /// A record stays without a user.
+    fn stays(&mut self, record: &Record, clock: Clock) {
+        if record.has_stayed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.new += 1;
-        // Swept as names come, not as they go: that costs each of them next to nothing, and a
-        // record that is unused for a moment keeps what it remembers.
+        // Seldom, as the table grows: that costs each name next to nothing, and a record that is
+        // unused for a moment keeps what it remembers.
         if self.new > MOST_REMEMBERED.max(self.records.len() / 2) {
             self.sweep(clock.now());
         }
-        let record = Arc::<Record>::default();
-        self.records.insert(key.clone(), Arc::clone(&record));
-        record
     }
 
     /// Forgets what nobody uses and few will miss.
@@ -197,7 +201,12 @@ impl Drop for Local {
     fn drop(&mut self) {
         let mut table = self.locals.table.lock();
         let was_last = self.record.users.fetch_sub(1, Ordering::Relaxed) == 1;
-        if was_last && !self.record.remembers() {
+        if !was_last {
+            return;
+        }
+        if self.record.remembers() {
+            table.stays(&self.record, self.locals.clock);
+        } else {
             // Not the record's end: `self` still has it, and it ends behind the lock.
             table.records.remove(&self.key);
             table.records.give_back();

@@ -336,6 +336,18 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The waiter for permits has what it asked for, or has given up. `true` if something was
+    /// granted that nobody has claimed.
+    pub(crate) fn gives_up(&self) -> bool {
+        let unclaimed = self.waiter.as_ref().is_some_and(|waiter| waiter.go());
+        if let Some(seat) = self.seat.as_ref().filter(|_| unclaimed) {
+            // Before the permits go back: they must not wait for others on account of a waiter
+            // that wants none any more.
+            self.line.state.lock().permits.remove(&seat.number);
+        }
+        unclaimed
+    }
+
     /// The waiters for permits in its line besides this one, in their order, and no more than
     /// `most`.
     pub(crate) fn others(&self, most: usize) -> Vec<Arc<Waiter>> {

@@ -118,7 +118,10 @@ impl Local {
         }
         // Under the same lock as the look: of two branches of one owner one asks, and the other
         // waits for what becomes of that.
-        slots.insert(owner.clone(), Slot::Acquiring);
+        let lost = slots.insert(owner.clone(), Slot::Acquiring);
+        drop(slots);
+        // Dropped behind the lock: a hold lets go of the record that it is in.
+        drop(lost);
         Ok(Entry::Ask(Asking {
             local: self.clone(),
             owner: owner.clone(),

@@ -121,7 +121,8 @@ impl WriteGuard {
 impl ReadGuard {
     /// Turns the read hold into a write hold, on the same terms, if nobody else reads. It asks
     /// once, because two readers that waited for each other to leave would wait forever. It goes
-    /// before waiting writers.
+    /// before waiting writers. When it is refused, one more request finds out whether the read hold
+    /// is still there.
     ///
     /// # Errors
     ///

@@ -72,7 +72,9 @@ struct Asker<'a> {
 
 impl Asker<'_> {
     fn leave(&self) {
-        if self.waiter().is_some_and(|waiter| waiter.go()) {
+        if let Some(place) = self.place
+            && place.gives_up()
+        {
             // Another waiter's request was granted this one's permits, and nobody came for them.
             drop(self.permit());
         }
@@ -242,15 +244,13 @@ impl Request {
         let asks = said.asks;
         let taken = self.sizes.iter().take(asks);
         let taken: i64 = taken.map(|size| i64::from(*size)).sum();
-        // A try begins no turn: it has nobody behind it whom a returned permit could serve.
-        if self.head.is_some() {
-            self.local.turn.lock().answered(&Asked {
-                given_back: self.given_back,
-                free: said.free.saturating_add(taken),
-                granted: asks > 0,
-                now,
-            });
-        }
+        self.local.turn.lock().answered(&Asked {
+            given_back: self.given_back,
+            free: said.free.saturating_add(taken),
+            // A try begins no turn: it has nobody behind it whom a returned permit could serve.
+            granted: asks > 0 && self.head.is_some(),
+            now,
+        });
         if asks > 0 {
             // The head has what it asked for, so permits that others of its line give back are not
             // for it. Any that it was passed already go back.
