@@ -26,6 +26,8 @@ pub(crate) async fn work(stage: Arc<Stage>, number: usize, worker: Worker) {
         let taking = Taking {
             stage: &stage,
             machine: &stage.machines[worker.machine],
+            number,
+            worker: &worker,
             who: &who,
             turn,
         };
@@ -37,6 +39,8 @@ pub(crate) async fn work(stage: Arc<Stage>, number: usize, worker: Worker) {
 struct Taking<'a> {
     stage: &'a Arc<Stage>,
     machine: &'a Machine,
+    number: usize,
+    worker: &'a Worker,
     who: &'a str,
     turn: &'a Turn,
 }
@@ -260,7 +264,6 @@ impl Taking<'_> {
         };
         let no_answer = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let by_conduct = match what {
-            // One that stood in line has asked nothing.
             "acquire" => self.waits_too_short() && no_answer.contains(&error.kind()),
             _ => self.may_be_lost_by_conduct() && error.kind() == ErrorKind::Lost,
         };
@@ -282,7 +285,7 @@ impl Taking<'_> {
         self.turn.overstays() || self.turn.max_hold_ms.is_some()
     }
 
-    /// Less than an answer may take.
+    /// Less than an answer may take to a waiter that stands behind others of its machine.
     fn waits_too_short(&self) -> bool {
         // To an ask of a majority belongs that it steps back when it has got a part.
         let steps_back_ms = if self.subject() == Subject::Red {
@@ -290,8 +293,26 @@ impl Taking<'_> {
         } else {
             0
         };
-        let least_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
-        matches!(self.turn.ask, Ask::For(ms) if ms <= least_ms)
+        let answer_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
+        // One asks at a time. Who leaves without an answer has used up that time for whoever
+        // stands behind it, and leaves it no answer either.
+        let in_front = self.leave_unanswered(answer_ms);
+        matches!(self.turn.ask, Ask::For(ms) if ms <= answer_ms * (1 + in_front))
+    }
+
+    /// How many others of this machine may leave the line before their answer is there.
+    fn leave_unanswered(&self, answer_ms: u64) -> u64 {
+        let scenario = &self.stage.scenario;
+        let leaves = |turn: &Turn| {
+            turn.dropped_at_poll.is_some() || matches!(turn.ask, Ask::For(ms) if ms <= answer_ms)
+        };
+        let workers = scenario.workers.iter().enumerate();
+        let others = workers.filter(|(number, worker)| {
+            *number != self.number
+                && worker.machine == self.worker.machine
+                && worker.turns.iter().any(leaves)
+        });
+        others.count() as u64
     }
 
     /// The holder is told at its deadline at the latest, and not for nothing. Says
