@@ -301,20 +301,6 @@ impl Embedded {
         Client::over(Backend::Memory(self.memory()), &ClientBuilder::default())
     }
 
-    /// A client of this keyspace, with the builder's settings.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Misuse`] for a setting out of its range.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime.
-    pub fn client_with(&self, builder: &ClientBuilder) -> Result<Client> {
-        builder.check()?;
-        Ok(Client::over(Backend::Memory(self.memory()), builder))
-    }
-
     /// A client of this keyspace behind a network that the test can disturb: see
     /// [`Network`].
     ///
@@ -473,7 +459,7 @@ impl ClientBuilder {
     pub async fn connect(&self, url: &str) -> Result<Client> {
         self.check()?;
         if url.trim() == "memory://" {
-            return Embedded::new().client_with(self);
+            return self.embedded(&Embedded::new());
         }
         self.connect_to_server(url).await
     }
@@ -496,9 +482,34 @@ impl ClientBuilder {
     pub fn connect_in_background(&self, url: &str) -> Result<Client> {
         self.check()?;
         if url.trim() == "memory://" {
-            return Embedded::new().client_with(self);
+            return self.embedded(&Embedded::new());
         }
         self.start_to_server(url)
+    }
+
+    /// A client of a keyspace in this process.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::{Client, Embedded};
+    ///
+    /// let short = Client::builder().lease(std::time::Duration::from_secs(2));
+    /// let client = short.embedded(&Embedded::new())?;
+    /// # client.lock("orders").acquire().await?.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misuse`] for a setting out of its range.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn embedded(&self, keyspace: &Embedded) -> Result<Client> {
+        self.check()?;
+        Ok(Client::over(Backend::Memory(keyspace.memory()), self))
     }
 
     #[cfg(feature = "redis")]

@@ -116,6 +116,7 @@ pub use primitives::composite::{MultiLock, RedLock};
 pub use primitives::expirable::{ExpirablePermit, ExpirableSemaphore, PermitId};
 pub use primitives::fair::FairLock;
 pub use primitives::fenced::{FencedGuard, FencedLock};
+pub use primitives::guards::Guard;
 pub use primitives::latch::CountDownLatch;
 pub use primitives::lock::{GroupLock, Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};

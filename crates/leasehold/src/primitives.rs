@@ -7,6 +7,7 @@ pub(crate) mod composite;
 pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;
+pub(crate) mod guards;
 pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod name;

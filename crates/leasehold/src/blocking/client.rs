@@ -75,11 +75,21 @@ impl Client {
     /// When the client's thread can't be started.
     #[must_use]
     pub fn of(embedded: &Embedded) -> Self {
-        let runtime = Runtime::start().expect("a thread for the client can be started");
+        Self::embedded_with(&ClientBuilder::default(), embedded)
+            .expect("a thread for the client can be started")
+    }
+
+    /// A client of this embedded keyspace, with settings; see [`ClientBuilder::embedded`].
+    ///
+    /// # Errors
+    ///
+    /// As the async method, and `Unavailable` when the client's thread can't be started.
+    pub fn embedded_with(builder: &ClientBuilder, embedded: &Embedded) -> Result<Self> {
+        let runtime = Runtime::start()?;
         let entered = runtime.handle().enter();
-        let inner = embedded.client();
+        let inner = builder.embedded(embedded)?;
         drop(entered);
-        Self { inner, runtime }
+        Ok(Self { inner, runtime })
     }
 
     /// The lock called `name`; see [`Client::lock`](crate::Client::lock).

@@ -1,9 +1,10 @@
 //! One name as several kinds: each says what is there and what it expected, on every way
 //! to acquire it, and changes nothing.
 
-use leasehold::{Client, Error, ErrorKind};
+use leasehold::{Client, Error, ErrorKind, Guard, MultiLock};
 
-use super::place;
+use super::{LEASE, place};
+use crate::support::Place;
 
 /// What a kind says when it is acquired.
 async fn told(client: &Client, kind: &str) -> Option<Error> {
@@ -79,4 +80,47 @@ async fn what_is_there_and_what_was_expected_are_named() {
     let numbers = ["a semaphore", "a semaphore with leases", "a latch"];
     all_but(&client, &numbers, "").await;
     assert!(holder.semaphore("x").delete().await.unwrap());
+}
+
+/// A guard is good, can be extended, is told of the loss of its key, and can't be released then.
+async fn guards(place: &Place, guard: impl Guard, key: &str) {
+    let (name, number) = (guard.name().to_owned(), guard.number());
+    assert!(guard.is_held() && number > 0, "{name}");
+    let before = guard.valid_until();
+    guard.extend(LEASE * 3).await.unwrap();
+    assert!(guard.valid_until() > before + LEASE, "{name}");
+    assert_eq!(guard.renewal_failure(), None, "{name}");
+
+    let lost = guard.lost();
+    place.remove(key);
+    guard.extend(LEASE * 6).await.unwrap_err();
+    let reason = guard.loss().expect("it is lost");
+    assert_eq!(lost.await, reason, "{name}");
+    assert!(!guard.is_held(), "{name}");
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{name}");
+    assert_eq!(error.loss(), Some(&reason), "{name}");
+}
+
+#[tokio::test]
+async fn every_guard_is_worked_with_as_a_guard() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(LEASE)).await;
+    let plain = client.lock("plain").acquire().await.unwrap();
+    guards(&place, plain, "plain").await;
+    let fenced = client.fenced_lock("fenced").acquire().await.unwrap();
+    guards(&place, fenced, "fenced").await;
+    let writing = client.rw_lock("rw").write().await.unwrap();
+    guards(&place, writing, "rw").await;
+    let both = MultiLock::new(["m1", "m2"].map(|name| client.lock(name))).unwrap();
+    guards(&place, both.acquire().await.unwrap(), "m2").await;
+
+    let seats = client.expirable_semaphore("seats").lease(LEASE);
+    assert!(seats.try_set_permits(2).await.unwrap());
+    let permit = seats.acquire().await.unwrap();
+    guards(&place, permit, "{seats}:timeout").await;
+
+    let lock = client.lock("left");
+    Guard::forget(lock.acquire().await.unwrap());
+    assert!(lock.is_locked().await.unwrap());
 }

@@ -25,7 +25,7 @@ const ASYNC_ONLY: [(&str, &str, &str); 5] = [
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
-const BLOCKING_ONLY: [(&str, &str, &str); 10] = [
+const BLOCKING_ONLY: [(&str, &str, &str); 11] = [
     (
         "Client",
         "as_async",
@@ -42,6 +42,11 @@ const BLOCKING_ONLY: [(&str, &str, &str); 10] = [
         "the client's thread has to be there first",
     ),
     ("Client", "of", "`Embedded::client` needs a runtime"),
+    (
+        "Client",
+        "embedded_with",
+        "`ClientBuilder::embedded` needs a runtime",
+    ),
     (
         "Lock",
         "is_held_by_current_thread",

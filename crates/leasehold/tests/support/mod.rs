@@ -91,8 +91,8 @@ impl Place {
         change: impl FnOnce(ClientBuilder) -> ClientBuilder,
     ) -> Client {
         match self {
-            Self::Embedded(embedded) => embedded
-                .client_with(&change(Client::builder()))
+            Self::Embedded(embedded) => change(Client::builder())
+                .embedded(embedded)
                 .expect("settings in range"),
             Self::Server {
                 server,

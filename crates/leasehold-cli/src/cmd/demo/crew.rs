@@ -84,7 +84,7 @@ impl Crew {
         let mut crew = Self::new();
         for _ in 0..plan.workers {
             let (line, killed) = crew.join(None);
-            let client = keyspace.client_with(&builder)?;
+            let client = builder.embedded(&keyspace)?;
             let worker = Worker {
                 number: line.worker + 1,
                 stock: stock.clone(),

@@ -157,6 +157,14 @@ impl ExpirablePermit {
         context.clock.to_instant(self.share.valid_until())
     }
 
+    /// When the last confirmed request was sent.
+    #[cfg(feature = "testing")]
+    pub(crate) fn confirmed_at(&self) -> Instant {
+        let context = self.share.context();
+        let confirmed_at = self.share.hold().confirmed_at();
+        context.clock.to_instant(confirmed_at)
+    }
+
     /// The failure of renewal since the last confirmation: it becomes the loss at
     /// [`valid_until`](Self::valid_until) unless a renewal gets through. `None` while renewals are
     /// answered within a twentieth of the lease.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
 
 use super::{Interval, Point, Report, check};
-use crate::primitives::lock::LockGuard;
+use crate::primitives::guards::Guard;
 use crate::sync::Mutex;
 
 /// Records the holds of one process, on tokio's clock. Clones share the history.
@@ -173,7 +173,7 @@ impl Asked {
 
     /// Records that the acquire has returned a guard.
     #[must_use]
-    pub fn acquired(self, guard: &LockGuard) -> Inside {
+    pub fn acquired(self, guard: &impl Guard) -> Inside {
         let from = self.shared.time.point();
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);
@@ -212,7 +212,7 @@ pub struct Inside {
 
 impl Inside {
     /// Records that the release is about to be called.
-    pub fn releasing(self, guard: &LockGuard) {
+    pub fn releasing(self, guard: &impl Guard) {
         let now = self.shared.time.point();
         let deadline = (self.shared.time.at(guard.valid_until()), 0);
         let mut history = self.shared.history.lock();

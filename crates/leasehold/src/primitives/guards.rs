@@ -1,0 +1,180 @@
+//! What all guards of a lease have in common.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::expirable::ExpirablePermit;
+use super::lock::LockGuard;
+use crate::error::Result;
+use crate::loss::LossReason;
+
+/// A guard of something that is held under a lease: for code that works under any of them. The
+/// guards of all locks are, and [`ExpirablePermit`]. This library has all of them; no others can
+/// be added.
+///
+/// Each method does what the method of the same name does on [`LockGuard`] and on
+/// [`ExpirablePermit`], with the same errors and the same cancel safety.
+///
+/// ```
+/// use leasehold::{Guard, Result};
+///
+/// /// Works in steps, for as long as the guard is good for the longest of them.
+/// async fn work(guard: impl Guard) -> Result<()> {
+///     let longest = std::time::Duration::from_millis(50);
+///     for step in 0..3 {
+///         if guard.valid_until() < tokio::time::Instant::now() + longest {
+///             guard.extend(longest * 2).await?;
+///         }
+///         println!("step {step} under {}", guard.name());
+///     }
+///     guard.release().await
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let client = leasehold::Client::embedded();
+/// work(client.lock("orders").acquire().await?).await?;
+/// let seats = client.expirable_semaphore("seats");
+/// seats.try_set_permits(2).await?;
+/// work(seats.acquire().await?).await
+/// # }
+/// ```
+#[must_use = "what it guards is given back as soon as the guard is dropped"]
+#[allow(
+    private_bounds,
+    reason = "sealed: nobody outside can name what a guard is made of"
+)]
+pub trait Guard: Confirmed + Send + Sync {
+    /// The name of what is held.
+    fn name(&self) -> &str;
+    /// The number of this hold, which no other hold of this process has.
+    fn number(&self) -> u64;
+    /// Whether it is held, by what this process knows. Makes no call to the server.
+    fn is_held(&self) -> bool {
+        self.loss().is_none()
+    }
+    /// Why it is lost; `None` while it is held.
+    fn loss(&self) -> Option<LossReason>;
+    /// Resolves with the reason when it is lost. The future does not borrow the guard.
+    fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static;
+    /// Until when it is held for sure.
+    fn valid_until(&self) -> Instant;
+    /// The failure of renewal since the last confirmation.
+    fn renewal_failure(&self) -> Option<LossReason>;
+    /// Extends it to at least `lease` from now. Never shortens it.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::extend`].
+    fn extend(&self, lease: Duration) -> impl Future<Output = Result<()>> + Send;
+    /// Gives it back.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`].
+    fn release(self) -> impl Future<Output = Result<()>> + Send
+    where
+        Self: Sized;
+    /// Leaves it to its lease.
+    fn forget(self)
+    where
+        Self: Sized;
+}
+
+/// What seals [`Guard`], and what a history asks of it.
+pub(crate) trait Confirmed {
+    /// When the last confirmed request was sent.
+    #[cfg(feature = "testing")]
+    fn confirmed_at(&self) -> Instant;
+}
+
+impl<G: AsRef<LockGuard>> Confirmed for G {
+    #[cfg(feature = "testing")]
+    fn confirmed_at(&self) -> Instant {
+        LockGuard::confirmed_at(self.as_ref())
+    }
+}
+
+impl Confirmed for ExpirablePermit {
+    #[cfg(feature = "testing")]
+    fn confirmed_at(&self) -> Instant {
+        Self::confirmed_at(self)
+    }
+}
+
+impl<G: AsRef<LockGuard> + Into<LockGuard> + Send + Sync> Guard for G {
+    fn name(&self) -> &str {
+        LockGuard::name(self.as_ref())
+    }
+
+    fn number(&self) -> u64 {
+        LockGuard::number(self.as_ref())
+    }
+
+    fn loss(&self) -> Option<LossReason> {
+        LockGuard::loss(self.as_ref())
+    }
+
+    fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static {
+        LockGuard::lost(self.as_ref())
+    }
+
+    fn valid_until(&self) -> Instant {
+        LockGuard::valid_until(self.as_ref())
+    }
+
+    fn renewal_failure(&self) -> Option<LossReason> {
+        LockGuard::renewal_failure(self.as_ref())
+    }
+
+    fn extend(&self, lease: Duration) -> impl Future<Output = Result<()>> + Send {
+        LockGuard::extend(self.as_ref(), lease)
+    }
+
+    fn release(self) -> impl Future<Output = Result<()>> + Send {
+        LockGuard::release(self.into())
+    }
+
+    fn forget(self) {
+        LockGuard::forget(self.into());
+    }
+}
+
+impl Guard for ExpirablePermit {
+    fn name(&self) -> &str {
+        Self::name(self)
+    }
+
+    fn number(&self) -> u64 {
+        Self::number(self)
+    }
+
+    fn loss(&self) -> Option<LossReason> {
+        Self::loss(self)
+    }
+
+    fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static {
+        Self::lost(self)
+    }
+
+    fn valid_until(&self) -> Instant {
+        Self::valid_until(self)
+    }
+
+    fn renewal_failure(&self) -> Option<LossReason> {
+        Self::renewal_failure(self)
+    }
+
+    fn extend(&self, lease: Duration) -> impl Future<Output = Result<()>> + Send {
+        Self::extend(self, lease)
+    }
+
+    fn release(self) -> impl Future<Output = Result<()>> + Send {
+        Self::release(self)
+    }
+
+    fn forget(self) {
+        Self::forget(self);
+    }
+}
