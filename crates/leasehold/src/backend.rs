@@ -43,6 +43,8 @@ impl Backend {
     /// submitted.
     pub(crate) fn submit(&self, operation: Operation) -> Reply {
         match self {
+            // Run here and not at the first poll: a future that is dropped before that submits its
+            // undo, which has to find what it undoes.
             Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
             #[cfg(feature = "testing")]
             Self::Network(linked) => Reply::Sent(linked.submit(operation)),
@@ -85,6 +87,8 @@ impl Backend {
     /// An answer that no version of the script gives.
     pub(crate) fn malformed(&self) -> Failure {
         let what = "the reply makes no sense";
+        // Not `DidNotRun`: the caller would disarm its undo, although the step may have granted
+        // something.
         self.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
     }
 
@@ -92,6 +96,8 @@ impl Backend {
     pub(crate) fn granted_too_late(&self) -> Failure {
         let what = "it was granted, but the answer came after its lease was over; \
                     set a longer lease";
+        // The undo stays armed: our clock says that the lease is over, and the key may still be
+        // there.
         self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
     }
 
@@ -118,6 +124,8 @@ impl Backend {
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.started(),
         };
+        // `None` before the first connection, too. Nothing has been granted then, and a majority
+        // looks once more behind each vote.
         started.filter(|started| *started > since)
     }
 
@@ -164,6 +172,7 @@ impl Reply {
     pub(crate) fn ticket(&self) -> Ticket {
         match self {
             Self::Ready(_) => Ticket::Ran,
+            // The simulated network has no queue from which a request could be taken out.
             #[cfg(feature = "testing")]
             Self::Sent(_) => Ticket::Ran,
             #[cfg(feature = "redis")]

@@ -237,8 +237,12 @@ impl Client {
     /// goes on in the background.
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Closed {
+        // Closed first: an acquire that is still let in could leave clean-up behind that the next
+        // line does not wait for.
         self.context.close();
         self.context.cleanup.done().await;
+        // Counted behind the wait, which can last for a lease: some of these holds have ended
+        // meanwhile.
         Closed {
             holds_left: self.context.standing.good(),
         }
@@ -258,6 +262,9 @@ impl Client {
     }
 
     fn over(backend: Backend, builder: &ClientBuilder) -> Self {
+        // Moments are compared across the two, for one when a server was started. So the client
+        // needs the clock of its backend: for the embedded one that of the keyspace, whose leases
+        // end on it.
         let clock = match &backend {
             Backend::Memory(memory) => memory.clock(),
             #[cfg(feature = "testing")]
@@ -275,6 +282,8 @@ impl Client {
                 margin,
                 builder.lease,
                 builder.peers,
+                // Kept for the client's life: a guard may be dropped on a thread without a runtime,
+                // and its release needs a task.
                 &Handle::current(),
             ),
         }
@@ -284,6 +293,7 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
+            // Not the URL, which may have a password.
             .field("address", &self.address())
             .field("id", &self.id())
             .finish_non_exhaustive()
@@ -481,6 +491,7 @@ impl ClientBuilder {
     /// Outside a tokio runtime.
     pub fn connect_in_background(&self, url: &str) -> Result<Client> {
         self.check()?;
+        // Looked at before it is an address: this works in a build without servers, too.
         if url.trim() == "memory://" {
             return self.embedded(&Embedded::new());
         }
@@ -567,6 +578,8 @@ impl ClientBuilder {
                 ));
             }
         }
+        // Not two comparisons: no range has NaN in it, so this refuses that as well. With it every
+        // deadline would be a panic in `mul_f64`.
         if !(0.0..=0.25).contains(&self.drift) {
             return Err(Error::new(
                 ErrorKind::Misuse,
@@ -614,6 +627,9 @@ mod tests {
     async fn holds_that_are_over_are_forgotten() {
         let client = Client::embedded();
         let owner = Owner::new();
+        // A hold ends in several ways without a release: by a drop, as a downgrade, left to its
+        // lease and then broken by force. Each way has to take it out of the table, or a client
+        // that lives for months grows with each hold.
         for _ in 0..100 {
             drop(client.lock("x").acquire().await.expect("free"));
             let lock = client.rw_lock("y").owned_by(&owner);

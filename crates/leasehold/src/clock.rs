@@ -95,11 +95,15 @@ impl Clock {
             // What is over must not look as if it ended just now.
             return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);
         }
+        // As far ahead as tokio's own far future. On some systems a hundred years are more than an
+        // instant can hold.
         now.checked_add(moment.saturating_sub(here))
             .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
     }
 
     pub(crate) fn moment_of(self, instant: Instant) -> Moment {
+        // This clock first, unlike above: if the thread is stopped between the two, this deadline
+        // comes out early as well. An instant that has passed becomes now, and counts as passed.
         self.now() + instant.saturating_duration_since(Instant::now())
     }
 }

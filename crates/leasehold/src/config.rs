@@ -63,6 +63,8 @@ impl Backoff {
     /// At least 1 ms, at most an hour.
     #[must_use]
     pub fn constant(pause: Duration) -> Self {
+        // No error, because making a handle can't fail. A pause of zero would make a waiter ask at
+        // full speed.
         let pause = pause.clamp(Duration::from_millis(1), Self::LONGEST);
         Self {
             first: pause,
@@ -75,6 +77,8 @@ impl Backoff {
     #[must_use]
     pub fn first(mut self, pause: Duration) -> Self {
         self.first = pause.clamp(Duration::from_millis(1), Self::LONGEST);
+        // The cap rises along, for a caller who sets this after `cap`: otherwise the second pause
+        // would be shorter than the first.
         self.cap = self.cap.max(self.first);
         self
     }
@@ -120,18 +124,24 @@ impl Terms {
 
     /// Terms that are good enough for both. A maximum hold time belongs to one guard alone.
     pub(crate) fn and(self, other: Self) -> Self {
+        // Not `min` of the two options: in their order `None`, which means never here, comes before
+        // every duration.
         let sooner = |one: Option<Duration>, two| one.into_iter().chain(two).min();
         Self {
             lease: self.lease.max(other.lease),
             renew_every: sooner(self.renew_every, other.renew_every),
             remind_every: sooner(self.remind_every, other.remind_every),
             max_hold: None,
+            // The greater bound: it was noted on every member before the first hold by it, and all
+            // who count on a bound go by the greatest note (`majority/longest.rs`).
             longest_lease: self.longest_lease.max(other.longest_lease),
         }
     }
 
     /// How often the watchdog has to act on the hold.
     pub(crate) fn watch_every(&self) -> Option<Duration> {
+        // A renewal reminds the server as well. Where both are set, `rw/kind.rs` has made the
+        // period of the renewal no longer than that of the reminder.
         self.renew_every.or(self.remind_every)
     }
 }
@@ -190,6 +200,8 @@ impl Settings {
     /// Takes over the terms of an existing hold.
     pub(crate) fn take(&mut self, terms: Terms) {
         let lease = Some(terms.lease);
+        // One of them is cleared, not only the other one set: `check_fixed` refuses a handle that
+        // has both.
         (self.lease, self.fixed_lease) = match terms.renew_every {
             Some(_) => (lease, None),
             None => (None, lease),
@@ -218,10 +230,14 @@ impl Settings {
         if let Some(span) = self.max_hold {
             check_span("maximum hold", span, least, "", key)?;
         }
+        // Checked for all, although `try_acquire` does not wait: so the first call finds a wrong
+        // setting, and not the first one that is contended.
         check_span("poll interval", self.poll_interval, least, "", key)?;
         Ok(Terms {
             lease,
             renew_every,
+            // No setting of a handle: the read-write lock adds it, where the watchdog of a Java
+            // reader can shorten a hold.
             remind_every: None,
             max_hold: self.max_hold,
             longest_lease: self.longest_lease,
@@ -247,6 +263,8 @@ impl Settings {
 
     fn renewal_period(&self, lease: Duration, key: &Key) -> Result<Duration> {
         let Some(period) = self.renew_every else {
+            // As Redisson's watchdog does it. If this renewal fails, two thirds of the lease are
+            // left for others.
             return Ok(lease / 3);
         };
         check_span("renewal period", period, Duration::from_millis(1), "", key)?;
@@ -270,6 +288,7 @@ pub(crate) fn check_lease(lease: Duration, key: &Key) -> Result<()> {
 
 /// Checks a lease against the longest one that others rely on.
 pub(crate) fn check_longest(lease: Duration, longest: Option<Duration>, key: &Key) -> Result<()> {
+    // The bound itself is allowed: by default it is as long as the default lease.
     match longest.filter(|longest| lease > *longest) {
         None => Ok(()),
         Some(longest) => Err(misuse(
@@ -319,12 +338,15 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
             format!("a wait of zero for `{key}`; call try_acquire to ask once without waiting"),
         ));
     }
+    // Only for the upper bound: a zero has been answered above, with what to call instead.
     check_span("wait", wait, Duration::ZERO, "", key)
 }
 
 /// If the timeout is too short, a slow network costs a waiter its place; if it is too long, a dead
 /// waiter keeps everybody waiting.
 pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
+    // `KEPT_MS` in `fair/queue.lua`, in which the key of our waiters ends when nobody asks. With a
+    // longer timeout that key would go first, and the server would take our waiters for Redisson's.
     let longest = Duration::from_secs(3600);
     check_span(
         "waiter timeout",

@@ -58,6 +58,7 @@ impl Context {
             locals: Locals::new(clock, runtime.clone()),
             standing: Arc::default(),
             namesakes: Namesakes::default(),
+            // A new one for each client, even in one process: all of them count their holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
             peers,
@@ -70,6 +71,7 @@ impl Context {
     /// outcome: a late or doubled request could otherwise merge with the next hold and let two
     /// in.
     pub(crate) fn fresh_wire_id(&self) -> String {
+        // Relaxed is enough: the number has to be unique, and nothing else is read by it.
         let n = self.holds.fetch_add(1, Ordering::Relaxed);
         format!("{}:{n}", self.client_id)
     }
@@ -79,6 +81,8 @@ impl Context {
     }
 
     pub(crate) fn close(&self) {
+        // An acquire that has passed `check_open` just now is still granted. Its hold is told by
+        // `standing`, which it enters behind this, that it is not renewed.
         self.closed.store(true, Ordering::SeqCst);
         for hold in self.standing.close() {
             // Due by its new terms: it is not renewed any more, but its maximum hold time still

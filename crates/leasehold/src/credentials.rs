@@ -38,6 +38,7 @@ impl Credentials {
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // By hand: a derived form would show the password.
         f.debug_struct("Credentials")
             .field("user", &self.user)
             .finish_non_exhaustive()
@@ -65,6 +66,7 @@ impl Source {
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) async fn ask(&self) -> Result<Credentials, NoCredentials> {
         // A callback that panics must not take the connection's task with it.
+        // The call is inside as well: a callback can panic before there is a future.
         let asked = AssertUnwindSafe(async { (self.0)().await }).catch_unwind();
         let panicked = |_| Err("the callback panicked".into());
         asked.await.unwrap_or_else(panicked)

@@ -85,6 +85,7 @@ const SUITES: [Suite; 9] = [
     name::SUITE,
 ];
 
+// Redisson makes the names beside a key in two ways, by whether it has a brace.
 const KEYS: [&str; 3] = ["x", "a{b}c", "other"];
 const HOLDS: [&str; 3] = ["c:1", "c:2", "d:1"];
 
@@ -106,6 +107,8 @@ fn action(suite: &'static Suite) -> impl Strategy<Value = Action> {
         0..8usize,
     );
     prop_oneof![
+        // Strangers and ends of leases remove what there is: with more of them the steps would
+        // mostly find nothing.
         8 => prop::collection::vec(operation, 1..6).prop_map(Action::Run),
         1 => (0..suite.foreign.len(), 0..KEYS.len()).prop_map(|(what, key)| Action::Foreign(what, key)),
         1 => Just(Action::Expire),
@@ -147,6 +150,8 @@ impl Suite {
                 .collect(),
             Action::Foreign(what, key) => {
                 let command = self.foreign(*what, *key);
+                // As on the server: most commands fail on a key of another type. The key is the
+                // second word of each.
                 keyspace.del(command[1].as_bytes());
                 write(keyspace, &command);
                 Vec::new()
@@ -162,6 +167,8 @@ impl Suite {
         let command = |parts: &[&str]| server.command(parts).unwrap();
         match action {
             Action::Run(operations) => {
+                // All are submitted before the first one is awaited. Awaited one by one, each would
+                // be alone in its call.
                 let replies: Vec<_> = operations
                     .iter()
                     .map(|operation| redis.submit(self.operation(*operation)))
@@ -183,6 +190,7 @@ impl Suite {
             }
             Action::Expire => {
                 for key in server.keys() {
+                    // A key without an expiry stays: so it does on the keyspace.
                     if command(&["PTTL", &key]).as_int().unwrap() >= 0 {
                         command(&["PEXPIRE", &key, "0"]);
                     }
@@ -239,7 +247,10 @@ fn shown(reply: &Value) -> String {
 fn shown_number(number: i64) -> String {
     let now_ms = i64::try_from(now_ms()).unwrap();
     match number {
+        // A count or an answer, which has to be exact: but for 0, no lease of the samples is that
+        // short.
         ..=1000 => number.to_string(),
+        // The two are asked one after the other, on a machine that may be busy.
         1001..=100_000_000_000 => format!("{}0 s", (number + 5000) / 10_000),
         // A stranger's time far ahead, or what is left until then.
         2_000_000_000_000..20_000_000_000_000 => "far".into(),
@@ -273,6 +284,7 @@ type State = BTreeMap<String, (String, Vec<String>, String)>;
 
 fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<String>, String) {
     for item in &mut content {
+        // Field and value, or member and score: either may be a time.
         let words: Vec<_> = item.split(' ').map(shown_word).collect();
         *item = words.join(" ");
     }
@@ -340,13 +352,19 @@ fn twins_and_scripts_agree() {
         });
         let actions = prop::collection::vec(action(suite), 1..25);
         let result = runner.run(&actions, |actions| {
+            // For each sequence, also those of the shrinking: what an earlier one left would make a
+            // short one fail for no reason of its own.
             server.command(&["FLUSHALL"]).unwrap();
             let mut keyspace = Keyspace::default();
             for action in &actions {
+                // The machine's clock, which the server has as well. Steps write times into values,
+                // and those are compared.
                 keyspace.set_now(now_ms());
                 let ours = suite.on_keyspace(&mut keyspace, action);
                 let theirs = runtime.block_on(suite.on_server(&server, &redis, action));
                 prop_assert_eq!(ours, theirs, "{}: replies of {:?}", suite.folder, action);
+                // After each action and not at the end, where a later step may have covered the
+                // difference.
                 prop_assert_eq!(
                     keyspace_state(&mut keyspace),
                     server_state(&server),
@@ -372,6 +390,7 @@ fn every_header_says_what_the_step_is_sent_with() {
             .find_map(|line| line.strip_prefix(&format!("local function {function}(")))
             .unwrap_or_else(|| panic!("{}: no function `{function}`", step.name));
         let parameters: Vec<_> = signature.trim_end_matches(')').split(", ").collect();
+        // In order, too: the call sends them without their names.
         assert_eq!(parameters, step.parameters, "{}", step.name);
         for parameter in parameters {
             assert!(
@@ -403,6 +422,7 @@ fn every_step_is_tried_out_here() {
 #[test]
 fn every_file_is_a_step_of_its_own() {
     for suite in &SUITES {
+        // No compiler sees a Lua file that no step includes. It would look as if it were in use.
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/primitives/");
         let mut files: Vec<_> = std::fs::read_dir(format!("{folder}{}", suite.folder))
             .unwrap()

@@ -77,6 +77,8 @@ impl Error {
                 "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
             ),
             key: Some(key.clone()),
+            // Without the advice, which an error over several members would repeat for each of
+            // them.
             brief: Some(format!("`{key}`: {reason}")),
             lost: Some(reason),
             members: Vec::new(),
@@ -95,6 +97,8 @@ impl Error {
     ) -> Self {
         let told: Vec<_> = members.iter().map(Error::brief).collect();
         let kind = match loss {
+            // Whatever a member says: a holder who has lost the whole lock must stop its work, and
+            // looks at the kind only.
             Some(_) => ErrorKind::Lost,
             None => worst(&members),
         };
@@ -134,6 +138,7 @@ impl Error {
 
     /// Changes only an error that nobody else has yet.
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        // Not `make_mut`: the source can't be cloned. A shared error stays as the others know it.
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             change(inner);
         }
@@ -179,6 +184,9 @@ impl Error {
 
 /// The kind that leaves the caller the least hope.
 fn worst(errors: &[Error]) -> ErrorKind {
+    // First those that the caller has to act on. If one that passes came before them,
+    // `is_transient` would have the caller try again for ever. Of the two that pass, the unknown
+    // outcome comes first, because something may be left behind.
     const ORDER: [ErrorKind; 8] = [
         ErrorKind::Lost,
         ErrorKind::Misuse,
@@ -189,6 +197,7 @@ fn worst(errors: &[Error]) -> ErrorKind {
         ErrorKind::OutcomeUnknown,
         ErrorKind::Unavailable,
     ];
+    // A kind that is missing above has the rank `None`, before all others: it is shown, not hidden.
     let rank = |kind| ORDER.iter().position(|other| *other == kind);
     let kinds = errors.iter().map(Error::kind);
     kinds
@@ -207,6 +216,7 @@ impl fmt::Debug for Error {
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("message", &self.0.message)
+            // No members: the message has each of them in few words.
             .field("source", &self.0.source)
             .finish()
     }

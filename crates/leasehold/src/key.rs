@@ -49,6 +49,8 @@ impl Key {
                 ),
             ));
         }
+        // Nothing else is refused: Redisson takes any text for a name, and both have to be able to
+        // lock it. `Shown` makes odd ones harmless in messages.
         Ok(Self {
             name: name.into(),
             part: None,
@@ -73,6 +75,8 @@ impl Key {
     pub(crate) fn joined(keys: &[&Self]) -> Self {
         let names: Vec<_> = keys.iter().map(|key| Arc::clone(&key.name)).collect();
         Self {
+            // For messages only. The names are compared one by one: `a + b` may also be the name of
+            // one lock.
             name: names.join(" + ").into(),
             part: Some(Arc::new(Part::Names(names))),
         }
@@ -88,6 +92,8 @@ impl Key {
     /// Of `{x}` it is `x`, whose keys beside the name are the same; `None` for any other.
     pub(crate) fn without_braces(&self) -> Option<Self> {
         let name = self.name.strip_prefix('{')?.strip_suffix('}')?;
+        // No name is empty. And a name with a `{` of its own gets no braces from Redisson: nothing
+        // beside `{x}` stands where the keys beside `{{x}}` do.
         let is_other = !name.is_empty() && !name.contains('{');
         is_other.then(|| Self {
             name: name.into(),
@@ -199,6 +205,8 @@ impl Key {
     /// the server who may touch nothing else. `docs/wire-format.md` says the same.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) fn access_rules(&self) -> String {
+        // As much as `Shown` lets through: the name is in the rules five times, and the rules are
+        // part of an error's message.
         const LONGEST: usize = 120;
         let shown = if self.name.len() > LONGEST {
             "NAME"
@@ -210,6 +218,8 @@ impl Key {
             true => name.clone(),
             false => format!("{{{name}}}"),
         };
+        // The channels have no colon before the tag, because that of a latch has none. They end in
+        // a star, because each waiter of a fair lock has a channel of its own.
         format!("~{name} ~redisson_*:{tag}* ~{tag}:* ~leasehold:{tag}:* &redisson_*{tag}*")
     }
 
@@ -248,6 +258,7 @@ fn as_pattern(text: &str) -> String {
         match letter {
             '*' | '?' | '[' | ']' | '^' | '\\' => pattern.extend(['\\', letter]),
             _ if letter.is_whitespace() || letter.is_control() => {
+                // One for each byte: the server knows nothing of letters that have several.
                 pattern.extend(std::iter::repeat_n('?', letter.len_utf8()));
             }
             _ => pattern.push(letter),
@@ -262,6 +273,8 @@ mod tests {
 
     #[test]
     fn channel_takes_the_name_as_hash_tag_unless_it_has_a_brace() {
+        // Redisson looks for a `{` and for nothing else. Where the result is odd, ours has to be as
+        // odd, or the two would not wake each other.
         let channel = |name| Key::parse(name).unwrap().lock_channel();
         assert_eq!(channel("plain"), "redisson_lock__channel:{plain}");
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");
@@ -274,6 +287,7 @@ mod tests {
         let rules = |name| Key::parse(name).unwrap().access_rules();
         let page = include_str!("../../../docs/wire-format.md");
         for rule in rules("orders").split(' ') {
+            // The tag first: the name is part of it.
             let said = rule
                 .replace("{orders}", "<tag>")
                 .replace("orders", "<name>");
@@ -295,6 +309,8 @@ mod tests {
     #[test]
     fn no_name_is_equal_to_a_part() {
         let key = |name: &str| Key::parse(name).unwrap();
+        // What this process knows of a lock is found by the key. If a part were equal to a name,
+        // the waiters of two locks would stand in one line, and an owner would be inside both.
         let x = key("x");
         let parts = [
             x.fields("a b"),

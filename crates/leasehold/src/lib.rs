@@ -77,6 +77,7 @@
 //! - `blocking` (default): the facade for threads.
 //! - `testing`: the module [`testing`], for tests of code that locks. Nothing of it is in a
 //!   build without the feature.
+// Not `deny`, which a module could lift for itself.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -88,6 +89,7 @@ mod clock;
 mod config;
 mod context;
 mod credentials;
+// Here and not in `tests/`: steps and twins are private.
 #[cfg(all(test, feature = "redis"))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod differential;

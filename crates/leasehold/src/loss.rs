@@ -53,6 +53,7 @@ impl fmt::Display for LossReason {
         match self {
             Self::Expired => f.write_str("its lease ran out"),
             Self::Closed => f.write_str("its client was closed, and then its lease ran out"),
+            // Whoever writes to the key chooses that id, and it goes into logs and to a terminal.
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
             Self::Deleted => f.write_str("its key was removed on the server"),
             Self::Forced => f.write_str("it was unlocked by force"),

@@ -45,6 +45,8 @@ pub(crate) enum Role {
 
 impl Owner {
     pub(crate) fn in_role(&self, role: Role) -> Self {
+        // The role is compared, too: an owner that writes and reads under one name has two holds,
+        // and finds each of them by its role.
         Self(self.0, role)
     }
 

@@ -14,6 +14,8 @@ pub(crate) trait Room {
 
 impl<K: Eq + Hash, V> Room for HashMap<K, V> {
     fn give_back(&mut self) {
+        // Only at an eighth, and then to twice the entries: shrinking copies the table, and a table
+        // whose size goes up and down must not pay for that each time.
         if self.capacity() > KEPT && self.len() < self.capacity() / 8 {
             self.shrink_to(self.len() * 2);
         }

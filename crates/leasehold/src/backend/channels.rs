@@ -137,6 +137,8 @@ impl Channels {
 
     /// Listens to `name` only if a subscription is already confirmed.
     pub(crate) fn listen_if_live(self: &Arc<Self>, name: &str) -> Option<Listener> {
+        // The entry may go between the two. Then this listens to a new one, whose confirmation
+        // wakes the listener.
         self.is_live(name).then(|| self.listen(name))
     }
 
@@ -260,6 +262,8 @@ impl Channels {
         fresh.dedup();
         fresh.retain(|name| {
             let entry = table.entries.get_mut(name);
+            // Noted before the request leaves: a listener that comes while it is on its way needs a
+            // later confirmation.
             entry.map(Entry::ask).is_some()
         });
         fresh
@@ -308,6 +312,7 @@ impl Listener {
     /// Messages `0` that were published after it began to listen.
     pub(crate) fn zeros(&self) -> u64 {
         let before = self.start.as_ref().and_then(|start| start.get());
+        // Until its confirmation has come, every zero may be from before this listener.
         before.map_or(0, |before| self.mark().zeros.saturating_sub(*before))
     }
 
@@ -388,9 +393,11 @@ mod tests {
         drop(channels.listen("a"));
         assert_eq!(names(&channels.remove_idle()), ["a"]);
         let _again = channels.listen("a");
+        // Noted twice by now: before it was forgotten, and when it came back.
         assert_eq!(names(&channels.take_fresh()), ["a"]);
         drop(channels.listen("b"));
         assert_eq!(names(&channels.remove_idle()), ["b"]);
+        // A subscription to it would have no listener, and nobody would end it.
         assert!(channels.take_fresh().is_empty());
     }
 

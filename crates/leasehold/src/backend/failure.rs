@@ -105,17 +105,23 @@ impl Failure {
     pub(crate) fn may_heal(&self) -> bool {
         matches!(
             self.cause,
+            // Not `RuntimeEnded`: nothing carries a later request, and a wait would go on until its
+            // outage limit.
             Cause::NoAnswer(_) | Cause::NotNow(_) | Cause::NoVoteYet(_) | Cause::Late
         )
     }
 
     /// Whether a waiter counts the time until it heals as an outage.
     pub(crate) fn is_outage(&self) -> bool {
+        // The servers answer, and a longest lease is as long as the outage limit by default: a wait
+        // would end just before they vote again.
         !matches!(self.cause, Cause::NoVoteYet(_))
     }
 
     /// Whether it lasts as long as the key holds what it holds.
     pub(crate) fn is_about_the_key(&self) -> bool {
+        // Nothing else that stays counts here: a permission may be given back while a release is
+        // still sent, and permits without a lease would be lost.
         matches!(self.cause, Cause::WrongKind(_))
     }
 
@@ -137,6 +143,7 @@ impl Failure {
             {
                 Cause::Denied(said)
             }
+            // A plain `ERR`, and it ends when another client leaves.
             _ if text.contains("max number of clients") => Cause::NotNow(said),
             _ => Cause::Other(said),
         };
@@ -187,6 +194,7 @@ impl Failure {
 
     /// The error of a return that goes on in the background.
     pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
+        // Here nothing is sent again, so the error must not promise it.
         if self.is_about_the_key() || self.cause == Cause::RuntimeEnded {
             return self.into_error(key);
         }

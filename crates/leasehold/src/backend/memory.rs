@@ -119,6 +119,8 @@ impl Memory {
         keyspace.sweep();
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
         let published = std::mem::take(&mut keyspace.published);
+        // Published without the lock: a test that decides about a message may look at this
+        // keyspace.
         drop(keyspace);
         for (channel, message) in published {
             self.publish(&String::from_utf8_lossy(&channel), &message);
@@ -156,6 +158,8 @@ impl Memory {
     }
 
     pub(crate) fn server(&self) -> String {
+        // By its number, because all have the same address: two of them are two members of a
+        // majority.
         format!("{ADDRESS}#{}", self.number)
     }
 

@@ -335,6 +335,7 @@ impl Link {
     fn submit(&self, operation: Operation) -> oneshot::Receiver<Reply> {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
+        // Before the state is locked: what decides may cut this network, which locks it.
         let fate = self.on_request.lock()(&Request {
             step: Step::of(operation.step.name).expect("every step has its name"),
             name: &String::from_utf8_lossy(&operation.parts[0]),
@@ -378,6 +379,8 @@ impl Link {
 
     /// The server publishes on `channel`.
     pub(crate) fn publish(&self, channel: &str, message: &[u8]) {
+        // When it is published and not when it arrives: a server keeps no message for a later
+        // subscriber.
         if !self.is_subscribed(channel) {
             return;
         }
@@ -394,10 +397,13 @@ impl Link {
         let late = requests_arrive_after.map(|after| self.clock.now() + after);
         state.events.cut_calls(late);
         state.silent = 0;
+        // A new connection asks the server for its time.
         state.offset_ms = self.memory.offset_ms();
         let waiting = state.pending.take_all();
         let opened_again = !state.refused;
         drop(state);
+        // Before the waiters are told: they ask again at once, and a majority judges the new answer
+        // by the start that this connection has brought.
         if opened_again {
             self.connected();
         }
@@ -498,6 +504,7 @@ impl Link {
     fn run(&self, reply: Option<(u64, Duration)>, operation: &Operation, not_after_ms: i64) {
         let now = self.clock.now();
         let server_now_ms = clock_ms(now).saturating_add(self.memory.offset_ms());
+        // As in `call.lua`. A step that gives something back runs whenever it arrives.
         let result = if operation.step.grants && server_now_ms > not_after_ms {
             Err(Failure::new(Outcome::DidNotRun, Cause::Late, ADDRESS))
         } else {
@@ -519,6 +526,8 @@ impl Link {
             state.silent += 1;
             if state.silent == MAX_SILENCE {
                 drop(state);
+                // The requests arrive nevertheless, as from a connection whose bytes the kernel
+                // still sends after the client has given it up.
                 self.cut(Some(Duration::ZERO));
             }
         }
@@ -563,6 +572,8 @@ struct Ending(Arc<Link>);
 impl Drop for Ending {
     fn drop(&mut self) {
         let mut state = self.0.state();
+        // Under the lock under which `submit` adds a request: one that comes later finds the end,
+        // so no waiter is left behind.
         state.ended = true;
         let waiting = state.pending.take_all();
         drop(state);
@@ -585,6 +596,7 @@ async fn carry(link: Ending) {
             }
         };
         tokio::select! {
+            // In this order always: at random the same seed would not give the same history.
             biased;
             () = link.channels.changed() => link.start_to_linger(),
             () = link.changed.notified() => {}

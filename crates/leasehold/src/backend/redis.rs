@@ -72,6 +72,8 @@ impl Redis {
         let first = prepare(&node)
             .await
             .map_err(|failure| failure.into_connect_error())?;
+        // Not left to the task that uses the connection, which may not have run yet: an acquire of
+        // a majority compares the run ids of its servers before it asks them.
         node.learn(&first.told);
         Ok(Self::run(node, Some(first)))
     }
@@ -135,6 +137,8 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         for task in &self.tasks {
+            // A handle that is dropped detaches its task, which would connect again for ever. The
+            // abort drops `Ending` with the task, and that sends the last releases.
             task.abort();
         }
     }

@@ -66,6 +66,8 @@ pub(crate) async fn until_answered(
             return Err(failure);
         }
         tokio::time::sleep(pause).await;
+        // Before the request leaves: a marker that it makes on the server is younger, so a limit
+        // that counts from here never outlives that.
         sent = clock.now();
         reply = send();
     }

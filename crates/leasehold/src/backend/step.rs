@@ -139,6 +139,7 @@ impl Argument<'_> for bool {
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
+        // As Lua compares it: there the text `0` is true, so the scripts look at the text.
         Ok(text == b"1")
     }
 }

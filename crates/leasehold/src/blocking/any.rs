@@ -48,6 +48,8 @@ impl<O: Ownership> From<&Self> for AnyLock<O> {
 }
 
 macro_rules! any_of_several {
+    // For each kind, and not for all kinds at once: `Any` is one of them, and that impl would
+    // collide with the one of the standard library that makes each type from itself.
     ($($kind:ty)+) => {
         $(
             impl<O: Ownership> From<Lock<O, $kind>> for AnyLock<O> {

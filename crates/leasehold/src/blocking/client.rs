@@ -51,8 +51,10 @@ impl Client {
     /// As the async method.
     pub fn connect_in_background_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
         let runtime = Runtime::start()?;
+        // A client belongs to the runtime in which it is made, and the calling thread is in none.
         let entered = runtime.handle().enter();
         let inner = builder.connect_in_background(url)?;
+        // Left by hand: it borrows the runtime, which moves into the client now.
         drop(entered);
         Ok(Self { inner, runtime })
     }

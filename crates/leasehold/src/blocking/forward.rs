@@ -26,6 +26,8 @@ macro_rules! waits {
             $(#[$meta])*
             pub fn $name(&self $(, $value: $type)*) -> crate::error::Result<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($name));
+                // The future is made before `block_on` looks whether this thread may wait. It does
+                // nothing until it is polled: if that look panics, nothing was sent.
                 let result = self.runtime().block_on(name, self.$through().$name($($value),*));
                 $( let result = self.$wrap(result); )?
                 result
@@ -72,6 +74,7 @@ macro_rules! setters {
 /// How long a hold lasts.
 macro_rules! lease_setters {
     ($twin:ident) => {
+        // By its path: the files that use this macro need not import `setters`.
         $crate::blocking::forward::setters! { $twin:
             "Sets the lease of renewed holds" lease(lease: std::time::Duration);
             "Sets a fixed lease" fixed_lease(lease: std::time::Duration);

@@ -24,6 +24,7 @@ pub trait Ownership: sealed::Sealed {}
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
+// A raw pointer is neither `Send` nor `Sync`, so no guard with it leaves its thread.
 pub struct PerThread(PhantomData<*const ()>);
 
 /// Holds belong to an [`Owner`] that is passed along. Their guards can be sent to other threads.
@@ -48,6 +49,8 @@ mod sealed {
 }
 
 thread_local! {
+    // Not the id that the system has for the thread, which the next thread may get: that one would
+    // be inside the locks whose guards this one leaked.
     static THREAD: Owner = Owner::new();
 }
 
@@ -65,6 +68,7 @@ pub struct Lock<O: Ownership = PerThread, K = Plain> {
     /// `None`: the thread that acquires.
     owner: Option<Owner>,
     runtime: Runtime,
+    // A function and not an `O`: handles may be sent to other threads, only guards may not.
     ownership: PhantomData<fn() -> O>,
 }
 
@@ -161,12 +165,14 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = work(&guard);
+        // Not left to the drop, which could not tell the caller that the lock was lost.
         guard.release()?;
         Ok(output)
     }
 
     /// The async lock, with the owner of this handle or of the calling thread.
     fn twin(&self) -> crate::Lock<K> {
+        // Asked at each call and not when the handle was made: clones of it may be on any thread.
         match &self.owner {
             Some(owner) => self.inner.clone().owned_by(owner),
             None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
@@ -197,6 +203,7 @@ impl<O: Ownership, K: OneKey> Lock<O, K> {
     }
 }
 
+// By hand: a derive would demand an `O` that can be cloned, and no `Ownership` can.
 impl<O: Ownership, K: Clone> Clone for Lock<O, K> {
     fn clone(&self) -> Self {
         Self {
@@ -235,11 +242,13 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     ///
     /// As the async method.
     pub fn release(mut self) -> Result<()> {
+        // Taken out, so that the drop of `self` does not give back once more.
         match self.inner.take() {
             Some(guard) => {
                 let release = guard.into().release();
                 self.runtime.finish("LockGuard::release", release)
             }
+            // Can't be: whoever takes the guard out has consumed `self`.
             None => Ok(()),
         }
     }
@@ -268,6 +277,8 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     /// other threads.
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
+        // The time limit is made inside the future, where the client's runtime is entered. A timer
+        // that is made on a thread without one panics.
         let lost = self.twin().lost();
         self.runtime.block_on("LockGuard::lost", async {
             tokio::time::timeout(wait, lost).await.ok()
@@ -328,6 +339,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
             .inner
             .take()
             .expect("a guard that has been given up is gone");
+        // Should this panic inside a task, the future goes with the guard in it, and the lock is
+        // given back in the background.
         let turned = self.runtime.block_on(twin, turn(guard))?;
         Ok(LockGuard::of(turned, self.runtime.clone()))
     }
@@ -335,6 +348,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
 
 impl<O: Ownership, G: Into<crate::LockGuard>> Drop for LockGuard<O, G> {
     fn drop(&mut self) {
+        // Here, where the field `runtime` is still there: it may be the last clone, and its end is
+        // that of the thread that sends the release.
         if let Some(guard) = self.inner.take() {
             self.runtime
                 .release_dropped(guard.into(), crate::LockGuard::release);

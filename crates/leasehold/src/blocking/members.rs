@@ -41,8 +41,12 @@ fn parts<O: Ownership, M: Into<AnyLock<O>>>(
 ) -> Result<(Vec<crate::AnyLock>, Runtime)> {
     let members = members.into_iter().map(Into::into);
     let (members, runtimes): (Vec<_>, Vec<_>) = members
+        // Without the owner of the member's handle: whoever acquires the whole lock is the owner of
+        // each member.
         .map(|member: AnyLock<O>| (member.as_async().clone(), member.runtime().clone()))
         .unzip();
+    // Refused here, before the async lock refuses it as well: without a member there is no runtime
+    // to wait on.
     let runtime = Runtime::first_of(runtimes).ok_or_else(|| {
         let what = "a lock of several that has no members; give it some";
         Error::new(ErrorKind::Misuse, what)

@@ -21,6 +21,8 @@ struct Inner(Option<tokio::runtime::Runtime>);
 
 impl Runtime {
     pub(crate) fn start() -> Result<Self> {
+        // Not a runtime of the calling thread: that one runs timers and sockets only while somebody
+        // waits on it, and no lease would be renewed while the caller computes.
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("leasehold")
@@ -64,10 +66,14 @@ impl Runtime {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
+        // Not `may_block`, which asks by a panic: inside tasks the panic hook would print that at
+        // each drop. So a drop inside `spawn_blocking` does not wait, although it could.
         if Handle::try_current().is_ok() {
             return drop(guard);
         }
         if let Err(error) = self.finish("release", release(guard)) {
+            // Not a panic: a drop may run while another panic unwinds the thread, and a second one
+            // ends the process.
             tracing::warn!(%error, "releasing what was dropped");
         }
     }
@@ -91,10 +97,14 @@ impl Runtime {
         F: Future<Output = Result<T>> + Send + 'static,
         T: Send + 'static,
     {
+        // A channel of std, because those of tokio wait with values of the thread that are gone.
+        // With room for the result, so that the client's only worker never waits for this thread.
         let (sender, done) = mpsc::sync_channel(1);
         self.handle().spawn(async move {
+            // Nothing to do about an error: then nobody is left who waits for the result.
             let _ = sender.send(work.await);
         });
+        // The sender goes without a word when the runtime ends and drops the task.
         done.recv().unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::OutcomeUnknown,
@@ -134,6 +144,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // Taken out, because only its owner can end a runtime. Its own drop would wait without a
+        // limit, and would panic inside a task.
         let Some(runtime) = self.0.take() else {
             return;
         };

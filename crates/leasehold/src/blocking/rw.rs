@@ -60,6 +60,8 @@ impl<O: Ownership> RwLock<O> {
     fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
         let inner = change(self.inner);
         Self {
+            // Made anew from the lock with the new setting. `with` keeps the owner that the handle
+            // of each side has.
             read: self.read.with(|_| inner.read_lock()),
             write: self.write.with(|_| inner.write_lock()),
             inner,
@@ -154,6 +156,7 @@ impl<O: Ownership> RwLock<O> {
     }
 }
 
+// By hand, as for the lock: no `Ownership` can be cloned.
 impl<O: Ownership> Clone for RwLock<O> {
     fn clone(&self) -> Self {
         Self {
@@ -185,6 +188,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     ///
     /// [`NotUpgraded`], which has this guard.
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
+        // Cloned before the guard goes: if it is refused, it comes back without a runtime.
         let runtime = self.runtime().clone();
         self.turned("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
             .map_err(|refused| {

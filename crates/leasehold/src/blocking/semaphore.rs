@@ -128,6 +128,7 @@ impl SemaphorePermit {
     /// [`SemaphorePermit::split`](crate::SemaphorePermit::split).
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
+        // Each part keeps the thread alive: either may be the last that is left of the client.
         let inner = self.inner.as_mut()?.split(permits)?;
         Some(Self {
             inner: Some(inner),
@@ -141,6 +142,7 @@ impl SemaphorePermit {
     ///
     /// When `other` is of another semaphore or client, or when the sum is too large.
     pub fn merge(&mut self, mut other: Self) {
+        // Taken out of `other`, whose drop would give back the permits that are in `self` by then.
         if let (Some(inner), Some(other)) = (&mut self.inner, other.inner.take()) {
             inner.merge(other);
         }

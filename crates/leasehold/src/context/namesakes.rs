@@ -30,6 +30,7 @@ impl Namesakes {
     pub(crate) fn used(&self, key: &Key) -> Option<Reason> {
         if let Some(bare) = key.without_braces() {
             let mut braced = self.braced.lock();
+            // Once for each name: to look costs a request, and each acquire comes by here.
             if braced.contains_key(&bare) {
                 return None;
             }
@@ -37,6 +38,7 @@ impl Namesakes {
                 braced.clear();
             }
             braced.insert(bare.clone(), false);
+            // With the map locked: a thread that sees this waits for the lock, and finds the entry.
             self.any.store(true, Ordering::Release);
             return Some(Reason::Look(bare));
         }
@@ -63,6 +65,8 @@ mod tests {
         let look = Some(Reason::Look(key("x")));
         assert_eq!(namesakes.used(&key("{x}")), look);
         assert_eq!(namesakes.used(&key("{x}")), None);
+        // Redisson puts braces around a name only if it has no `{`. So none of these has keys
+        // beside it that are those of another name that is used here.
         for other in ["x}", "a{x}", "{x}a", "{", "{}", "{{x}}", "y"] {
             assert_eq!(namesakes.used(&key(other)), None, "{other}");
         }
@@ -81,6 +85,7 @@ mod tests {
     #[test]
     fn no_more_than_so_many_are_kept() {
         let namesakes = Namesakes::default();
+        // A program may lock `{user:17}` for each user that it ever meets.
         for n in 0..5000 {
             assert!(namesakes.used(&key(&format!("{{{n}}}"))).is_some());
         }

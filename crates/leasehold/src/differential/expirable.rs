@@ -36,6 +36,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "channel" => format!("channel:{key}"),
         "ids" => ids(to.hold, to.variant % 3 + 1),
         "id" => ids(to.hold, 1),
+        // A lease of 0 is over at once: the next step finds a permit to take back.
         "lease_ms" => ["60000", "0", "90000", "30000", "80000000"][to.variant % 5].into(),
         "most_ms" => if to.variant > 4 { "45000" } else { "0" }.into(),
         "all" => ["1", "0"][to.variant % 2].into(),

@@ -11,7 +11,9 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "mode", "read"],
         &["SET", "KEY", "text"],
         &["SET", "KEY:token", "7"],
+        // The last token there is: none can be drawn behind it, by either side.
         &["SET", "KEY:token", "9007199254740991"],
+        // A number to Lua's `tonumber`, and none to Redis and Java.
         &["SET", "KEY:token", "1e3"],
         &["HSET", "KEY:token", "a", "b"],
     ],

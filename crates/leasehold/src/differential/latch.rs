@@ -9,6 +9,7 @@ pub(super) const SUITE: Suite = Suite {
     argument,
     foreign: &[
         &["SET", "KEY", "text"],
+        // A latch at zero has no key in Redisson. Here it has one, and has to count as open.
         &["SET", "KEY", "0"],
         &["SET", "KEY", "-3"],
         &["HSET", "KEY", "c:1", "1"],
@@ -25,6 +26,8 @@ fn argument(to: &Sample, name: &str) -> String {
         "opened" => format!("opened:{key}"),
         "channel" => format!("channel:{key}"),
         "count" => (to.variant + 1).to_string(),
+        // Mostly one step, so that a latch opens by the last of several. 50 are more than it ever
+        // has: it opens, and never counts below zero.
         "by" => ["1", "1", "1", "2", "1", "3", "1", "50"][to.variant].into(),
         _ => to.has_no(name),
     }

@@ -18,6 +18,7 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "{KEY}:e:1:rwlock_timeout:2", "1"],
         &["HSET", "KEY", "mode", "write", "c:1:write", "2", "c:1", "1"],
         &["HSET", "KEY", "mode", "read", "name", "Ann"],
+        // Marks that are no marks: they keep nobody out.
         &["SET", "KEY:writers", "text"],
         &["SET", "KEY:readers", "text"],
     ],

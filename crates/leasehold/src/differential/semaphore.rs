@@ -10,7 +10,9 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "1.5"],
+        // One digit more than `number_at.lua` takes for a count.
         &["SET", "KEY", "123456789012345"],
+        // Redisson lets permits be missing, so this is a semaphore.
         &["SET", "KEY", "-4"],
         &["HSET", "KEY", "c:1", "1"],
         &["RPUSH", "KEY", "item"],
@@ -21,6 +23,8 @@ fn argument(to: &Sample, name: &str) -> String {
     let key = to.key;
     match (to.step, name) {
         (_, "semaphore") => key.into(),
+        // That of an acquire with the same number: with a marker of its own an undo would never
+        // find anything to give back.
         ("semaphore.undo", "marker") => to.marker_of("semaphore.acquire", to.variant / 2),
         (_, "marker") => to.marker(),
         (_, "done") => to.done(),
@@ -29,6 +33,7 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "released") => format!("released:{key}"),
         (_, "channel") => format!("channel:{key}"),
         (_, "sizes") => {
+            // Some begin with an ask that rarely fits: those behind it must not overtake it.
             let sizes = ["1", "2", "3 1 1", "1 5 1", "10", "2 2 2", "1 1", "40 1"];
             sizes[to.variant].into()
         }

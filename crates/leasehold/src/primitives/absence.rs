@@ -20,6 +20,7 @@ impl Absence {
     pub(super) fn new(must_exist: bool, deadline: Deadline) -> Self {
         Self {
             must_exist,
+            // A try is over with this answer. The warning is about a wait that may never end.
             waits: !matches!(deadline, Deadline::Now),
             told: AtomicBool::new(false),
         }
@@ -56,11 +57,14 @@ pub(super) async fn check_behind_others(
     let asks_once = matches!(deadline, Deadline::Now);
     let too_late = async {
         match asks_once {
+            // A try has passed its deadline from the start, but it wants the one answer that it is
+            // for. That comes, or the request fails.
             true => std::future::pending().await,
             false => deadline.passed(context.clock).await,
         }
     };
     tokio::select! {
+        // An answer that is there counts, even at the deadline.
         biased;
         is_there = is_there => match is_there {
             Ok(true) => Ok(()),
@@ -69,6 +73,7 @@ pub(super) async fn check_behind_others(
             // The wait goes on while no server answers, and reports the reason itself.
             Err(_) => Ok(()),
         },
+        // The wait that follows has the same deadline, and says by itself how it ended.
         () = too_late => Ok(()),
     }
 }

@@ -103,6 +103,8 @@ pub(super) trait Several: Erased {
 impl<K: OneKey> Erased for K {
     fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring {
         let lock = lock.clone().of_kind(self.clone());
+        // A trait object needs one type of future for all kinds: this is the allocation that
+        // `AnyLock` costs.
         Box::pin(async move { K::acquire_by(&lock, deadline).await })
     }
 }
@@ -117,6 +119,8 @@ impl<K: OneKey> OneName for K {
     }
 
     fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> bool {
+        // What an owner holds is noted under its role. One that reads is not found as the holder of
+        // a whole lock.
         let owner = owner.in_role(K::ROLE);
         let held = context.locals.held_by(&self.line_key(key), &owner);
         held.is_some_and(|held| held.hold().loss().is_none())
@@ -185,6 +189,7 @@ impl AnyLock {
             AnyKind::One(_) => return Ok(self.inspect().await?.is_locked()),
             AnyKind::Several(kind) => kind,
         };
+        // When more members are held than the lock can do without, too few are left to acquire it.
         let spare = several.members().len() - several.quorum();
         let (mut locked, mut errors) = (0, Vec::new());
         for look in join_all(several.members().iter().map(Self::inspect)).await {
@@ -193,6 +198,7 @@ impl AnyLock {
                 Err(error) => errors.push(error),
             }
         }
+        // It is an error only if the members that did not answer could change the result.
         if locked <= spare && locked + errors.len() > spare {
             return Err(Error::of_members(self.key()?, "asking for", None, errors));
         }

@@ -33,6 +33,7 @@ macro_rules! any_of_several {
                 }
 
                 fn quorum(&self) -> usize {
+                    // The kind's own method, which comes before that of the trait: no recursion.
                     self.quorum()
                 }
             }

@@ -26,6 +26,8 @@ use steps::Names;
 
 /// The most permits that one call acquires or releases. A call is one step of the server, which
 /// does nothing else meanwhile.
+// Also far below the 8000 or so that Lua's `unpack` takes at once: the step that gives permits back
+// passes all of them to one command.
 const MOST_AT_ONCE: u64 = 1000;
 
 /// A semaphore by name whose permits have ids and leases. Acquiring takes permits, and waits until
@@ -255,6 +257,8 @@ impl ExpirableSemaphore {
         self.context.check_open(&names.key)?;
         namesake::look(&self.context, &names.key);
         if self.must_exist {
+            // Not sent yet. The check polls it only behind other waiters: an acquire that asks for
+            // itself hears of the absence from its own request.
             let is_there = async { Ok(self.counts().await?.there) };
             absence::check_behind_others(&self.context, &names.key, deadline, is_there).await?;
         }
@@ -300,6 +304,7 @@ impl ExpirableSemaphore {
     pub async fn release_many(&self, ids: &[PermitId]) -> Result<bool> {
         let names = self.names()?;
         let mut ids = ids.to_vec();
+        // Before they are counted: the limit is on permits, and one that is named twice is one.
         ids.sort_unstable();
         ids.dedup();
         check_several(ids.len() as u64, &names.key)?;
@@ -437,6 +442,8 @@ impl ExpirableSemaphore {
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
         let Names { key, channel } = self.names()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
+        // The step of the plain semaphore: both kinds keep the number of free permits under the
+        // name itself.
         let make = |marked: &_| plain::set(key, marked, permits, None, channel);
         let reply = request::idempotent(&self.context, key, make).await?;
         Ok(request::integer(&self.context, key, &reply)? == 1)
@@ -476,6 +483,7 @@ impl ExpirableSemaphore {
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
         let Names { key, channel } = self.names()?;
+        // The step of the plain semaphore, as in `try_set_permits`.
         let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
         request::idempotent(&self.context, key, make)
             .await
@@ -501,12 +509,16 @@ impl ExpirableSemaphore {
 
     async fn counts(&self) -> Result<Counts> {
         let names = self.names()?;
+        // A question, although the step takes back permits whose leases are over: those are free by
+        // then, so it makes no difference whether the step ran.
         let reply = request::query(&self.context, &names.key, names.counts()).await?;
         Counts::read(&reply).ok_or_else(|| request::malformed(&self.context, &names.key))
     }
 
     async fn change(&self, operation: Operation) -> Result<i64> {
         let key = &self.names()?.key;
+        // A release needs no marker: a permit goes back once, whichever copy of the request comes
+        // first, because its id is never used again.
         let reply = request::change(&self.context, key, operation).await?;
         request::integer(&self.context, key, &reply)
     }

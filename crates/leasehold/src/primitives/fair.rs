@@ -100,6 +100,8 @@ impl Named for Fair {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        // Without a stay: only a try asks with a new hold each time, and it must leave no place
+        // behind that nobody would keep.
         Box::new(FairHold::new(
             key,
             lock.channel(),
@@ -163,6 +165,9 @@ impl FairLock {
 fn place(lock: &FairLock, stay: Duration) -> Place {
     Place {
         stay,
+        // Redisson's waiters count on a queue that has no expiry. Where none of them can come, the
+        // queue gets one: otherwise it would stay for ever when the processes of all its waiters
+        // are killed.
         with_redisson: lock.context().peers != Peers::RustOnly,
     }
 }

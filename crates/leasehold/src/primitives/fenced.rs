@@ -89,6 +89,7 @@ impl Named for Fenced {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        // The hash is a plain lock's, so that the two kinds exclude each other under one name.
         let hold = LockHold::new(key.clone(), lock.channel(), id);
         Box::new(FencedHold::new(hold, key, lock.context().peers))
     }

@@ -111,6 +111,7 @@ impl CountDownLatch {
     /// Dropping the future gives up the wait and leaves nothing behind.
     #[doc(alias = "await")]
     pub async fn wait(&self) -> Result<()> {
+        // Without a deadline a wait ends only when the latch is open, or with an error.
         while !self.wait_by(Deadline::Never).await? {}
         Ok(())
     }
@@ -127,6 +128,7 @@ impl CountDownLatch {
     /// As [`wait`](Self::wait).
     #[doc(alias = "await")]
     pub async fn wait_for(&self, wait: Duration) -> Result<bool> {
+        // `check_wait` would advise `try_acquire`, which a latch does not have.
         if wait.is_zero() {
             let key = self.key()?;
             let message =
@@ -170,6 +172,7 @@ impl CountDownLatch {
             channels: &[(self.context.backend.channels(), &self.channel)],
             settings: &self.settings,
             deadline,
+            // An open latch lets everybody in, so no waiter has to wait behind another one.
             line: Line::AllAsk,
             place: None,
         };
@@ -323,12 +326,16 @@ impl Ask for Asker<'_> {
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         let seen = *self.seen.lock();
+        // Before the ask: the latch may be set again by now, and the server would say that it is
+        // closed.
         if seen.told {
             return Ok(Answer::Granted(()));
         }
         let context = &self.latch.context;
         let operation = steps::count(self.key);
         let local = context.locals.of(self.key);
+        // With the mark: a request that left before the last signal may have looked before the
+        // latch opened, and its answer must not be shared.
         let asked = local.flight.ask(&context.backend, seen.mark, operation);
         let reply = asked.await?;
         let now = read(&reply).ok_or_else(|| context.backend.malformed())?;
@@ -338,6 +345,7 @@ impl Ask for Asker<'_> {
         // Compares two openings and never two clocks: that of the next server may be behind.
         self.seen.lock().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
+            // A latch has no lease whose end could be waited for.
             within: None,
             evidence: (i64::try_from(now.count).unwrap_or(i64::MAX), Vec::new()),
         })

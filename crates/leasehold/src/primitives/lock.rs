@@ -130,6 +130,8 @@ impl<K: kind::Named> Lock<K> {
 
     /// Makes a waiter ask at least once every `pause`.
     pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
+        // Only ever shorter: a caller that wants to ask more often still does. With a longer
+        // interval the waiter's mark would end between two asks.
         self.settings.poll_interval = self.settings.poll_interval.min(pause);
     }
 
@@ -166,6 +168,8 @@ impl<K> Lock<K> {
             key: self.key,
             channel: self.channel,
             settings: self.settings,
+            // An owner that was given to an `AnyLock` has the role of that type. The kind behind it
+            // may hold the name as a reader or as a writer, and has to find its own holds.
             owner: self.owner.map(|owner| owner.in_role(J::ROLE)),
             held_for: self.held_for,
             kind,
@@ -313,6 +317,8 @@ impl<K: Kind> Lock<K> {
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T> {
         let guard = self.acquire().await?;
         let output = guard.as_ref().protect(work(&guard)).await?;
+        // The release can still find that the lock was lost. Then the caller must not get the
+        // output as if the work had been under the lock until its end.
         guard.into().release().await?;
         Ok(output)
     }
@@ -353,11 +359,15 @@ impl<K: OneKey> Lock<K> {
     #[doc(alias = "isHeldByThread")]
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
         let (locals, owner) = (&self.context.locals, owner.in_role(K::ROLE));
+        // Nothing of an owner goes over the wire, and each hold has an id of its own there. So the
+        // server can't be asked for an owner: only the local record knows which id to look for.
         let Some(held) = locals.held_by(&self.line_key()?, &owner) else {
             return Ok(false);
         };
         let info = self.inspect().await?;
         let id = held.hold().steps.wire_id();
+        // Any of them, not the first: a lock may have many readers, and the server lists them in an
+        // order of its own.
         Ok(info.holders.iter().any(|holder| holder.id == id))
     }
 
@@ -410,6 +420,8 @@ impl<K: OneKey> Lock<K> {
     pub async fn force_unlock(&self) -> Result<bool> {
         let key = self.key()?;
         let operation = self.kind.force_unlock(key, &self.channel);
+        // Sent once, even if the answer is lost: a second request could end the hold of whoever has
+        // acquired the lock since.
         let ended = request::change(&self.context, key, operation).await?;
         Ok(ended == Value::Int(1))
     }

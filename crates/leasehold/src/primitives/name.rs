@@ -179,10 +179,13 @@ impl Raw {
 
     fn found(&self) -> Found {
         match self.kind.as_str() {
+            // The number was removed by hand. The permits are in use all the same.
             "none" if self.held > 0 => self.leases(None),
             "none" if self.opened => Found::Latch { left: 0 },
             "none" => Found::Nothing,
             "string" => match whole(&self.text) {
+                // Before the note of an opening, which outlives its latch: leases are never those
+                // of a latch.
                 Some(free) if self.held > 0 => self.leases(Some(free)),
                 Some(left) if self.opened => Found::Latch {
                     left: u64::try_from(left).unwrap_or(0),
@@ -202,6 +205,7 @@ impl Raw {
         let mode = self.fields.iter().find(|field| field.name == "mode");
         match (mode, &self.fields[..]) {
             (Some(mode), _) => self.read_write(&mode.value),
+            // A value of a group never stands alone: its end and its count are beside it.
             (None, [field]) => Some(Found::Lock(field.hold(self.ttl)?)),
             (None, _) => self.group(),
         }
@@ -230,6 +234,7 @@ impl Raw {
         const BESIDE: [&str; 2] = [":expire_time", ":lock_count"];
         let is_beside = |name: &str| BESIDE.iter().any(|suffix| name.ends_with(suffix));
         let all = self.fields.iter();
+        // By their names, because HSCAN brings the fields of a value in any order.
         let all: BTreeMap<_, _> = all.map(|field| (&*field.name, &*field.value)).collect();
         if !all.keys().any(|name| is_beside(name)) {
             return None;
@@ -278,6 +283,7 @@ impl Raw {
 
     /// The waiters in line, without ours that are gone but not taken out yet.
     fn line(&self) -> Option<Vec<String>> {
+        // 0 stands for a waiter of Redisson's: no key of ours says until when it is alive.
         let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
         let alive = self.waiting.iter().filter(waits);
         (!self.waiting.is_empty()).then(|| alive.map(|(id, _)| lossy(id)).collect())
@@ -303,6 +309,7 @@ impl Field {
     fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
         let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
         let count = count.then(|| self.value.parse().ok())??;
+        // A holder is `uuid:n`, ours and Redisson's: a counter of somebody else's is no hold.
         self.name.contains(':').then(|| HoldInfo {
             id: self.name.clone(),
             count,
@@ -318,6 +325,7 @@ fn unknown(what: &str) -> Found {
 }
 
 fn lossy(bytes: &[u8]) -> String {
+    // A stranger's key may have any bytes, and a look at it must not fail.
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -333,6 +341,7 @@ fn timed(item: &Value) -> Option<(Vec<u8>, i64)> {
 
 /// A count as the steps of semaphores and latches read one.
 fn whole(text: &str) -> Option<i64> {
+    // `parse` takes a plus sign, and the scripts do not.
     (text.len() <= 14 && !text.starts_with('+'))
         .then(|| text.parse().ok())
         .flatten()

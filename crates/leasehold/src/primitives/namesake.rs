@@ -18,10 +18,13 @@ pub(super) fn look(context: &Context, key: &Key) {
             // Any step would do that says whether a key exists, whatever its kind.
             let reply = context.backend.submit(steps::available(&other));
             let (key, address) = (key.clone(), context.backend.address().to_owned());
+            // In the background: no acquire waits for the sake of a warning.
             context.cleanup.spawn(async move {
                 let is_there = match reply.await {
                     Ok(Value::List(items)) => matches!(items[..], [_, Value::Int(1)]),
                     Ok(_) => false,
+                    // A key of another type is a name in use as well. Any other failure tells
+                    // nothing.
                     Err(failure) => matches!(failure.cause, Cause::WrongKind(_)),
                 };
                 if is_there {

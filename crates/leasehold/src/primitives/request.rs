@@ -31,10 +31,12 @@ pub(super) async fn idempotent(
     let marked = mark(context, &local);
     let operation = make(&marked);
     let left_at = context.clock.now();
+    // The same operation with the same marker each time: that is what makes a copy harmless.
     let first = context.backend.submit(operation.clone());
     let reply = repeat(context, left_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error_of_change(key))?;
     if reply.is_only_copy {
+        // Only now: a later request may remove the marker from here on.
         local.markers.answered(marked, context.clock.now());
     }
     Ok(reply.value)
@@ -74,6 +76,8 @@ pub(super) async fn repeat(
             value,
             is_only_copy: !may_have_run,
         }),
+        // Whatever the last failure says, an earlier copy may have run. The caller must not hear
+        // that nothing was changed.
         Err(failure) if may_have_run => Err(Failure {
             outcome: Outcome::MayHaveRun,
             ..failure

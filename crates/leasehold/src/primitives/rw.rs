@@ -75,6 +75,8 @@ impl RwLock {
     pub(crate) fn named(context: &Arc<Context>, name: &str) -> Self {
         let common = Common::default();
         Self {
+            // Two locks of one name. Both sides publish on the same channel, because a release of
+            // either may let in waiters of the other.
             read: Lock::named(Arc::clone(context), name, Read::new(common)),
             write: Lock::named(Arc::clone(context), name, Write::new(common)),
         }
@@ -209,6 +211,8 @@ impl RwLock {
 
     fn change(self, change: impl Fn(&mut Common)) -> Self {
         let (mut read, mut write) = (self.read.kind().clone(), self.write.kind().clone());
+        // On both sides: a writer leaves its mark and the readers look for it, and the watchdog of
+        // a Java reader cuts holds of either side.
         change(&mut read.common);
         change(&mut write.common);
         self.each(|lock| lock.with_kind(read), |lock| lock.with_kind(write))

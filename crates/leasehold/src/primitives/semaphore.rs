@@ -83,6 +83,7 @@ pub struct Semaphore {
 impl Semaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
         let key = Key::parse(name);
+        // A bad name has no channel and needs none: every call looks at `key` first, and fails.
         let channel = key
             .as_ref()
             .map_or_else(|_| String::new(), Key::semaphore_channel);
@@ -249,6 +250,8 @@ impl Semaphore {
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         self.context.check_open(key)?;
         namesake::look(&self.context, key);
+        // Answered here, as in Redisson: an ask for no permits would stand in line for nothing, and
+        // the step refuses it while the number of free permits is negative.
         if permits == 0 {
             return Ok(Some(SemaphorePermit::new(
                 &self.context,
@@ -257,6 +260,8 @@ impl Semaphore {
             )));
         }
         if self.must_exist {
+            // Not sent yet. The check polls it only behind other waiters: an acquire that asks for
+            // itself hears of the absence from its own request.
             let is_there = async { Ok(self.counts().await?.1) };
             absence::check_behind_others(&self.context, key, deadline, is_there).await?;
         }
@@ -415,6 +420,8 @@ impl Semaphore {
 
     async fn add(&self, permits: i64, only_if_there: bool) -> Result<bool> {
         let key = self.next()?;
+        // Zero permits must not make a semaphore where there is none. With `only_if_there` the
+        // caller wants to know whether there is one, so that request goes.
         if permits == 0 && !only_if_there {
             return Ok(true);
         }
@@ -440,6 +447,7 @@ impl Semaphore {
     /// The name, for a request that must run after the permits that were given back before it.
     fn next(&self) -> Result<&Key> {
         let key = self.key()?;
+        // Without a record there is no open batch: the task that carries a batch keeps the record.
         if let Some(local) = self.context.locals.known(key) {
             returns::send(&self.context, &self.names(key), &local);
         }

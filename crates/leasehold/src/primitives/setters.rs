@@ -12,6 +12,8 @@ macro_rules! lease_setters {
         #[doc(alias = "lockWatchdogTimeout")]
         #[must_use]
         pub fn lease(mut self, lease: Duration) -> Self {
+            // Checked when the handle is used: a setter returns no error, and with a check here the
+            // order of the setters would matter.
             self.settings.lease = Some(lease);
             self
         }

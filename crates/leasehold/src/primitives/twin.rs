@@ -11,6 +11,8 @@ pub(super) static WAKE_ALL: Shared = Shared::new(include_str!("wake_all.lua"), &
 
 /// Extends the life of a key to at least `ms` from now.
 pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
+    // An earlier request can arrive behind one that asked for more. A key without an expiry, -1, is
+    // no `u64`: an operator may have made it persistent, and it gets an end again.
     if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
         return;
     }
@@ -18,6 +20,8 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
 }
 
 /// How long a marker lives.
+// As long as in `idempotency.lua`. `local/idempotency.rs` relies on it: a request that is sent
+// again behind the end of its marker counts twice.
 pub(super) const MARKER_MS: u64 = 60_000;
 
 /// The reply that is noted at a marker, if there is one.
@@ -40,6 +44,7 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
         return Ok(None);
     };
     let digits = text.strip_prefix(b"-").unwrap_or(&text);
+    // As `number_at.lua`: Lua does not write longer numbers out exactly.
     let counts = text.len() <= 14 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     if !counts {
         return Err(Refusal("WRONGKIND a text that is not a count".into()));
@@ -53,6 +58,8 @@ pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64
         return NOBODY_KNOWS;
     }
     keyspace.publish(channel, free.to_string().as_bytes());
+    // Each message wakes one of Redisson's asynchronous waiters, whatever it says: so there is one
+    // for each permit, within reason.
     for _ in 1..more.min(64) {
         keyspace.publish(channel, b"0");
     }

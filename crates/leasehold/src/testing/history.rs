@@ -125,6 +125,7 @@ impl fmt::Display for Overlap {
             self.first
                 .until
                 .0
+                // A short hold inside a long one overlapped only for as long as it lasted.
                 .min(self.second.until.0)
                 .saturating_sub(self.second.from.0)
                 / 1000,
@@ -154,6 +155,8 @@ impl Report {
     ///
     /// When holds overlapped, nobody had to wait, or a fault never happened.
     pub fn judge(&self) -> Result<(), String> {
+        // Before it is asked whether the history shows anything: an overlap does, whatever else is
+        // missing.
         if let Some(overlap) = self.overlaps.first() {
             return Err(format!(
                 "{} overlaps in {} holds, the first: {overlap}",
@@ -217,6 +220,7 @@ mod tests {
     fn two_holds_at_once_are_found() {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 20),
+            // Enters in the last nanosecond of `a`.
             Interval::new("x", "b", 5, 19, 30),
             Interval::new("y", "c", 0, 10, 30),
         ]);
@@ -229,6 +233,7 @@ mod tests {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 100),
             Interval::new("x", "b", 0, 20, 30),
+            // `b` is between it and `a`: who compares only with the hold before would miss it.
             Interval::new("x", "c", 0, 40, 50),
         ]);
         assert_eq!(report.overlaps.len(), 2);
@@ -239,6 +244,7 @@ mod tests {
         let report = check(&[
             Interval::new("x", "reader a", 0, 10, 50).shared(),
             Interval::new("x", "reader b", 5, 15, 20).shared(),
+            // Enters at the very point at which the last reader leaves: a hand-over is no overlap.
             Interval::new("x", "writer", 18, 50, 60),
             Interval::new("x", "reader c", 55, 60, 70).shared(),
         ]);
@@ -257,6 +263,7 @@ mod tests {
     fn guards_that_share_a_hold_may_overlap() {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 30),
+            // A re-entry: it begins while `a` has the lock, and is no overlap.
             Interval::new("x", "a", 12, 15, 20),
             Interval::new("x", "b", 15, 30, 40),
         ]);
@@ -268,6 +275,8 @@ mod tests {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 100),
             Interval::new("x", "b", 0, 20, 50).shared(),
+            // `a` is inside already when this begins beside `b`. That `a` may enter its own hold
+            // again must not hide that `b` is there.
             Interval::new("x", "a", 0, 30, 40),
         ]);
         let seconds = report

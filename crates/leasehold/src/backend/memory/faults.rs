@@ -47,6 +47,8 @@ impl Embedded {
     pub fn restart(&self) {
         *self.memory.started.lock() = Some(self.memory.clock.now());
         self.clear();
+        // Last: a cut connection stands again at once, and must bring the new start and find no
+        // key.
         self.cut_all();
     }
 

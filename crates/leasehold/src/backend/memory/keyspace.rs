@@ -55,6 +55,7 @@ impl Sorted {
     fn add(&mut self, member: &[u8], score: i64) -> bool {
         let old = self.scores.insert(member.to_vec(), score);
         if let Some(old) = old {
+            // Left there, the member would come up a second time, at its old score.
             self.order.remove(&(old, member.to_vec()));
         }
         self.order.insert((score, member.to_vec()));
@@ -164,6 +165,8 @@ impl Keyspace {
     }
 
     pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) {
+        // Delivered when the step is over: whoever hears it asks at once, and has to find all that
+        // the step has changed.
         self.published.push((channel.to_vec(), message.to_vec()));
     }
 
@@ -177,6 +180,7 @@ impl Keyspace {
     pub(super) fn sweep(&mut self) {
         const STEPS: u32 = 4096;
         self.steps_since_sweep += 1;
+        // On average one key is looked at for each step at most, however many keys there are.
         if self.steps_since_sweep >= STEPS.max(self.entries.len() as u32) {
             self.steps_since_sweep = 0;
             self.drop_expired();
@@ -302,6 +306,7 @@ impl Keyspace {
             return Ok(None);
         };
         let head = list.pop_front();
+        // A server has no empty lists, and `exists` must not find one here.
         if list.is_empty() {
             self.entries.remove(key);
         }
@@ -383,6 +388,7 @@ impl Keyspace {
 pub(crate) fn integer(text: &[u8]) -> Result<i64, Refusal> {
     std::str::from_utf8(text)
         .ok()
+        // Rust reads `+5` as a number, and the server does not.
         .filter(|text| !text.starts_with('+'))
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))

@@ -21,11 +21,14 @@ impl Links {
     pub(super) fn attach(&self, link: &Arc<Link>) {
         let mut links = self.links.lock();
         links.retain(|link| link.strong_count() > 0);
+        // Weak, because the link has the keyspace: each would keep the other alive.
         links.push(Arc::downgrade(link));
     }
 
     pub(super) fn alive(&self) -> Vec<Arc<Link>> {
         let links = self.links.lock();
+        // Collected, so that the lock is free again: what decides about a message may cut all
+        // links.
         links.iter().filter_map(Weak::upgrade).collect()
     }
 

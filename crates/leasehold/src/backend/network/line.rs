@@ -67,6 +67,8 @@ impl Events {
 
     pub(super) fn out_of_line(&mut self, at: Moment, event: Event) {
         self.count += 1;
+        // The count keeps events of one moment in the order in which they were sent. On a paused
+        // clock most have the same moment.
         self.queue.insert((at, self.count), event);
     }
 
@@ -85,6 +87,8 @@ impl Events {
         (self.calls_up, self.calls_down) = Default::default();
         for (key, event) in std::mem::take(&mut self.queue) {
             match (event, late) {
+                // Requests without a reply stay: copies, those of an earlier cut, and those whose
+                // reply is lost anyway. Nobody on this connection waits for them.
                 (Event::Reply { .. }, _) | (Event::Request { reply: Some(_), .. }, None) => {}
                 (
                     Event::Request {
@@ -134,6 +138,7 @@ impl Pending {
 
     pub(super) fn take(&mut self, id: u64) -> Option<oneshot::Sender<Reply>> {
         let sender = self.waiting.remove(&id);
+        // A limit whose reply has come would wake the carrier for nothing.
         while let Some((_, id)) = self.limits.front()
             && !self.waiting.contains_key(id)
         {

@@ -157,6 +157,8 @@ mod tests {
 
     #[test]
     fn every_step_has_its_name() {
+        // `submit` of the network expects each step to be among these: one that is missing would
+        // panic in a user's test.
         let mut sent: Vec<_> = crate::primitives::steps()
             .iter()
             .map(|step| step.name)

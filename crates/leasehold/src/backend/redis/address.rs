@@ -68,6 +68,8 @@ impl Address {
             .ok_or_else(|| {
                 misuse("the server's URL has no host; write it as redis://HOST:PORT".into())
             })?
+            // The brackets of an IPv6 address belong to the URL. The resolver takes the address
+            // without them.
             .trim_start_matches('[')
             .trim_end_matches(']')
             .to_owned();
@@ -105,6 +107,8 @@ impl Address {
                 )));
             }
         };
+        // The URL of a unix socket has no host, so no place for user and password before it: they
+        // come as `user` and `pass`, as the driver's own URLs have them.
         let user = match url.username() {
             "" => query(url, "user"),
             user => Some(decode(user)?),
@@ -124,6 +128,8 @@ impl Address {
             db => format!("/{db}"),
         };
         let shown = format!("{}{place}", url.scheme());
+        // The number of the database stays outside of what is shortened: a message about a long
+        // path must tell two databases of one server apart.
         let shown = format!("{}{suffix}", Shown(&shown));
         Ok(Self {
             identity: format!("{scheme}{place}{suffix}"),
@@ -177,6 +183,7 @@ impl Address {
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Written by hand: a derived one would show the password.
         write!(f, "Address({})", self.shown)
     }
 }
@@ -234,6 +241,8 @@ mod tests {
         let other = of(&format!("redis+unix:///{path}/b.sock"));
         assert_eq!(one.shown(), other.shown());
         assert_ne!(one.identity(), other.identity());
+        // Each of these names the same database. Told apart, one server would vote twice in a
+        // majority.
         for same in [
             "valkey://h",
             "redis://u:p@h:6379/0",
@@ -248,6 +257,7 @@ mod tests {
 
     #[test]
     fn no_message_shows_the_password() {
+        // Each is refused at another point of the parser, which writes a message of its own there.
         for url in [
             "redis://:s3cret@",
             "http://u:s3cret@h/",

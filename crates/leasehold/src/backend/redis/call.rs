@@ -164,6 +164,7 @@ pub(crate) enum Answer {
 /// Reads one operation's reply.
 pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> Answer {
     match convert(reply) {
+        // No step replies a text, so an error needs no mark of its own.
         Some(Value::Text(error)) => Answer::Failed(Failure::from_reply(
             &String::from_utf8_lossy(&error),
             address,
@@ -207,6 +208,7 @@ fn no_answer(what: &str, address: &Arc<str>) -> Failure {
 /// Adds to a failure what this operation needs or expects.
 pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Script) -> Failure {
     match failure.cause {
+        // A client that has not logged in lacks a password, and no rule would help it.
         Cause::Denied(said) if !said.starts_with("NOAUTH") => Failure {
             cause: Cause::Denied(format!("{said}; {}", what_is_needed(operation, script))),
             ..failure
@@ -392,6 +394,7 @@ mod tests {
         assert!(matches!(late, Answer::Late { server_ms: 5 }), "{late:?}");
         for (bytes, outcome) in [
             ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
+            // The first whole number that a script can't tell from its neighbour.
             (":9007199254740993\r\n", Outcome::MayHaveRun),
             ("*1\r\n:9007199254740993\r\n", Outcome::MayHaveRun),
         ] {

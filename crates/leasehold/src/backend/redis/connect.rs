@@ -35,8 +35,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 impl Connector {
     /// A connection for calls.
     pub(crate) async fn open(&self) -> Result<(MultiplexedConnection, Driver), Failure> {
+        // Without a limit of ours the driver would give up each request after 500 ms.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_timeout));
         self.within_limit(async {
+            // Within the limit: a credentials callback that never answers must not end
+            // reconnecting.
             let info = self.handshake(true).await?;
             // Plain TCP, the common case, goes without a box around each read.
             if let Target::Tcp {
@@ -156,6 +159,7 @@ impl Connector {
 
     #[cfg(feature = "tls")]
     async fn encrypted(&self, host: &str, stream: TcpStream) -> Result<Box<dyn Io>, Failure> {
+        // Never missing: `Node::new` sets TLS up for each address that wants it.
         let Some(tls) = &self.tls else {
             return Err(self.no_connection("TLS is not set up".into(), None));
         };
@@ -183,6 +187,8 @@ impl Connector {
     fn handshake_failed(&self, error: &RedisError) -> Failure {
         let address = self.address.shown();
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            // On RESP2 the driver keeps neither the code nor the text of a refused login, so there
+            // is nothing that could be sorted.
             let said = error.detail().unwrap_or("the password is refused");
             return Failure {
                 cause: Cause::Denied(Shown(said).to_string()),
@@ -192,6 +198,8 @@ impl Connector {
         if let Some(text) = reply_text(error) {
             return Failure::from_reply(&text, address);
         }
+        // A port for TLS takes the handshake for a broken greeting. It closes the connection, or
+        // answers with an alert that is no reply.
         let what = if error.is_io_error() || error.kind() == redis::ErrorKind::Parse {
             format!(
                 "the server ended the handshake ({error}); if the port expects TLS use rediss://"

@@ -45,6 +45,8 @@ pub(super) struct Socket(Option<OwnedFd>);
 
 impl Socket {
     pub(super) fn of(stream: &impl AsFd) -> Self {
+        // A descriptor of our own: the driver closes its own one when it is dropped, and the socket
+        // has to stay open until the server has read the last request.
         Self(stream.as_fd().try_clone_to_owned().ok())
     }
 
@@ -90,6 +92,8 @@ impl Shared {
     /// A connection is up; it does nothing until it is polled.
     pub(super) fn set(&self, driver: Driver) {
         let waker = Waker::noop().clone();
+        // Dropped behind the lock: the old driver wakes the waiters of its requests as it goes, and
+        // nothing else may happen under this lock.
         let old = self.driven().replace(Driven { driver, waker });
         drop(old);
     }
@@ -124,7 +128,10 @@ impl Shared {
         let last = self.driven().take();
         if let Some(Driven { driver, .. }) = last {
             let Driver { moves, socket } = driver;
+            // Before the socket blocks: both descriptors share that flag.
             drop(moves);
+            // It fails if the server does not answer in time. The socket is closed then as well:
+            // the end of the runtime can't wait any longer.
             let _ = socket.close_after_the_last(clock);
         }
     }

@@ -167,6 +167,7 @@ impl Lane {
             && state.queue.calls() < MAX_CALLS
             && matches!(state.link, Link::Up(_));
         state.gathering |= gather;
+        // With no call on its way no task was just answered, so there is nothing to gather for.
         let hurry = state.queue.calls() == 0;
         // Before the spawn: a runtime that has ended drops the task at once, and
         // `Gathering::drop` comes back for this lock.
@@ -185,6 +186,8 @@ impl Lane {
         departure: MutexGuard<'_, ()>,
     ) -> Option<Call> {
         let call = self.next_call(&mut state);
+        // Polled without the lock: a call that fails at once answers its waiters, or puts its
+        // operations back into the queue.
         drop(state);
         let mut call = call?;
         // The first poll puts the call on the connection. Only then may `departure` go: another
@@ -221,7 +224,10 @@ impl Lane {
 
     /// A connection is up; the queue drains into it.
     pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection, driver: Driver) {
+        // Before the link is up: a call that leaves as the runtime ends flushes this driver, and
+        // must not find the old one.
         self.driver.set(driver);
+        // Replies that the old connection missed must not end the new one.
         self.silent_calls.store(0, Ordering::Relaxed);
         let mut state = self.state.lock();
         state.link = Link::Up(connection);
@@ -231,6 +237,8 @@ impl Lane {
 
     /// The connection is lost and a new one is on its way: operations wait for it.
     pub(crate) fn opening(&self) {
+        // The link first: the calls on their way end with the driver, and operations in the queue
+        // would follow them onto the dead connection.
         self.hold_back();
         self.driver.remove();
     }
@@ -260,6 +268,8 @@ impl Lane {
     pub(crate) fn down(&self, failure: &Failure) {
         let mut state = self.state.lock();
         state.link = Link::Down(failure.clone());
+        // Under the lock under which `submit` looks at the link: an operation that comes later
+        // finds it down, so none is left behind in the queue.
         let waiting = state.queue.take_all();
         drop(state);
         fail(waiting, failure);
@@ -324,6 +334,8 @@ impl Gathering {
             // A call is on its way: tasks that were just answered may have something to add.
             tokio::task::yield_now().await;
         }
+        // Taken out, so that `drop` does not clear the flag later: it may be that of another task
+        // then.
         let Some(lane) = self.0.take() else {
             return;
         };
@@ -362,6 +374,7 @@ impl Drop for CallDone {
         if state.queue.call_is_back() {
             self.0.idle.notify_waiters();
         }
+        // Operations that were to be sent again while the link went down: `down` has not seen them.
         if let Link::Down(failure) = &state.link {
             let failure = failure.clone();
             let waiting = state.queue.take_all();

@@ -58,6 +58,8 @@ impl Node {
             connector,
             clock,
             script: Script::of(steps),
+            // Each connection loads the script (`prepare`). If that failed, the server refuses the
+            // first call, and it goes again with the source.
             script_missing: AtomicBool::new(false),
             offset_ms: AtomicI64::new(0),
             about: About::default(),
@@ -78,6 +80,8 @@ impl Node {
 
     /// It has told its time.
     pub(crate) fn learn_time(&self, server_ms: i64, at: Moment) {
+        // Relaxed: no promise depends on it. A call that an old value makes late brings the new
+        // one.
         self.offset_ms
             .store(server_ms.saturating_sub(ms(at)), Ordering::Relaxed);
     }
@@ -106,6 +110,7 @@ impl Node {
     /// The connection before this one was to the same server, and that was not started again
     /// since.
     pub(crate) fn is_the_one_of(&self, told: &Told) -> bool {
+        // Two servers that do not say which they are must not pass for one.
         told.run_id.is_some() && told.run_id.as_deref() == self.about.run_id().as_deref()
     }
 

@@ -25,6 +25,8 @@ impl Pause {
     }
 
     pub(crate) fn next(&mut self) -> Duration {
+        // The seventh doubling is the first over the limit. Unbounded, the shift would lose all its
+        // bits after a minute without a server.
         let ms = (10u64 << self.0.min(7)).min(1000);
         self.0 += 1;
         Duration::from_millis(fastrand::u64(ms / 2..=ms))

@@ -160,9 +160,14 @@ impl<'a> Session<'a> {
     /// Runs until the connection is lost, and says why.
     async fn run(&mut self) -> String {
         let mut ping = interval(PING_EVERY);
+        // After a busy time one ping tells enough. An interval would make up for each that was
+        // missed.
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Its first tick is due at once, when the connection has just shown that it is up.
         ping.reset();
         loop {
+            // Before any notice: nobody notifies a new connection of the channels that the one
+            // before it had.
             if let Err(error) = self.subscribe_fresh().await {
                 return error;
             }

@@ -17,6 +17,8 @@ use crate::backend::step::{Operation, Value};
 use crate::room::Room;
 
 /// Most operations in one call.
+// A server runs a call without a break, and all its other clients wait meanwhile: 256 renewals take
+// it about 1 ms.
 pub(crate) const MAX_OPERATIONS: usize = 256;
 /// Most bytes in one call. An operation over it travels alone.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
@@ -68,6 +70,8 @@ impl Queue {
         }
         let operations = self.take_operations();
         self.waiting.give_back();
+        // Before anything is counted: a call of nothing never ends, and `drained` would wait for
+        // it.
         let alone = operations.first()?.alone;
         self.departed += 1;
         self.calls += 1;
@@ -112,6 +116,7 @@ impl Queue {
 
     /// The server did not run this call. Its operations go again when all calls are back.
     pub(crate) fn return_batch(&mut self, batch: Batch) {
+        // By its number: two calls are read by two tasks, so the later call may come back first.
         self.returned.insert(batch.number, batch.operations);
     }
 
@@ -244,6 +249,8 @@ impl Ticket {
     /// Nobody waits any more: taken out if it is still queued, else marked.
     pub(crate) fn give_up(&self) {
         if !self.change(QUEUED, TAKEN_OUT) {
+            // A recall between the two exchanges wins: the operation goes again, and its undo,
+            // which is submitted later, runs behind it.
             self.change(SENT, ABANDONED);
         }
     }
@@ -338,6 +345,7 @@ mod tests {
         ] {
             queue.push(Waiting::new(operation(name, &vec![b'x'; bytes])).0);
         }
+        // With their names of one byte the first two fill a call to its last byte.
         assert_eq!(next(&mut queue), ["a", "b"]);
         assert_eq!(next(&mut queue), ["c"]);
         assert_eq!(next(&mut queue), ["d"]);
@@ -379,6 +387,8 @@ mod tests {
         let batch = queue.next_batch().expect("all three");
         given_up.give_up();
         assert!(given_up.may_have_run());
+        // Its waiter's undo may be in the queue by now. Sent behind that, it would take the lock
+        // for nobody.
         queue.return_batch(batch);
         queue.call_is_back();
         assert_eq!(next(&mut queue), ["a", "c"]);
@@ -387,6 +397,7 @@ mod tests {
     #[test]
     fn an_operation_given_up_before_it_goes_again_never_ran() {
         let mut queue = Queue::default();
+        // The server has said that it did not run: given up now, it needs no undo.
         let given_up = push(&mut queue, "a");
         let batch = queue.next_batch().expect("a");
         queue.return_batch(batch);

@@ -49,6 +49,8 @@ pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
             // Read behind the answers: the start of the server must not come out too early, or a
             // majority would trust it too soon.
             at: node.clock.now(),
+            // Older than `at` by the time that the questions took, so a deadline comes out early at
+            // first. At worst a call is late once, and its reply corrects the clock.
             time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
             uptime: server_info::uptime(&info),
             run_id: server_info::run_id(&info).map(str::to_owned),
@@ -56,6 +58,7 @@ pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
     };
     let told = tokio::select! {
         told = questions => told?,
+        // No task drives this connection yet: without this branch no question would leave.
         () = &mut driver => return Err(node.connector.lost_at_once()),
     };
     Ok(Opened {
@@ -71,6 +74,8 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
     let mut pause = Pause::new();
     let mut connection = first;
     let mut down = false;
+    // Outlives the connections: a server that refuses to serve as well would else be followed by
+    // the next look-up at once.
     let mut looked = None;
     loop {
         let opened = match connection.take() {
@@ -119,6 +124,8 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 if !failure.may_heal() {
                     pause.longest();
                 }
+                // Before the pause, so that waiters learn of it now: each decides itself how long
+                // it bears an outage.
                 lane.down(&failure);
                 tokio::time::sleep(pause.next()).await;
             }
@@ -157,6 +164,7 @@ async fn look_elsewhere(node: &Node, looked: &mut Option<Moment>) -> Opened {
         if let Some(looked) = *looked {
             node.clock.sleep_until(looked + LOOK_EVERY).await;
         }
+        // Before the attempt: one that fails or finds the same server costs as much as any other.
         *looked = Some(node.clock.now());
         match prepare(node).await {
             // The same server again: it would refuse to serve here as well.

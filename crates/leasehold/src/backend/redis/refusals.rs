@@ -101,6 +101,7 @@ mod tests {
             ("LOADING", 4)
         ]));
         assert!(!left_after(&[("OOM", 0), ("BUSY", 9), ("NOREPLICAS", 9)]));
+        // Only the first word is the code. The rest is a text, in which any word may come.
         assert!(!left_after(&[("ERR READONLY", 0)]));
     }
 
@@ -109,6 +110,8 @@ mod tests {
         let refusals = Refusals::new(Duration::from_secs(3));
         let loading = Failure::from_reply("LOADING", &Arc::from("redis://h"));
         refusals.refused(&loading, Moment::from_millis(0));
+        // Without this a server that is started again hours later would be left at once: its
+        // loading would count from the first time.
         refusals.ran_a_call();
         refusals.refused(&loading, Moment::from_millis(9000));
         assert!(refusals.leave().now_or_never().is_none());

@@ -62,6 +62,8 @@ impl Script {
             .replace("--[[SHARED]]", &choice(0..library.len(), &library))
             .replace("--[[MADE]]", &format!("local {}", made.join(", ")))
             .replace("--[[STEPS]]", &branches);
+        // Last, because the marks that are replaced above are comments themselves. The hash is that
+        // of the text as it is sent, or no server would know it.
         let text = without_comments(&text);
         let sha = sha1_smol::Sha1::from(&text).hexdigest();
         Self {
@@ -176,6 +178,7 @@ fn called(step: &Step) -> impl Iterator<Item = &'static str> {
     let mut used = Vec::new();
     collect(step.uses, &mut used);
     let texts = used.into_iter().map(|shared| shared.lua).chain([step.lua]);
+    // `redis.pcall('` ends with the same letters, so this finds both.
     let called = texts.flat_map(|lua| lua.split("call('").skip(1));
     called.filter_map(|rest| rest.split('\'').next())
 }
@@ -223,6 +226,8 @@ mod tests {
         for step in crate::primitives::steps() {
             let mut used = Vec::new();
             collect(step.uses, &mut used);
+            // All of them are locals of one block, where the later of two with one name hides the
+            // earlier.
             let names: Vec<_> = used.into_iter().flat_map(own_names).collect();
             let different: BTreeSet<_> = names.iter().collect();
             assert_eq!(names.len(), different.len(), "{}: {names:?}", step.name);

@@ -20,6 +20,7 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
              holders are told, but two may overlap until then; set maxmemory-policy noeviction"
         );
     }
+    // Valkey has this field as well: the version of Redis that it is compatible with.
     let said = field(info, "redis_version:");
     match said.and_then(|said| Some((said, parse(said)?))) {
         Some((said, version)) if version < OLDEST => Err(Failure {
@@ -78,6 +79,7 @@ mod tests {
             ("# Server\r\nredis_version:4.0.14\r\n", false),
             ("redis_version:2.8.19", false),
             ("redis_version:5.0.0\r\n", true),
+            // As a text it would be older than 5.
             ("redis_version:10.2.1\r\n", true),
             ("redis_version:7.2.4\r\nserver_name:valkey\r\n", true),
             ("redis_version:unknown\r\n", true),

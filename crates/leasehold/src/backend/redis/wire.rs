@@ -63,6 +63,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
         let room = buffer.remaining();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let new = &buffer.filled()[before..];
+        // A read into a full buffer brings no byte either, and is no end.
         if new.is_empty() && room > 0 {
             return Poll::Ready(self.replies.end());
         }
@@ -135,6 +136,8 @@ impl Replies {
 
     fn read_body(&mut self, bytes: &[u8]) -> Result<usize, String> {
         let taken = self.body_left.min(bytes.len());
+        // Longer than any word that may come (`unsubscribe` and its line end), so a longer text
+        // can't be cut down to one of them.
         if self.first && self.word.len() < 16 {
             let room = 16 - self.word.len();
             self.word.extend_from_slice(&bytes[..taken.min(room)]);
@@ -195,6 +198,7 @@ impl Replies {
         // Between two messages: the first text of the next one says of what kind it is.
         if self.asked.is_some() && self.open.is_empty() {
             self.word.clear();
+            // A line that is no list answers a request: the handshake, or a denied subscription.
             self.first = kind == b'*';
         }
         match (kind, announced) {
@@ -203,9 +207,11 @@ impl Replies {
                 Ok(())
             }
             (b'*' | b'~', Some(elements)) => self.open(elements),
+            // These don't overflow: `length` has bounded the number of pairs.
             (b'%', Some(pairs)) => self.open(pairs * 2),
             // The attributes are followed by their subject, as one more element.
             (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
+            // Only a text and a list may be missing: `$-1` and `*-1` are the nulls of RESP2.
             (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
             _ => self.end_element(),
         }
@@ -343,6 +349,8 @@ mod tests {
 
     #[test]
     fn a_reply_that_does_not_end_is_refused_before_it_fills_the_memory() {
+        // CR and LF as well: neither ends a line alone, so an endless line of them has to be cut
+        // like any other.
         for piece in [&b"x"[..], b"\r", b"\n"] {
             let mut replies = Replies::default();
             replies.read(b"+").unwrap();
@@ -375,6 +383,7 @@ mod tests {
     fn the_size_counts_for_each_reply() {
         let mut replies = Replies::default();
         let body = [&b"$500000\r\n"[..], &[b'x'; 500_000], b"\r\n"].concat();
+        // Together they are longer than one reply may be.
         for _ in 0..5 {
             assert_eq!(replies.read(&body), Ok(()));
         }
@@ -384,6 +393,7 @@ mod tests {
     fn only_what_was_asked_for_comes_on_the_connection_for_messages() {
         let subscribe = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n";
         let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\n0\r\n";
+        // Each connection begins with the answers to the handshake, which are no messages.
         let greeting = b"+OK\r\n-ERR unknown subcommand\r\n";
         let session = [&greeting[..], subscribe, message, message].concat();
         assert_eq!(read(&session, Some(1)), Ok(()));

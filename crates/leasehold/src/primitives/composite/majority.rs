@@ -145,6 +145,8 @@ impl Lock<Majority> {
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();
+        // A new one, not the old one with another value: which members have noted the old value
+        // says nothing of this one.
         self.kind_mut().longest = Longest::new(longest, members).into();
         self
     }
@@ -180,6 +182,7 @@ impl Majority {
     fn closed(&self, key: &Key) -> Option<Error> {
         let members = self.members.iter();
         let mut closed = members.filter_map(|member| member.context().check_open(key).err());
+        // As many as that may be closed. The next one leaves no majority.
         closed.nth(self.members.len() - self.quorum())
     }
 
@@ -278,6 +281,8 @@ async fn enter_or_wait(
     let (key, kind) = (lock.key()?, lock.kind());
     // An owner that holds the lock already never waits behind a stranger, who may wait for it.
     let enters_again = lock.owner().is_some_and(|owner| lock.is_held_by(owner));
+    // Any other answer is left to the wait below, which asks again and reports what stands in the
+    // way.
     if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {
         return Ok(Some(guard));
     }
@@ -296,6 +301,7 @@ async fn enter_or_wait(
         place: None,
     };
     let granted = wait.until_granted(ballot).await;
+    // The wait reports what the servers said last. A misuse, which no wait heals, goes before that.
     let misuse = || kind.hopeless(key).or_else(|| ballot.misuse.get().cloned());
     granted.map_err(|error| misuse().unwrap_or(error))
 }

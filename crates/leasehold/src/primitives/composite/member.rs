@@ -44,6 +44,8 @@ impl AnyLock {
         terms: &Terms<'_>,
         deadline: Deadline,
     ) -> Result<Said<LockGuard>> {
+        // A try says of a member that is held no more than that. How long its holder has left comes
+        // by this cell: a ballot sleeps until a majority can be free.
         let held_for = Arc::new(OnceLock::new());
         let lock = self.as_member(terms.settings, terms.owner, &held_for);
         Ok(match Any::acquire_by(&lock, deadline).await? {
@@ -55,6 +57,8 @@ impl AnyLock {
     /// Whether it is worth asking for this member. Changes nothing.
     pub(super) async fn look(&self) -> Result<Said<()>> {
         if !self.is_exclusive() {
+            // A hold of such a kind need not be in the way: readers let each other in. Only the ask
+            // can tell.
             return Ok(Said::Granted(()));
         }
         Ok(match self.inspect().await?.ttl {
@@ -73,6 +77,7 @@ impl AnyLock {
 
     /// Its kind, with the settings that only this kind has.
     fn kind_in_full(&self) -> String {
+        // As a text, because the kinds behind one trait object can't be compared with each other.
         format!("{:?}", self.kind())
     }
 
@@ -95,6 +100,8 @@ impl AnyLock {
     ) -> Result<T> {
         let said = tokio::time::timeout(limit, asking).await;
         said.unwrap_or_else(|_| {
+            // The time-out has dropped the ask, whose undo gives back what the server may have
+            // granted.
             let cause = Cause::NoAnswer(format!("no answer within {limit:?}"));
             let backend = &self.context().backend;
             let failure = backend.failure(Outcome::MayHaveRun, cause);
@@ -104,6 +111,7 @@ impl AnyLock {
 
     /// Whether two members of the same server are the same lock.
     pub(super) fn has_the_key_of(&self, other: &Self) -> bool {
+        // The same name in another database of the server is another lock.
         let database = |member: &Self| Some(member.context().backend.run_id()?.1);
         self.name() == other.name() && database(self) == database(other)
     }
@@ -138,6 +146,8 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
         }
         placed.push((member.place()?, member));
     }
+    // By what is the same in every process, and not by the order in which the caller gave them: two
+    // processes that take members in different orders can wait for each other for ever.
     placed.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut sorted: Vec<((String, Key), AnyLock)> = Vec::with_capacity(placed.len());
     for (place, member) in placed {
@@ -180,6 +190,7 @@ pub(super) fn one_server(
         .collect();
     for (n, (one, run_id)) in known.iter().enumerate() {
         for (other, same) in &known[n + 1..] {
+            // With one address for both the caller knows that it is one server.
             if run_id == same && one.server() != other.server() && matter(one, other) {
                 return Some(misuse(format!(
                     "{} and {} are the same server by two addresses; leave one of them out",

@@ -68,6 +68,7 @@ impl Lock<Multi> {
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "multi-lock")?;
+        // There is a first one: `in_order` refuses a lock of nothing.
         let context = Arc::clone(members[0].context());
         let members = members.into();
         Ok(Self::over_several(context, key, Multi { members }))
@@ -155,6 +156,8 @@ impl Gathering<'_> {
     /// All members, or none.
     async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
         let Some(answers) = self.in_time(self.ask(self.members)).await else {
+            // The asks are dropped by now, and each undoes what its server granted or may still
+            // grant.
             return Err(no_answer_in_time(self.context).into_error(self.key));
         };
         // By now the servers have said which they are. A lock that is given twice would wait for
@@ -212,6 +215,8 @@ impl Gathering<'_> {
                 Err(error) => errors.push(error),
             }
         }
+        // A member that is held outweighs a server that does not answer: whatever that server would
+        // say, the whole can't be had now.
         if errors.iter().any(|error| !error.is_transient()) || (!busy && !errors.is_empty()) {
             return Err(match errors.len() {
                 1 => errors.remove(0),
@@ -256,6 +261,8 @@ impl Gathering<'_> {
             if held.len() == self.members.len() {
                 match self.in_time(self.confirmed(&held)).await {
                     Some(true) => {}
+                    // One can't be confirmed, and perhaps not the last one. To ask for it again
+                    // while members behind it are held would break the order, so all go back.
                     Some(false) => held.clear(),
                     None => return Ok(None),
                 }
@@ -289,6 +296,7 @@ impl Gathering<'_> {
     fn deadline_for(&self, member: &AnyLock) -> Deadline {
         match self.deadline {
             Deadline::At(moment) => {
+                // By way of an instant: a moment of one client's clock means nothing on another's.
                 let instant = self.context.clock.to_instant(moment);
                 Deadline::At(member.context().clock.moment_of(instant))
             }
@@ -299,6 +307,8 @@ impl Gathering<'_> {
 
 impl HeldMember {
     fn new(guard: LockGuard) -> Self {
+        // The hold is renewed even if its lease is fixed, because the wait for the others can be
+        // longer.
         let kept = guard.one().map(|share| share.keep());
         Self { guard, _kept: kept }
     }

@@ -51,6 +51,7 @@ impl Quorum {
         quorum: usize,
     ) -> Self {
         let members = held.iter().flat_map(|(member, guard)| {
+            // Each guard has one share, because no member is made of several locks itself.
             let shares = guard.one().into_iter();
             shares.map(|share| MemberHold {
                 hold: share.hold().clone(),
@@ -74,6 +75,7 @@ impl Quorum {
 
     /// Gives all members back at once. A release that fails stops no other.
     pub(in crate::primitives) async fn release(self) -> Result<()> {
+        // Asked before the guards leave: a hold that was given back notices no loss any more.
         let loss = self.members.loss();
         let releases = self.guards.into_iter().map(LockGuard::release);
         let results = join_all(releases.map(Box::pin)).await;
@@ -85,6 +87,7 @@ impl Quorum {
         let extensions = self.guards.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
         let results = self.members.members.iter().zip(results);
+        // Asked behind the answers: they may have come when the whole was lost already.
         let loss = self.members.loss();
         self.members.judge("extending", loss, results).map(drop)
     }
@@ -98,6 +101,7 @@ impl Quorum {
     /// one that the next holder has in common with this one may lose its counter.
     pub(in crate::primitives) async fn fencing_token(&self) -> Result<u64> {
         let shares = || self.guards.iter().map(LockGuard::share);
+        // Before the first draw: for a whole that can have no token, no server is asked.
         for share in shares() {
             draw::check_kind(share.hold())?;
         }
@@ -105,6 +109,7 @@ impl Quorum {
         if let Some(token) = self.members.token() {
             return Ok(token);
         }
+        // Members that have a token need no request, if they are enough.
         let mut drawn = self.members.drawn();
         if drawn.len() < self.members.quorum {
             drawn = self.enough(shares().map(draw::token_of)).await?;
@@ -115,6 +120,7 @@ impl Quorum {
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
         self.enough(shares().map(|share| draw::raise(share, token)))
             .await?;
+        // Two tasks may have drawn by this guard at the same time, and a guard has one token.
         Ok(*self.members.token.get_or_init(|| token))
     }
 
@@ -172,6 +178,7 @@ impl Members {
         if loss.is_none() && done.len() >= self.quorum {
             return Ok(done);
         }
+        // The whole bears as many losses as it has members to spare. The next one ends it.
         let loss = loss.or_else(|| lost.into_iter().nth(self.spare()));
         Err(Error::of_members(&self.key, what, loss, errors))
     }
@@ -225,6 +232,8 @@ impl Members {
         // The loss that was one too many, as far as the deadlines tell.
         lost.sort_by_key(|(deadline, _)| *deadline);
         let (_, reason) = lost.into_iter().nth(self.spare())?;
+        // Not later than now: a server can say that a member is lost long before its deadline, and
+        // the whole is over then.
         let until = || self.enough(MemberHold::deadline).min(Instant::now());
         let (reason, _) = self.broken.get_or_init(|| (reason, until()));
         Some(reason.clone())
@@ -241,10 +250,13 @@ impl Members {
             })
             .collect();
         loop {
+            // Looked at before each wait: too many may be lost from the start.
             if let Some(reason) = self.loss() {
                 return reason;
             }
             if losses.next().await.is_none() {
+                // It does not come to this: with the last member the whole is lost, which the look
+                // above tells.
                 return std::future::pending().await;
             }
         }
@@ -262,6 +274,7 @@ impl Members {
     /// Until when enough members are held for sure. A lost member may have a later end, so this no
     /// longer moves on once the whole is lost.
     pub(in crate::primitives) fn valid_until(&self) -> Instant {
+        // Called for what it notes: if the whole is lost by now, the end that no longer moves.
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,
@@ -281,6 +294,7 @@ impl Members {
         if instants.len() < self.quorum {
             instants = self.members.iter().map(&instant).collect();
         }
+        // The latest first: at the place of the quorum, so many members are still held.
         instants.sort_by(|one, other| other.cmp(one));
         instants[self.quorum - 1]
     }

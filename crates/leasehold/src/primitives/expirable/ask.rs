@@ -44,6 +44,8 @@ pub(super) async fn acquire(
     let granted = wait.until_granted(&asker).await?;
     Ok(granted.map(|(undo, ids)| {
         context.watchdog.keep(undo.hold());
+        // Without an owner: a permit is never entered again, because each acquire takes permits of
+        // its own.
         let held = Held::new(&context.standing, undo, None);
         ExpirablePermit::new(Share::new(Arc::clone(context), held), ids)
     }))
@@ -75,6 +77,8 @@ impl Ask for Asker<'_> {
             self.terms,
             context.clock,
             context.margin,
+            // Taken before the request leaves: the validity counts from here, because the server's
+            // lease begins before its answer comes.
             context.clock.now(),
         );
         // Armed before the request leaves: a future dropped while the answer is on its way
@@ -88,6 +92,7 @@ impl Ask for Asker<'_> {
                 if hold.granted(None) {
                     return Ok(Answer::Granted((undo, ids)));
                 }
+                // The undo is still armed, so the permits go back when it is dropped here.
                 Err(context.backend.granted_too_late())
             }
             Ok(Value::List(items)) => match items[..] {
@@ -97,14 +102,19 @@ impl Ask for Asker<'_> {
                     Value::Int(there),
                     Value::Int(held),
                 ] => {
+                    // The step grants all or none, so nothing has to go back.
                     undo.disarm();
                     if there != 1 {
                         self.absence.found(context, &self.names.key)?;
                     }
+                    // -1 is no `u64`: then no lease is in use whose end could wake this waiter.
                     let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
+                    // The number of free permits can be the same although permits changed hands.
+                    // Their ids tell a release from a flood of messages.
                     let evidence = (free, held.to_be_bytes().into());
                     Ok(Answer::Later { within, evidence })
                 }
+                // Not disarmed: a list that makes no sense may stand for a grant.
                 _ => Err(context.backend.malformed()),
             },
             Ok(_) => Err(context.backend.malformed()),

@@ -25,6 +25,7 @@ pub struct PermitId([u8; 16]);
 
 impl PermitId {
     pub(crate) fn random() -> Self {
+        // Random bytes of the operating system: anybody who guesses an id can give the permit back.
         Self(uuid::Uuid::new_v4().into_bytes())
     }
 
@@ -50,6 +51,7 @@ impl FromStr for PermitId {
 
     fn from_str(text: &str) -> Result<Self> {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        // `digits` is checked as well, because `from_str_radix` takes a sign and fewer digits, too.
         match u128::from_str_radix(text, 16) {
             Ok(number) if digits => Ok(Self(number.to_be_bytes())),
             _ => Err(Error::new(
@@ -85,6 +87,7 @@ impl ExpirablePermit {
     /// The id of the permit, or of the first one when there are several.
     #[must_use]
     pub fn id(&self) -> PermitId {
+        // There is a first one: an acquire of zero permits is refused.
         self.ids[0]
     }
 
@@ -118,6 +121,8 @@ impl ExpirablePermit {
     ///
     /// Dropping the future loses nothing.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
+        // The future borrows nothing, so a task can wait for the loss while the guard goes
+        // elsewhere.
         let hold = Arc::clone(self.share.hold());
         async move { hold.lost().await }
     }

@@ -34,6 +34,8 @@ step! {
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         shape(keyspace, self.permits, self.timeout)?;
+        // The permits of one request are granted together, so the first id tells whether the
+        // request came before.
         if keyspace.zscore(self.timeout, &self.ids[..16])?.is_some() {
             return Ok(Value::Nil);
         }
@@ -57,10 +59,13 @@ impl Acquire<'_> {
             ]));
         }
         keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
+        // A lease that ends must not look like one that never does.
         let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
         for id in self.ids.chunks(16) {
             keyspace.zadd(self.timeout, id, ends)?;
         }
+        // The set must not outlive a semaphore that has an end: one that is made anew under the
+        // name would find leases of the old one.
         if let Ok(ttl @ 1..) = u64::try_from(keyspace.pttl(self.permits)) {
             keyspace.pexpire(self.timeout, ttl);
         }
@@ -80,12 +85,14 @@ impl Renew<'_> {
         let now = now_ms(keyspace);
         let (lease, most) = (whole(self.lease_ms), whole(self.most_ms));
         let (mut renewed, mut least) = (Vec::new(), NEVER);
+        // All ends are found before one is set: if a permit is over, none of the others is renewed.
         for id in self.ids.chunks(16) {
             let Some((member, mut ends)) =
                 find(keyspace, self.timeout, id)?.filter(|(_, ends)| *ends > now)
             else {
                 return Ok(Value::Int(0));
             };
+            // A request that was overtaken by one for a longer lease must not make that shorter.
             if ends < now.saturating_add(lease) || (most > 0 && ends > now.saturating_add(most)) {
                 ends = now.saturating_add(lease).min(NEVER - 1);
             }
@@ -120,6 +127,8 @@ impl Release<'_> {
                 None => held = false,
             }
         }
+        // Otherwise what is there goes back although the reply is 0, as in Redisson since 3.17: a
+        // permit whose lease is over stands in the set until somebody takes it out.
         if members.is_empty() || (!held && self.all) {
             return Ok(Value::Int(0));
         }
@@ -128,6 +137,7 @@ impl Release<'_> {
             removed += i64::from(keyspace.zrem(self.timeout, &member)?);
         }
         let free = keyspace.incr_by(self.permits, removed)?;
+        // `reclaim.lua` says for which of Redisson's waiters the eight more messages are.
         tell(keyspace, self.channel, free, removed + 8);
         Ok(Value::Int(i64::from(held)))
     }
@@ -214,9 +224,13 @@ impl Set<'_> {
         note(keyspace, self.marker, "1");
         let total = whole(self.total);
         let free = number_at(keyspace, self.permits)?.unwrap_or(0);
+        // Permits in use count as well, even when somebody has removed the number: the holders go
+        // on, and each of them gives a permit back.
         let more = total - free - i64::try_from(keyspace.zcard(self.timeout)?).unwrap_or(i64::MAX);
         keyspace.del(self.done);
         if more != 0 || !keyspace.exists(self.permits) {
+            // By the difference: to set the number would drop the expiry that the semaphore may
+            // have.
             let free = keyspace.incr_by(self.permits, more)?;
             tell(keyspace, self.channel, free, free);
         }
@@ -293,6 +307,8 @@ fn held(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Refusal> {
         bytes.fold(0, |first, byte| first * 256 + i64::from(byte))
     };
     let leases = keyspace.zrange(timeout)?;
+    // 32 numbers of 48 bits stay below 2^53, up to which Lua is exact. The script has to come to
+    // the same sum.
     Ok(leases.iter().take(32).map(|(id, _)| first(id)).sum())
 }
 
@@ -435,6 +451,8 @@ impl HoldSteps for Permits {
     }
 
     fn release(&self) -> Operation {
+        // Not all or none: if one lease has ended, the other permits must not stay in use until
+        // theirs end.
         self.names.release(&self.ids, false)
     }
 

@@ -15,6 +15,8 @@ use crate::primitives::twin::NOW_MS;
 static QUEUE: Shared = Shared::new(include_str!("queue.lua"), &[&NOW_MS]);
 
 step! {
+    // Also for the place that it takes: a request that arrives when its waiter has gone would leave
+    // a place in line for nobody.
     ACQUIRE: Acquire = fair.acquire, grants: true,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, lease_ms: u64, stay_ms: u64, channel, for_ever: bool],
@@ -99,6 +101,9 @@ impl HoldSteps for FairHold {
     }
 
     fn release(&self) -> Operation {
+        // Not the release of a plain lock: that publishes on the channel of the name, while each
+        // waiter of a fair lock listens on a channel of its own. The head would sleep until its
+        // next ask.
         Release {
             lock: self.key.as_str().as_bytes(),
             queue: self.key.fair_queue().as_bytes(),
@@ -111,6 +116,8 @@ impl HoldSteps for FairHold {
     }
 
     fn gone_within(&self, lease: Duration) -> Duration {
+        // The release may have only a place to take back. That keeps others out for as long as its
+        // waiter counts as alive, which may be longer than the lease.
         lease.max(self.place.stay)
     }
 

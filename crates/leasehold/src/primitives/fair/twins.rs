@@ -6,6 +6,8 @@ use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
 use crate::primitives::twin::{lengthen, whole};
 
+// Redisson's default. It takes this much off every waiter at each grant, so each of ours has to
+// bring as much, or two grants in a row would put ours into the past.
 const ALLOWANCE_MS: i64 = 300_000;
 const KEPT_MS: u64 = 3_600_000;
 /// How many dead waiters are taken out at once.
@@ -38,6 +40,8 @@ impl<'a> Line<'a> {
     }
 
     fn is_shared(&mut self) -> Outcome<bool> {
+        // `waiters` has only ours and the list has all, so they differ in size while one of
+        // Redisson's is in line.
         Ok(self.keyspace.zcard(self.waiters)? != self.keyspace.llen(self.queue)?)
     }
 
@@ -57,6 +61,9 @@ impl<'a> Line<'a> {
     }
 
     fn take_out(&mut self, gone: &[Vec<u8>]) -> Outcome<()> {
+        // Read before anybody leaves it: how far a waiter moves up depends on how many of those
+        // that leave were before it. While all are ours nobody reads those timeouts, and a grant
+        // costs the same however long the line is.
         let line = match self.is_shared()? {
             true => Some(self.keyspace.lrange(self.queue)?),
             false => None,
@@ -76,11 +83,16 @@ impl<'a> Line<'a> {
         let mut taken = 0;
         for waiter in line {
             if gone.contains(&waiter) {
+                // One for each waiter that leaves, as Redisson's own give-up does it. With less,
+                // those behind would count the allowances of waiters that are gone.
                 taken += ALLOWANCE_MS;
             } else if taken > 0
                 && let Some(timeout) = self.keyspace.zscore(self.timeouts, &waiter)?
                 && timeout > self.free_at
             {
+                // Not before the present hold ends. It may have waited for longer than Redisson
+                // expects, because ours ahead of it live on by asking, and Redisson throws out a
+                // waiter whose timeout has passed.
                 let timeout = (timeout - taken).max(self.free_at);
                 self.keyspace.zadd(self.timeouts, &waiter, timeout)?;
             }
@@ -96,6 +108,8 @@ impl<'a> Line<'a> {
             self.take_out(&gone)?;
         }
         while let Some(head) = self.keyspace.lfirst(self.queue)? {
+            // Redisson's waiters are judged by their timeouts, ours by their silence alone. An
+            // entry of the list without a timeout goes, because it makes Redisson's scripts fail.
             if let Some(timeout) = self.keyspace.zscore(self.timeouts, &head)?
                 && (timeout > self.now || self.keyspace.zscore(self.waiters, &head)?.is_some())
             {
@@ -105,6 +119,8 @@ impl<'a> Line<'a> {
             self.keyspace.zrem(self.waiters, &head)?;
             self.keyspace.lpop(self.queue)?;
         }
+        // The line is empty. An entry that is left in the set of timeouts alone would make
+        // Redisson's waiters wait for ever.
         self.keyspace.del(self.timeouts);
         self.keyspace.del(self.waiters);
         Ok(None)
@@ -182,6 +198,8 @@ impl Acquire<'_> {
         let keys = [self.queue, self.timeouts, self.waiters];
         let (line, in_line) = look(keyspace, keys);
         let fields = keyspace.hlen(self.lock)?;
+        // A waiter asks with one id until it has an answer, so its grant may have been made at an
+        // earlier ask. The holder counts from the ask that is answered, and so has the lease to.
         if line.is_ok() && keyspace.hexists(self.lock, self.hold)? {
             lengthen(keyspace, self.lock, self.lease_ms);
             return Ok(Value::Nil);
@@ -194,6 +212,7 @@ impl Acquire<'_> {
         }
         let ttl = keyspace.pttl(self.lock);
         let mut line = Line::at(keyspace, keys, ttl);
+        // Before the dead are taken out: this waiter asks, so it is alive, however late it comes.
         if self.stay_ms > 0 && line.waits(self.hold)? {
             line.stay(self.hold, whole(self.stay_ms))?;
         }
@@ -250,6 +269,8 @@ impl Release<'_> {
         if line.waits(self.hold)? || line.keyspace.zscore(self.waiters, self.hold)?.is_some() {
             line.take_out(&[self.hold.to_vec()])?;
         }
+        // Whoever leaves calls the next one if the lock is free. It may be a head that gives up its
+        // turn, and the next one would learn of its turn only when somebody asks.
         let head = line.tidy()?;
         if ttl == -2 {
             line.call(self.channel, head.as_deref());

@@ -30,12 +30,15 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     let hold = share.hold();
     check_kind(hold)?;
     hold.check()?;
+    // Behind the check: a holder that has lost the lock gets no token, not even the one that it
+    // had. It asks because it is about to write.
     if let Some(token) = hold.token() {
         return Ok(token);
     }
     let drawn = ask(share, steps::draw(hold, share.context().peers)).await?;
     // Another guard of the same owner may have drawn a token meanwhile.
     let token = hold.set_token(drawn);
+    // The lock may have been lost while the answer travelled, and a token is for a holder only.
     hold.check()?;
     Ok(token)
 }
@@ -44,6 +47,8 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
 /// one.
 pub(in crate::primitives) async fn raise(share: &Share, token: u64) -> Result<()> {
     let hold = share.hold();
+    // The counter has been this high under this hold already. So every later token is above it, and
+    // no request is needed.
     if hold.token().max(hold.raised_to()) < Some(token) {
         ask(share, steps::raise(hold, token, share.context().peers)).await?;
     }

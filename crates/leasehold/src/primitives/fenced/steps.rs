@@ -30,13 +30,20 @@ impl Acquire<'_> {
             }
             // A key of another type is an error, as in the script.
             keyspace.get(self.counter)?;
+            // Nobody else draws while this hold is there, so the last token is its own. Without a
+            // counter it is 0, which `read_acquire` takes for no grant: then the undo gives the
+            // hold back.
             let last = last_given(keyspace, self.counter).map_or(0, whole);
             return Ok(Value::List(vec![Value::Int(1), Value::Int(last)]));
         }
+        // The token before the hold: a number that nobody gets leaves only a gap, while a hold
+        // without a number can't be fenced.
         let token = next_token(keyspace, self.counter)?;
         note(keyspace, self.counter, token, self.counter_ms);
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
+        // A grant is a list, and a refusal a number. Redisson replies with two numbers to both, and
+        // takes the refusal by a lock without expiry, -1 and -1, for a grant.
         Ok(Value::List(vec![Value::Int(1), Value::Int(whole(token))]))
     }
 }
@@ -72,6 +79,8 @@ impl Raise<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
+        // Only upwards: the counter may be above this token already, and a number must never be
+        // given twice.
         if last_given(keyspace, self.counter)? < self.token {
             note(keyspace, self.counter, self.token, self.counter_ms);
         }
@@ -114,6 +123,8 @@ fn next_token(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
     if last >= LIMIT {
         return Err(not_a_counter(counter));
     }
+    // The time lets tokens rise on when the counter was lost. It is not enough alone: two tokens
+    // within its resolution would be equal.
     Ok((last + 1).max(keyspace.now_ms() * 1000))
 }
 

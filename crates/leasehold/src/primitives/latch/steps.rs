@@ -26,6 +26,8 @@ impl Set<'_> {
         if made {
             keyspace.set(self.latch, self.count.to_string().as_bytes());
             keyspace.del(self.done);
+            // The latch was open until now. If Redisson opened it, no note says so yet, and a
+            // waiter that lost the message would miss that.
             note_opened(keyspace, self.opened);
             keyspace.publish(self.channel, b"1");
         }
@@ -56,6 +58,7 @@ impl CountDown<'_> {
             }
             Some(count) => {
                 keyspace.del(self.latch);
+                // A count of zero or less was open before: its waiters have gone on.
                 if count > 0 {
                     note_opened(keyspace, self.opened);
                     keyspace.publish(self.channel, b"0");
@@ -110,14 +113,18 @@ pub(crate) static ALL: [&Step; 4] = [&SET, &COUNT_DOWN, &COUNT, &DELETE];
 
 /// When the latch was last open.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
+    // A key of another type counts as no note, as in the script: it must keep no latch closed.
     let last = keyspace.get(opened).ok().flatten();
     last.and_then(|text| number(&text).ok()).unwrap_or(0)
 }
 
 fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
+    // Far longer than a waiter sleeps between two asks by default, so one that lost the message
+    // finds the note.
     const KEPT_MS: u64 = 3_600_000;
     let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
     let last = last_opened(keyspace, opened);
+    // Later than each note before, even if the clock was set back: a waiter compares two notes.
     keyspace.set(opened, (now.max(last) + 1).to_string().as_bytes());
     keyspace.pexpire(opened, KEPT_MS);
 }

@@ -25,6 +25,8 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
 ) -> Result<Option<LockGuard>> {
     let key = lock.key()?;
     let terms = lock.kind.terms(lock.settings.terms(key)?);
+    // Before anything is sent: a closed client renews nothing, so the new holder would lose the
+    // lock at the end of its first lease.
     lock.context.check_open(key)?;
     namesake::look(&lock.context, key);
     let asker = Asker {
@@ -67,6 +69,8 @@ impl<K: Named> Asker<'_, K> {
                     return Ok(share);
                 }
                 Entry::Joined(held, joined) => {
+                    // A share from here on, before the confirmation is asked for: if this future is
+                    // dropped meanwhile, the share leaves the hold that it has joined.
                     let share = Share::joined(Arc::clone(context), held, joined);
                     match share.enter_again(joined).await {
                         Ok(()) => return Ok(Some(share)),
@@ -77,6 +81,8 @@ impl<K: Named> Asker<'_, K> {
                 }
                 Entry::Acquiring => tokio::select! {
                     biased;
+                    // First: a try must not wait for what another branch of its owner is about to
+                    // get.
                     () = deadline.passed(context.clock) => return Ok(None),
                     () = local.owners.settled(owner) => {}
                 },
@@ -123,6 +129,8 @@ impl<K: Named> Asker<'_, K> {
     fn take_place(&self) -> Arc<str> {
         let id = self.lock.context.fresh_wire_id();
         let channel = format!("{}:{id}", self.lock.channel);
+        // Armed before the first ask, and kept between two asks: a wait that is dropped while it
+        // sleeps has no request on its way, but its place is on the server.
         self.keep(self.arm(K::waiter(self.lock, self.key, id)));
         channel.into()
     }
@@ -132,6 +140,8 @@ impl<K: Named> Asker<'_, K> {
     }
 
     fn kept(&self) -> Option<Undo> {
+        // Taken out, not looked at: while a request is on its way, the undo belongs to the future
+        // of that request. Dropping that future then undoes the right thing.
         let mut kept = self.kept.lock();
         kept.take()
     }
@@ -146,6 +156,8 @@ impl<K: Named> Asker<'_, K> {
             self.terms,
             context.clock,
             context.margin,
+            // Read before the request leaves. The lease on the server begins later than this, so a
+            // deadline that counts from here comes before the server's.
             context.clock.now(),
         );
         Undo::arm(&context.cleanup, hold)
@@ -170,6 +182,8 @@ impl<K: Named> Asker<'_, K> {
         };
         match asked {
             Some(Asked::Granted { token }) => {
+                // Before the answer is judged: a grant that comes when its lease is over has to be
+                // given back, too, because the server may still have it.
                 undo.granted();
                 if hold.granted(token) {
                     return Ok(Answer::Granted(undo));
@@ -184,6 +198,8 @@ impl<K: Named> Asker<'_, K> {
                     undo.in_line();
                     self.keep(undo);
                 } else {
+                    // A refused request has left nothing on the server. A release for each refusal
+                    // would double the requests of every wait.
                     undo.disarm();
                 }
                 let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
@@ -192,6 +208,8 @@ impl<K: Named> Asker<'_, K> {
                 }
                 Ok(Answer::Busy { ttl })
             }
+            // The undo is still armed, and is dropped here: behind a reply that makes no sense
+            // there may be a grant.
             None => Err(backend.malformed()),
         }
     }
@@ -203,6 +221,8 @@ impl<K: Named> Ask for Asker<'_, K> {
     async fn ask(&self) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.kept() {
             Some(undo) => {
+                // Before the request leaves: a grant counts from the ask that is answered, not from
+                // the first one of the wait, which may be minutes ago.
                 undo.hold().asked_again();
                 (undo, true)
             }

@@ -64,6 +64,8 @@ pub(crate) struct Values {
 
 impl Values {
     fn new(names: FieldNames, values: impl IntoIterator<Item = String>) -> Arc<Self> {
+        // In the order of the fields, and each value once. The text made of them is the key of the
+        // line and of what an owner holds, so it must not depend on the order that the caller gave.
         let by_field: BTreeMap<_, _> = values
             .into_iter()
             .map(|value| (names.field(&value), value))
@@ -109,6 +111,8 @@ impl Lock<Group> {
     /// Sets how values are encoded as names in Redis. [`FieldNames::Text`] by default.
     #[must_use]
     pub fn field_names(mut self, names: FieldNames) -> Self {
+        // From the values, not from their fields: a field is a hash, and nothing leads from it to
+        // the hash of the other encoding.
         let values = self.kind.values.by_field.values().cloned();
         self.kind.values = Values::new(names, values);
         self

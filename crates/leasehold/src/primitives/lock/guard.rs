@@ -69,6 +69,7 @@ impl LockGuard {
     /// Gives each member its maximum hold time, counted from now.
     pub(in crate::primitives) fn limit(&self, limit: Duration) {
         for member in self.members() {
+            // Always so: `in_order` refuses a member that is several locks itself.
             if let Some(share) = member.one() {
                 share.limit(limit);
             }
@@ -131,6 +132,8 @@ impl LockGuard {
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         match &self.body {
             Body::One(share) => {
+                // The grant, not the share: a future that lives on in another task must not keep
+                // the guard's drop from giving the lock back.
                 let hold = Arc::clone(share.hold());
                 Either::Left(async move { hold.lost().await })
             }
@@ -234,6 +237,8 @@ impl LockGuard {
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         match &self.body {
             Body::One(share) => share.extend(lease).await,
+            // In a box: most guards are of one lock, and their futures need not be as large as
+            // those of several.
             Body::Quorum(quorum) => Box::pin(quorum.extend(lease)).await,
         }
     }

@@ -22,6 +22,8 @@ impl LockInfo {
         };
         let ttl = Ttl::of_key(*ttl_ms);
         let mut holders = Vec::new();
+        // The last chunk of an odd reply has one item and is no pair. Such a reply is refused,
+        // because without its last holder it would be wrong and look right.
         for pair in rest.chunks(2) {
             let [Value::Text(id), Value::Text(count)] = pair else {
                 return None;

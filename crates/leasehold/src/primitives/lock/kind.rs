@@ -48,8 +48,12 @@ impl<K: Kind + Named> OneKey for K {}
 /// How a kind is acquired.
 pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The role in which its owners hold a name.
+    // The sides of a read-write lock are held in roles of their own, so that an owner can have both
+    // at the same time. No other kind has a second way to be held.
     const ROLE: Role = Role::Whole;
 
+    // Not an `async fn`: in a trait that promises no `Send`, and a caller could not spawn a task
+    // that acquires a lock whose kind is generic.
     fn acquire_by(
         lock: &Lock<Self>,
         deadline: Deadline,
@@ -66,6 +70,8 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         key.clone()
     }
     /// Whether nobody can acquire it while somebody holds it.
+    // A wrong `false` costs one request that is refused. A wrong `true` would keep a majority from
+    // asking a member that would have granted.
     fn is_exclusive(&self) -> bool {
         false
     }

@@ -18,6 +18,8 @@ pub(in crate::primitives) static BREAK_HOLD: Shared =
 pub(in crate::primitives) static GRANT: Shared = Shared::new(include_str!("grant.lua"), &[]);
 
 step! {
+    // A request that arrives when nobody waits for it any more must not run: it would take the lock
+    // for nobody, for a whole lease.
     ACQUIRE: Acquire = lock.acquire, grants: true,
     keys: [lock],
     args: [hold, lease_ms: u64],
@@ -28,6 +30,8 @@ impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if keyspace.hlen(self.lock)? > 0 {
             if keyspace.hexists(self.lock, self.hold)? {
+                // The same request for the second time. It sets no lease: the first one did, and a
+                // renewal may have made that longer since.
                 return Ok(Value::Nil);
             }
             plain(keyspace, self.lock)?;
@@ -40,6 +44,8 @@ impl Acquire<'_> {
 }
 
 step! {
+    // It gives nothing to anybody, so it runs however late it arrives: a release that was refused
+    // as late would leave the lock held until its lease ends.
     RELEASE: Release = lock.release, grants: false,
     keys: [lock],
     args: [hold, channel],
@@ -47,6 +53,8 @@ step! {
 
 impl Release<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        // The field of this hold alone, and its id is never used again. So a release that comes
+        // late or twice can't end the hold of the next holder.
         if !keyspace.hdel(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
@@ -67,9 +75,14 @@ impl Renew<'_> {
             return Ok(Value::Int(0));
         }
         let most_ms = self.most_ms;
+        // The watchdog sets `most_ms` when far more is left than any guard asked for, as after a
+        // server clock was set back. Otherwise nobody could have the lock for all that time if its
+        // holder died.
         if most_ms > 0 && u64::try_from(keyspace.pttl(self.lock)).is_ok_and(|left| left > most_ms) {
             keyspace.pexpire(self.lock, self.lease_ms);
         }
+        // Never shorter: requests overtake each other on the network, and the holder counts on the
+        // longest lease that was confirmed.
         lengthen(keyspace, self.lock, self.lease_ms);
         Ok(Value::Int(keyspace.pttl(self.lock)))
     }
@@ -201,8 +214,12 @@ pub(in crate::primitives) fn break_hold(
         return Ok(false);
     }
     let (holder, _) = plain(keyspace, lock)?;
+    // Read before the key goes: the marker has to live as long as the hold would have. Until then
+    // its holder may ask for the reason.
     let ttl = keyspace.pttl(lock);
     keyspace.del(lock);
+    // A hold without an expiry gives the marker no end either, and a marker without one would stay
+    // for ever.
     if let Ok(ttl @ 1..) = u64::try_from(ttl) {
         // A marker of another type is left alone, because the note is only a courtesy.
         if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
@@ -282,6 +299,8 @@ impl HoldSteps for LockHold {
             return None;
         };
         match &items[..] {
+            // Force comes first. The next holder has the lock only because it was forced, and is
+            // not the reason.
             [_, Value::Int(1)] => Some(LossReason::Forced),
             [Value::Text(holder), _] if !holder.is_empty() => Some(LossReason::Taken {
                 by: String::from_utf8_lossy(holder).into_owned(),

@@ -16,6 +16,7 @@ step! {
 
 impl Look<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        // A key of another type is a stranger's, and a look must not fail on it.
         let held = match keyspace.kind(self.leases) {
             "zset" => keyspace.zcard(self.leases)?,
             _ => 0,
@@ -74,6 +75,8 @@ fn fields_of(keyspace: &mut Keyspace, name: &[u8]) -> Result<Value, Refusal> {
     let mut fields = Vec::new();
     for (field, value) in keyspace.hgetall(name)?.into_iter().take(MOST) {
         let count = std::str::from_utf8(&value).ok();
+        // Without a mode the hash is no read-write lock, and the look at each field's own keys is
+        // saved.
         let count = count.filter(|text| has_mode && text.bytes().all(|byte| byte.is_ascii_digit()));
         let left_ms = match count.and_then(|text| text.parse().ok()) {
             Some(count) => left(keyspace, name, &field, count),
@@ -91,6 +94,8 @@ fn permits_of(keyspace: &mut Keyspace, leases: &[u8]) -> Result<Value, Refusal> 
         _ => Vec::new(),
     };
     let permits = permits.into_iter().take(MOST).map(|(id, ends)| {
+        // The set may be a stranger's, with any score. Whoever reads the reply subtracts the time
+        // from it.
         let ends = Value::Int(ends.clamp(0, NEVER));
         Value::List(vec![cut(&id, 500), ends])
     });

@@ -68,12 +68,16 @@ impl WriteGuard {
     /// ```
     pub async fn downgrade(self) -> Result<ReadGuard> {
         let mut share = self.0.into_share();
+        // A hold that is lost must not become a read hold: the next writer may be at work already.
+        // The guard is dropped on the way out and gives back what is left.
         share.hold().check()?;
         let context = Arc::clone(share.context());
         let key = share.hold().key.clone();
         let reader = share.owner().map(|owner| owner.in_role(Role::Reader));
         match reader
             .as_ref()
+            // The owner's slot for reading is taken before the request leaves: another branch of
+            // the owner then waits for this read hold, and does not ask for one beside it.
             .map(|owner| context.locals.of(&key).enter(owner, share.terms()))
             .transpose()?
         {
@@ -88,12 +92,16 @@ impl WriteGuard {
             Some(Entry::Joined(held, joined)) => {
                 drop(Share::joined(Arc::clone(&context), held, joined));
             }
+            // The hold can't turn: other guards of the owner share it, or another branch of the
+            // owner is about to read. This guard reads inside it, as below.
             _ => {}
         }
         // As a thread of Redisson does it: it reads inside the write hold, and then gives that up.
         let read = lock_like(&share, Read::new(common(&share)))
             .acquire()
             .await?;
+        // Behind the read: between a release and a read that comes after it, another writer could
+        // get in.
         share.release().await?;
         Ok(read)
     }
@@ -166,6 +174,8 @@ impl ReadGuard {
                 let lost = lost.filter(|error| error.kind() == ErrorKind::Lost);
                 Err(NotUpgraded::new(self, lost))
             }
+            // Whatever became of the request, its undo gives the write hold back and leaves the
+            // read hold as it was. So the caller gets its guard back.
             Err(error) => Err(NotUpgraded::new(self, Some(error))),
         }
     }
@@ -259,6 +269,8 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         margin,
         clock.now(),
     );
+    // Beside the undo of the write hold, which stays armed: until the answer is here, the server
+    // may have either.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
     if !ask_until_answered(&context, &mut undo, operation).await? {
         undo.disarm();
@@ -296,6 +308,8 @@ async fn ask_until_answered(
     let mut ask = || {
         let reply = context.backend.submit(operation.clone());
         if !asked_before.load(Ordering::Relaxed) {
+            // Behind a request that may have run, a later one is not watched: if the later one
+            // never left, the undo would find nothing to give back.
             undo.watch(&reply);
         }
         reply
@@ -344,6 +358,7 @@ fn common(share: &Share) -> Common {
         .remind_every
         .unwrap_or(Common::default().watchdog / 3);
     Common {
+        // The way back from `Common::terms`, which divides by 3.
         watchdog: reminded * 3,
         ..Common::default()
     }

@@ -13,6 +13,8 @@ use crate::key::Key;
 use crate::loss::LossReason;
 
 /// The end of a write hold's field, as Redisson has it.
+// By this ending the scripts tell a writer from readers, and a thread of Redisson that writes is
+// known by it as well.
 const WRITE: &str = ":write";
 
 /// The operations on one read hold.
@@ -73,6 +75,8 @@ impl ReadHold {
     pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
         steps::Downgrade {
             lock: self.key.as_str().as_bytes(),
+            // The key of the new read hold, made in the same step that removes the write hold:
+            // between two steps a writer could come in.
             timeout: self.timeout().as_bytes(),
             hold: write.as_bytes(),
             read: self.id.as_bytes(),
@@ -90,6 +94,8 @@ impl HoldSteps for ReadHold {
             polite,
             waiter,
         } = &self.ask;
+        // Only an overdue reader has a waiter here: marks of all readers that wait would take from
+        // the writers what `prefer_writers` gives them.
         let (waiter, mark) = waiter.as_ref().map_or(("", Duration::ZERO), Waiter::mark);
         steps::AcquireRead {
             lock: self.key.as_str().as_bytes(),
@@ -192,6 +198,8 @@ impl Waiter {
 
     /// The id and the duration of the mark that it asks for.
     fn mark(self: &Arc<Self>) -> (&str, Duration) {
+        // Noted before the request leaves: if its answer is lost, the mark may still be there and
+        // has to be taken back.
         self.marked.store(true, Ordering::Relaxed);
         (&self.id, self.mark)
     }
@@ -223,6 +231,8 @@ impl HoldSteps for WriteHold {
     fn acquire(&self, lease: Duration) -> Operation {
         let (waiter, mark) = match &self.ask {
             WriteAsk::Upgrade { read } => {
+                // A step of its own, without a mark: it is asked once. Two readers that waited for
+                // each other to leave would wait for ever.
                 let upgrade = steps::Upgrade {
                     lock: self.key.as_str().as_bytes(),
                     hold: self.id.as_bytes(),
@@ -282,6 +292,8 @@ impl HoldSteps for WriteHold {
     }
 
     fn take_read_id(&self) -> Option<String> {
+        // The number goes to the first read hold only. Once that is released, a late copy of its
+        // request must not pass for one of the next read hold.
         let number = self.id.strip_suffix(WRITE)?;
         (!self.number_taken.swap(true, Ordering::Relaxed)).then(|| number.to_owned())
     }

@@ -21,6 +21,7 @@ use crate::wait::Deadline;
 
 /// How long a waiter's mark keeps others out, and the longest time between two renewals of it.
 pub(super) const MARK: Duration = Duration::from_secs(5);
+// Less than half of `MARK`: when an answer is late, there is still time for one more request.
 const MARK_EVERY: Duration = Duration::from_secs(2);
 /// How long a reader lets writers go first, one after the other.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -65,6 +66,8 @@ impl Common {
     /// read hold, to its own timeout. A hold that was promised more confirms its lease three times
     /// within that timeout, even if the lease is fixed.
     fn terms(self, terms: Terms) -> Terms {
+        // Not zero, whatever the caller gave: a period of zero would keep the watchdog busy all the
+        // time.
         let period = (self.watchdog / 3).max(Duration::from_millis(1));
         Terms {
             renew_every: terms.renew_every.map(|every| every.min(period)),
@@ -106,6 +109,8 @@ impl Acquire for Read {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, context) = (lock.key()?, lock.context());
         let mut kind = lock.kind().clone();
+        // Without a mark and without a wait in line: all that stand there wait for this owner's own
+        // write hold.
         if let Some(write) = held(context, key, lock.owner(), Role::Writer) {
             kind.within = Some(write.hold().clone());
             return ask::acquire_by(&lock.with_kind(kind), deadline).await;
@@ -134,9 +139,14 @@ impl Named for Read {
         // one number for both. No later read hold has it: an id belongs to one hold.
         let id = within.and_then(|write| write.take_read_id()).unwrap_or(id);
         let now = lock.context().clock.now();
+        // Judged here, at each ask: every ask makes a hold of its own, and the reader becomes
+        // overdue between two of them.
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
         let polite = match overdue {
             _ if !kind.common.prefer_writers => Polite::No,
+            // Until then an overdue reader leaves a free lock to the writer that waited for it.
+            // When writers have been quicker for one more second, the reader claims its turn there,
+            // too.
             Some((at, _)) if now >= *at + PATIENCE => Polite::ForTheLastTime,
             _ => Polite::Yes,
         };
@@ -196,6 +206,8 @@ impl Acquire for Write {
 
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let kind = lock.kind();
+        // Before the look at the owner's read hold: a try waits for nobody, so not for itself
+        // either. It is told that the lock is held.
         if matches!(deadline, Deadline::Now) {
             return ask::acquire_by(lock, deadline).await;
         }
@@ -241,6 +253,7 @@ impl Named for Write {
 
     fn line(lock: &Lock<Self>) -> Line {
         match lock.kind().ask {
+            // An upgrade waits behind nobody: the writers in line wait for this reader.
             WriteAsk::Upgrade { .. } => Line::Alone,
             _ if lock.kind().common.prefer_writers => Line::Exclusive,
             _ => Line::OneAsks,
@@ -271,6 +284,8 @@ impl<'a, K: Named> Mark<'a, K> {
         self,
         wait: impl Future<Output = Result<Option<LockGuard>>>,
     ) -> Result<Option<LockGuard>> {
+        // Each other way out, by an error, a refusal or a dropped future, drops `self` with its
+        // mark still noted, and that takes the mark back.
         let guard = wait.await?;
         if guard.is_some() {
             self.waiter.served();
@@ -283,6 +298,8 @@ impl<K: Named> Drop for Mark<'_, K> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter.marked() {
             let withdraw = holds::withdraw(&self.marks, waiter, &self.lock.channel());
+            // Nobody waits for the answer, because a drop can't. If the request is lost, the mark
+            // ends by itself after `MARK`.
             self.lock.context().cleanup.send(withdraw);
         }
     }
@@ -296,6 +313,7 @@ pub(super) fn held(
     role: Role,
 ) -> Option<Arc<Held>> {
     let held = context.locals.held_by(key, &owner?.in_role(role))?;
+    // A lost hold protects nothing: a read inside it would be beside another writer.
     held.hold().loss().is_none().then_some(held)
 }
 

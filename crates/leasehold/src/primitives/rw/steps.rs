@@ -23,6 +23,7 @@ step! {
 impl AcquireRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mode = mode(keyspace, self.lock)?;
+        // Field and key: a field whose own key has ended is no hold, and the request takes it anew.
         if mode.is_some()
             && keyspace.hexists(self.lock, self.hold)?
             && keyspace.exists(self.timeout)
@@ -51,6 +52,8 @@ impl AcquireRead<'_> {
         keyspace.pexpire(self.timeout, self.lease_ms);
         keyspace.hset(self.lock, b"mode", mode.unwrap_or(Mode::Read).name())?;
         keyspace.hset(self.lock, self.hold, b"1")?;
+        // A lock whose expiry somebody has taken away stays without one: `lengthen` would set one,
+        // and cut the holds that last longer than this one.
         if mode.is_none() || keyspace.pttl(self.lock) >= 0 {
             lengthen(keyspace, self.lock, self.lease_ms);
         }
@@ -69,6 +72,8 @@ impl AcquireWrite<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut mode = mode(keyspace, self.lock)?;
         let mut wait = keyspace.pttl(self.lock);
+        // Beside so many readers a release seldom lowers the expiry of the lock, so it may be that
+        // of a reader which has left. If the others are dead, this writer would wait for nobody.
         if mode == Some(Mode::Read) && wait > 0 && keyspace.hlen(self.lock)? > 64 {
             wait = longest_of_some(keyspace, self.lock)?;
             if wait == 0 {
@@ -124,15 +129,21 @@ step! {
 impl ReleaseRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let stood = keyspace.hdel(self.lock, self.hold)?;
+        // Even if the field is gone, as after a forced unlock: the key would stay until its lease
+        // ends.
         let held = keyspace.del(self.timeout);
         if !stood {
             return Ok(Value::Int(0));
         }
         let writes = keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write");
         let fields = keyspace.hlen(self.lock)?;
+        // Readers that leave together would otherwise each look at all others. The lock then ends
+        // later than it has to, which harms nobody while one of them is alive.
         let put_off = fields > 64
             && !has_its_turn(keyspace, self.hold, fields)
             && longest_of_some(keyspace, self.lock)? > 0;
+        // Beside a write hold the lock's expiry is that of the write hold, and stays. Redisson sets
+        // it to that of the longest read hold even then, and so cuts the writer's lease.
         if fields == 1 || !(writes || put_off) {
             let is_free = settle(keyspace, self.lock)?;
             if is_free {
@@ -159,6 +170,8 @@ impl ReleaseWrite<'_> {
             keyspace.hset(self.lock, b"mode", b"read")?;
         }
         settle(keyspace, self.lock)?;
+        // Even if read holds of the owner stay, because others may read beside them now. Redisson
+        // says nothing then, and its own readers wait for the expiry.
         wake_all(keyspace, self.channel);
         Ok(Value::Int(1))
     }
@@ -173,6 +186,8 @@ step! {
 impl RenewRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut ttl = keyspace.pttl(self.timeout);
+        // Without its own key the hold is over, for Redisson, too, although its field stands for as
+        // long as others read.
         if ttl == -2 || !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
@@ -182,6 +197,8 @@ impl RenewRead<'_> {
             ttl = lease_ms;
         }
         let lock_ttl = keyspace.pttl(self.lock);
+        // `mode` and this hold. Beside others the lock is made no shorter: Redisson's readers set
+        // it to their own timeout, and cut whoever has more.
         let alone = keyspace.hlen(self.lock)? == 2;
         let too_long = lock_ttl == -1 || (most_ms > 0 && lock_ttl > most_ms);
         if (lock_ttl >= 0 && lock_ttl < ttl) || (alone && too_long) {
@@ -204,6 +221,7 @@ impl RenewWrite<'_> {
         }
         let (lease_ms, most_ms) = (whole(self.lease_ms), whole(self.most_ms));
         let ttl = keyspace.pttl(self.lock);
+        // `mode` and this hold: with more fields, its owner reads inside it, perhaps for longer.
         let too_long = most_ms > 0 && ttl > most_ms && keyspace.hlen(self.lock)? == 2;
         if ttl < lease_ms || too_long {
             keyspace.pexpire(self.lock, lease_ms.unsigned_abs());
@@ -222,6 +240,8 @@ step! {
 impl Downgrade<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if !keyspace.hexists(self.lock, self.hold)? {
+            // A copy of the request, behind the one that did it: the caller must not be told that
+            // its lock was lost.
             let done = keyspace.hexists(self.lock, self.read)? && keyspace.exists(self.timeout);
             return Ok(Value::Int(done.into()));
         }
@@ -254,8 +274,11 @@ impl Upgrade<'_> {
             .into_iter()
             .filter(|(_, left)| *left >= 0)
             .map(|(field, _)| field);
+        // Exactly this one: dead readers are in nobody's way, and a caller whose own read hold is
+        // over has nothing to upgrade.
         if mode != Some(Mode::Read) || !alive.eq([self.read]) {
             let ttl = keyspace.pttl(self.lock);
+            // A lock that is gone is no lock without expiry, as a negative reply would say.
             return Ok(Value::Int(if ttl == -2 { 0 } else { ttl }));
         }
         for (field, _) in keyspace.hgetall(self.lock)? {
@@ -340,6 +363,7 @@ impl Inspect<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mode = mode(keyspace, self.lock)?;
         let mut reply = vec![Value::Int(keyspace.pttl(self.lock))];
+        // A writer may read inside its write, so both sides have to look at a lock in write mode.
         if mode.is_some_and(|mode| mode == Mode::Write || mode.name() == self.side) {
             for (field, count) in keyspace.hgetall(self.lock)? {
                 let Some(holds) = hold_count(&field, &count) else {
@@ -418,6 +442,7 @@ fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
 }
 
 fn writes(field: &[u8]) -> bool {
+    // Not only at the end: inside a transaction, Redisson puts the id of the transaction behind it.
     field.windows(6).any(|part| part == b":write")
 }
 
@@ -493,6 +518,8 @@ fn settle(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
 fn has_its_turn(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     let number = hold.rsplit(|letter| !letter.is_ascii_digit()).next();
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    // The script takes the microseconds of the server's time, so the two give the turn to different
+    // releases, but to about as many.
     let turn = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
     turn % fields as u64 <= 63
 }

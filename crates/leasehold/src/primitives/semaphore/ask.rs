@@ -100,7 +100,11 @@ impl Asker<'_> {
             context: Arc::clone(context),
             names: self.names.clone(),
             local: self.local.clone(),
+            // Fresh for each ask: under the marker of an earlier ask, the server would repeat that
+            // reply.
             marked: request::mark(context, &self.local),
+            // The head first: the server serves in this order, and its first grant is taken for the
+            // head's.
             sizes: std::iter::once(self.permits).chain(others).collect(),
             head: self.waiter().cloned(),
             behind,
@@ -117,17 +121,27 @@ impl Ask for Asker<'_> {
         let mut request = self.request();
         let (undo, mut reply) = request.send();
         let said = match (&mut reply).now_or_never() {
+            // An embedded backend has answered by now: its replies need no task that waits for
+            // them.
             Some(reply) => {
                 let said = request.answered(&undo, reply)?;
                 request.hand_out(said.asks);
                 said
             }
+            // The reply concerns the head alone. If nobody polls the head, no other waiter is held
+            // up.
             None if request.behind.is_empty() => request.answered(&undo, reply.await)?,
             None => {
                 let (sender, said) = oneshot::channel();
+                // Weak, because the undo has to end with the head: kept alive by the task, it would
+                // give nothing back before the answer came.
                 let carried = request.carried(Arc::downgrade(&undo), reply, sender);
+                // Not `spawn`, for whose work a close of the client waits: this reply matters only
+                // to waiters.
                 context.cleanup.carry(carried);
                 let address = context.backend.address();
+                // While this future lives, so does `undo`, and the task sends a result. So a
+                // channel that was closed without one means that the runtime has dropped the task.
                 let ended = |_| Failure::runtime_ended(Outcome::MayHaveRun, address);
                 said.await.map_err(ended)??
             }
@@ -138,6 +152,8 @@ impl Ask for Asker<'_> {
         if !said.there {
             self.absence.found(context, &self.names.key)?;
         }
+        // The number alone would not do. Other waiters may take what a release has brought before
+        // this ask runs: then the number is as before, and only the last release is another one.
         let evidence = (said.free, said.released);
         Ok(Answer::Later {
             within: None,
@@ -194,10 +210,14 @@ impl Request {
             marker: self.marked.marker.clone(),
         };
         let mut undo = Undo::arm(&context.cleanup, Arc::new(granted));
+        // In front of the request, which could otherwise be refused for want of just these permits.
         returns::send(context, &self.names, &self.local);
         let now = context.clock.now();
+        // Before it leaves: permits that come back behind it are not there for it, so they must not
+        // make the turn of the others look as if it had been in vain.
         self.given_back = self.local.turn.lock().given_back(now);
         let reply = context.backend.submit(operation);
+        // With the ticket: a request that never left the queue is not undone on the server.
         undo.watch(&reply);
         (Arc::new(Mutex::new(undo)), reply)
     }
@@ -215,6 +235,8 @@ impl Request {
         if let Some(undo) = undo.upgrade() {
             let said = self.answered(&undo, reply);
             let granted = said.as_ref().map_or(0, |said| said.asks);
+            // If the head goes just now, the result comes back from `send` or is dropped with the
+            // channel. Either way the head's permits are dropped, and so given back.
             drop(head.send(said));
             self.hand_out(granted);
         }
@@ -239,6 +261,8 @@ impl Request {
         // From here on each permit goes to the waiter that it is for, or back to the server.
         undo.disarm();
         drop(undo);
+        // Behind the disarming: from here on a later request may remove the marker, and without it
+        // the undo would not find what to give back.
         let now = context.clock.now();
         self.local.markers.answered(self.marked.clone(), now);
         let asks = said.asks;
@@ -246,6 +270,8 @@ impl Request {
         let taken: i64 = taken.map(|size| i64::from(*size)).sum();
         self.local.turn.lock().answered(&Asked {
             given_back: self.given_back,
+            // The reply tells what is left. Only what the request found shows whether other
+            // processes have taken anything.
             free: said.free.saturating_add(taken),
             // A try begins no turn: it has nobody behind it whom a returned permit could serve.
             granted: asks > 0 && self.head.is_some(),
@@ -265,8 +291,11 @@ impl Request {
     /// Gives the waiters behind the head the permits that the server granted for them, in their
     /// order.
     fn hand_out(&self, granted: usize) {
+        // The first grant was the head's, whether the head is still there or not.
         for waiter in self.behind.iter().take(granted.saturating_sub(1)) {
             if !waiter.grant() {
+                // The waiter gave up, or a holder of this process has passed permits on to it since
+                // the request left: it needs no second ones.
                 drop(self.permit(waiter.permits));
             }
         }
@@ -306,6 +335,8 @@ fn read(reply: &Value, most: usize) -> Option<Said> {
         return None;
     };
     Some(Said {
+        // More grants than asks can't be meant. Such a reply is malformed, so the undo gives back
+        // whatever was taken.
         asks: usize::try_from(*asks).ok().filter(|asks| *asks <= most)?,
         granted: None,
         free: *free,

@@ -53,6 +53,8 @@ impl SemaphorePermit {
     ///
     /// Once this has been called, the permits are given back even if the future is dropped.
     pub async fn release(mut self) -> Result<()> {
+        // Taken out, because `returns::release` sees them through even if this future is dropped:
+        // `drop` must not give them back a second time.
         match std::mem::take(&mut self.permits) {
             0 => Ok(()),
             permits => returns::release(&self.context, &self.names, permits)
@@ -90,6 +92,8 @@ impl SemaphorePermit {
         );
         let both = self.permits.checked_add(other.permits);
         self.permits = both.expect("both together are fewer than 2^32 permits");
+        // Behind what can panic: until here `other` gives back its own permits, and from here on it
+        // must not.
         other.permits = 0;
     }
 

@@ -54,6 +54,8 @@ pub(super) async fn release(
         Returning::Together(member) => match member.ending().await {
             Some(ending) => ending,
             None => {
+                // The task that carries a batch always tells its end, unless the runtime drops the
+                // task.
                 let address = context.backend.address();
                 Err(Failure::runtime_ended(Outcome::MayHaveRun, address))
             }
@@ -72,9 +74,11 @@ pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
     let cleanup = Arc::clone(&context.cleanup);
     let followed = async move {
         let ended = follow(&context, &local, sent).await;
+        // Nobody waits for this end, so nobody else would hear of permits that stay in use.
         tell_if_final(local.key(), &ended);
     };
     if is_here {
+        // An embedded backend has answered, so one poll brings this to its end.
         followed.now_or_never();
     } else {
         cleanup.spawn(followed);
@@ -85,11 +89,15 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
     let in_process = context.backend.is_in_process();
     let permits = match in_process {
         true => permits,
+        // Asked even when nobody waits: a return ends the turn of this process when its time is
+        // over.
         false => local.pass_on(permits, context.clock.now()),
     };
     if permits == 0 {
         return Returning::PassedOn;
     }
+    // Nobody of this process waits, so there is no crowd whose returns are worth gathering. This
+    // one leaves at once.
     if in_process || !local.anyone_wants_permits() {
         send(context, names, local);
         let sent = submit(context, names, local, permits.into());
@@ -99,11 +107,14 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
     let (member, carrier) = loop {
         match local.returns.join(permits) {
             Some(joined) => break joined,
+            // The batch is full, and its carrier has not come to send it yet. It leaves now, and
+            // the next round opens another one.
             None => send(context, names, local),
         };
     };
     if let Some(carrier) = carrier {
         let carried = carry(Arc::clone(context), names.clone(), local.clone(), carrier);
+        // As clean-up: a close of the client waits until the batch has been sent and answered.
         context.cleanup.spawn(carried);
     }
     Returning::Together(member)
@@ -111,9 +122,12 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
 
 async fn carry(context: Arc<Context>, names: Names, local: Local, mut carrier: Carrier) {
     turn().await;
+    // A request may have sent this batch already. Then this sends the one that was opened behind
+    // it, if there is one, and the carrier of that finds it sent.
     if send(&context, &names, &local) {
         nudge(&context, &names, &local);
     }
+    // It is there: whoever sent the batch did so under the lock that `send` has just had.
     if let Some(sent) = carrier.sent() {
         let ended = follow(&context, &local, sent).await;
         // Perhaps nobody in this batch waits for the end.
@@ -148,6 +162,9 @@ fn submit(context: &Context, names: &Names, local: &Local, permits: i64) -> Sent
     let marked = request::mark(context, local);
     let operation = steps::add(key, &marked, permits, false, channel);
     Sent {
+        // Before the request leaves, because the life of its marker is counted from here. If it
+        // were counted from later, a copy could be sent behind the end of the marker, and count
+        // twice.
         left_at: context.clock.now(),
         we_listen: context.backend.channels().is_live(channel),
         reply: context.backend.submit(operation.clone()),
@@ -174,6 +191,8 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
         unsure_since: Mutex::new(Some(sent.left_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
+    // As of a hold: whatever becomes of the reply, there is something to give back. The clean-up
+    // sends the same operation under the same marker, so the permits still count once.
     undo.granted();
     match request::repeat(context, sent.left_at, sent.reply, sent.operation).await {
         Ok(reply) => {
@@ -182,6 +201,8 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
                 && let [_, Value::Int(listeners)] = items[..]
             {
                 let ours = i64::from(sent.we_listen);
+                // A number that is not known, -1, differs too. Then others may listen, and they get
+                // their turn.
                 local.turn.lock().published(listeners != ours);
             }
             if reply.is_only_copy {
@@ -191,9 +212,11 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
             Ok(())
         }
         Err(failure) => {
+            // The key holds something else now, so the clean-up would only fail in the same way.
             if failure.is_about_the_key() {
                 undo.disarm();
             }
+            // No marker has begun its life, so none limits for how long the clean-up may try.
             if failure.outcome == Outcome::DidNotRun {
                 undo.hold().unsure_since(None);
             }

@@ -23,6 +23,8 @@ step! {
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if let Some(before) = keyspace.get(self.marker)? {
+            // What an undo leaves there has no numbers: a request that comes behind its undo is
+            // granted nothing.
             let (asks, _, left) = read_marker(&before).unwrap_or_default();
             return Ok(acquired(asks, left, true, None));
         }
@@ -31,6 +33,8 @@ impl Acquire<'_> {
         let (mut asks, mut taken) = (0, 0);
         for size in self.sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
+            // The others behind it are not served either: a waiter that asks for many permits would
+            // be overtaken for ever by those that ask for one.
             if taken + size > free {
                 break;
             }
@@ -41,6 +45,8 @@ impl Acquire<'_> {
             self.marker,
             &format!("{asks} {taken} {}", free - taken),
         );
+        // The script takes its marker back when this is refused, which an ACL can do to it. The
+        // twin knows no ACL, and `number_at` has seen that the number is short enough.
         if taken > 0 {
             keyspace.incr_by(self.semaphore, -taken)?;
         }
@@ -68,11 +74,14 @@ impl Undo<'_> {
         }
         let before = before.and_then(|text| read_marker(&text));
         let (_, mut taken, _) = before.unwrap_or_default();
+        // The script writes the marker first, because it has to work when the server is out of
+        // memory. Here no write is ever refused, so the order makes no difference.
         match number_at(keyspace, self.semaphore)? {
             Some(_) if taken > 0 => {
                 let free = keyspace.incr_by(self.semaphore, taken)?;
                 tell(keyspace, self.channel, free, taken);
             }
+            // A semaphore that was deleted meanwhile is not made again.
             _ => taken = 0,
         }
         note(keyspace, self.marker, "undone");
@@ -100,6 +109,8 @@ impl Add<'_> {
             return Ok(list(&[0, NOBODY_KNOWS]));
         }
         let free = keyspace.incr_by(self.semaphore, self.permits)?;
+        // Fewer permits are no release, and `released` tells waiters which request gave permits
+        // back last.
         if self.permits > 0 {
             keyspace.set(self.released, self.marker);
             keyspace.pexpire(self.released, MARKER_MS);
@@ -209,6 +220,7 @@ fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
 }
 
 pub(crate) fn acquire(key: &Key, marked: &Marked, sizes: &[u32]) -> Operation {
+    // One text, because a step has a fixed number of arguments.
     let sizes: Vec<_> = sizes.iter().map(u32::to_string).collect();
     Acquire {
         semaphore: key.as_str().as_bytes(),

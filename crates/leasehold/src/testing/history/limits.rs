@@ -93,6 +93,8 @@ impl Report {
 /// Judges uses that were recorded elsewhere, by other processes for example.
 #[must_use]
 pub fn check(uses: &[Use], capacity: u64) -> Report {
+    // Each use is a holder of its own. Nobody enters again here: a task that acquires twice takes
+    // two permits.
     let stays = uses.iter().enumerate().map(|(holder, one)| Stay {
         holder,
         places: one.permits.into(),
@@ -166,6 +168,7 @@ impl Default for Recorder {
 
 impl Shared {
     fn deadline(&self, deadline: Option<Instant>) -> Point {
+        // Without a lease nothing gives the permits of a killed user back.
         deadline.map_or((u64::MAX, 0), |deadline| (self.time.at(deadline), 0))
     }
 }
@@ -183,6 +186,8 @@ impl Asked {
     /// one.
     #[must_use]
     pub fn inside(self, deadline: Option<Instant>) -> Inside {
+        // Taken before the table is locked: a wait for that lock would shorten the use, and hide
+        // that there were too many.
         let from = self.shared.time.point();
         let until = self.shared.deadline(deadline);
         self.shared.uses.lock().insert(
@@ -213,6 +218,8 @@ impl Inside {
     /// Records that the release is about to be called. `deadline` says until when the permits are
     /// valid by now.
     pub fn leaving(self, deadline: Option<Instant>) {
+        // The earlier of the two: behind their deadline the permits may be somebody else's, and
+        // that is no fault.
         let until = self.shared.time.point().min(self.shared.deadline(deadline));
         if let Some(one) = self.shared.uses.lock().get_mut(&self.number) {
             one.until = until;
@@ -229,6 +236,7 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 0, 15, 30),
+            // Begins as the first one ends. If that one still counted, the most would be four.
             Use::new(1, 20, 20, 25),
         ];
         let report = check(&uses, 3);
@@ -243,6 +251,7 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(2, 15, 20, 30),
+            // Its lease was over when the answer came. As a use it would be four permits of two.
             Use::new(2, 0, 25, 25),
         ];
         let report = check(&uses, 2);
@@ -255,6 +264,8 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 5, 20, 30),
+            // The permits are free at 8, and taken at 10 by somebody else. A look at the moment of
+            // the ask alone would miss that this one waited.
             Use::new(1, 8, 20, 30),
         ];
         let report = check(&uses, 2);

@@ -27,6 +27,8 @@ impl Time {
     pub(super) fn starts() -> Self {
         Self {
             start: Instant::now(),
+            // 0 is left to deadlines: at its deadline a hold is over for all who come at that
+            // instant.
             order: AtomicU64::new(1),
         }
     }
@@ -37,6 +39,8 @@ impl Time {
     }
 
     pub(super) fn point(&self) -> Point {
+        // On a paused clock many events have the same time. This number has them in the order in
+        // which they were recorded.
         let order = self.order.fetch_add(1, Ordering::SeqCst);
         (self.at(Instant::now()), order)
     }
@@ -128,6 +132,8 @@ impl Recorder {
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.time.point();
+        // A hold that is recorded between the two lines ends here before it begins, and the sweep
+        // leaves it out.
         let history = self.shared.history.lock();
         let unfinished = history.inside.values().map(|open| Interval {
             until: open.hold.until.min(now),
@@ -139,6 +145,7 @@ impl Recorder {
     /// Judges the holds so far.
     #[must_use]
     pub fn report(&self) -> Report {
+        // A statement of its own, which lets go of the lock: `intervals` takes it again.
         let faults = self.shared.history.lock().faults.clone();
         Report {
             faults: faults.into_iter().collect(),
@@ -174,6 +181,8 @@ impl Asked {
     /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &impl Guard) -> Inside {
+        // Later than the hold really began, as its end is recorded before it really ends. So each
+        // overlap that is found has happened.
         let from = self.shared.time.point();
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);
@@ -217,6 +226,8 @@ impl Inside {
         let deadline = (self.shared.time.at(guard.valid_until()), 0);
         let mut history = self.shared.history.lock();
         if let Some(Open { mut hold, void }) = history.inside.remove(&self.id) {
+            // The deadline of now, which renewals have moved since the grant. A holder that
+            // releases behind it had nothing any more since then.
             hold.until = now.min(if void { hold.until } else { deadline });
             history.ended.push(hold);
         }

@@ -31,6 +31,8 @@ pub(super) struct Seen {
 /// What happens at one point happens in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
+    // First, so that a hand-over at one point is no overlap. An ask comes before the beginnings,
+    // because its own may be one of them.
     Ends,
     Asks,
     Begins,
@@ -42,6 +44,8 @@ pub(super) fn sweep<H: PartialEq>(stays: &[Stay<H>], capacity: u64) -> Seen {
     for (number, stay) in stays.iter().enumerate() {
         // A stay that was over before it began has taken nothing.
         if stay.from < stay.until {
+            // An ask that was recorded behind its own beginning would never leave `unhindered`, and
+            // could count as a wait when somebody else comes.
             events.push((stay.asked.min(stay.from), Event::Asks, number));
             events.push((stay.from, Event::Begins, number));
             events.push((stay.until, Event::Ends, number));
@@ -63,9 +67,13 @@ pub(super) fn sweep<H: PartialEq>(stays: &[Stay<H>], capacity: u64) -> Seen {
             Event::Asks => seen.waited += 1,
             Event::Begins => {
                 if !now.has_room(number) {
+                    // Nobody is in the way of a stay that wants more places than there are. `most`
+                    // shows that one.
                     let first = now.in_the_way(number);
                     seen.without_room.extend(first.map(|first| (first, number)));
                 }
+                // It counts as inside although it had no room: the next one may overlap with it,
+                // too.
                 now.inside.push(number);
                 seen.most = seen.most.max(now.taken());
                 let before = unhindered.len();

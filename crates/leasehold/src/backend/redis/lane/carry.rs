@@ -61,6 +61,7 @@ enum Slot {
 
 impl Carried {
     pub(super) fn new(call: Call) -> Self {
+        // Nobody waits for it yet: the first poll of the waiter brings its waker.
         Self(Mutex::new(Slot::Waits(call, Waker::noop().clone())))
     }
 
@@ -85,6 +86,8 @@ impl Carried {
             return Poll::Pending;
         }
         // Taken over during the poll: whoever did that could not get at the call.
+        // Spawned without the lock: a runtime that has ended drops the call at once, and that locks
+        // the driver.
         drop(slot);
         runtime.spawn(call);
         Poll::Ready(())

@@ -58,11 +58,14 @@ impl Lane {
         let mut state = self.state.lock();
         // The calls on their way never come back, so these operations leave now as well.
         state.queue.put_back();
+        // Outside of the runtime the driver finds no timer for the limit that each request has.
         let can_leave = self.is_here() && matches!(state.link, Link::Up(_));
         // An operation that asks for something stays: nobody would hear of the grant.
         let stays = state
             .queue
             .take_unless(|operation| can_leave && !operation.step.grants);
+        // Operations that were refused before travel alone, so each may need a call. Operations
+        // that come meanwhile are sent by their own threads.
         let most_calls = state.queue.len();
         drop(state);
         fail(stays, &self.runtime_ended(Outcome::DidNotRun));
@@ -71,6 +74,7 @@ impl Lane {
             // Dropped at once: this call is over when it is on the connection (`send_unheard`).
             drop(self.depart(self.state.lock(), departure));
         }
+        // For the calls that left before the end as well: nobody else moves their bytes any more.
         self.driver.flush();
     }
 

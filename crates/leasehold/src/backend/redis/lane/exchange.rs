@@ -35,6 +35,8 @@ pub(super) async fn exchange(
                 return lane.retry_singly(batch);
             }
             // This name was it.
+            // All keys of an operation are derived from one name, so the first one stands for them.
+            // No server says which it denies.
             let parts = &batch.operations[0].operation.parts;
             lane.remember_refused(&parts[0]);
         }
@@ -79,6 +81,7 @@ async fn transmit(
     let replies = call::decode(result, number, batch.operations.len());
     match &replies {
         Err(why) if why.is_timeout() => lane.reply_timed_out(),
+        // A lost connection, too, is no silence: the task that drives it sees its end.
         _ => lane.heard(),
     }
     if let Err(NoReplies::Nonsense(_)) = &replies {
@@ -109,8 +112,10 @@ fn finish(node: &Node, operations: Vec<Waiting>, replies: Result<Replies, NoRepl
         Ok(replies) => {
             // Whatever the operations say: a server that is loading runs no call.
             node.refusals.ran_a_call();
+            // None is left over: `decode` has refused a list of any other length.
             for (waiting, reply) in operations.into_iter().zip(replies) {
                 let reply = read(node, reply);
+                // A server that was demoted runs the call, and refuses the first write in it.
                 if let Err(failure) = &reply {
                     node.refusals.refused(failure, node.clock.now());
                 }

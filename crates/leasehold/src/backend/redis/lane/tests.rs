@@ -11,6 +11,8 @@ use crate::clock::Clock;
 use crate::primitives::lock::steps;
 
 fn operation(name: &str, hold: &str, releases: bool) -> Operation {
+    // A lease far longer than a hold lasts here: a hold that ended by itself would look like one
+    // whose release came before its acquire.
     let parts = [name, hold, if releases { "channel" } else { "60000" }];
     let parts = parts.map(|part| part.as_bytes().to_vec()).to_vec();
     let step = if releases {
@@ -26,6 +28,7 @@ async fn connect(server: &RedisServer) -> Redis {
         url: server.url(),
         credentials: None,
         connect_timeout: Duration::from_secs(10),
+        // So long that a busy machine loses no connection: the tests are about order.
         reply_timeout: Duration::from_secs(60),
         #[cfg(feature = "tls")]
         authorities: Vec::new(),
@@ -57,6 +60,8 @@ fn nothing_is_overtaken(server: &RedisServer, threads: usize, disturb: impl Fn()
             .collect();
         let overtaken: usize = tasks
             .into_iter()
+            // A task that panics is counted: a panic here would leave the other threads running,
+            // and the scope would wait for them for ever.
             .map(|task| runtime.block_on(task).unwrap_or(1))
             .sum();
         over.store(true, Ordering::Relaxed);
@@ -156,6 +161,7 @@ async fn what_does_not_fit_one_call_leaves_beside_one_that_nobody_polls() {
 async fn what_is_too_large_for_one_call_leaves_beside_one_that_nobody_polls() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let (redis, unpolled) = beside_an_unpolled_call(&server).await;
+    // Two such names are too long for one call.
     let long = "x".repeat(MAX_BYTES / 2);
     let submit = |n: usize| redis.submit(operation(&format!("{long}{n}"), "ours", false));
     all_answered((0..8).map(submit).collect()).await;
@@ -166,6 +172,7 @@ async fn what_is_too_large_for_one_call_leaves_beside_one_that_nobody_polls() {
 async fn what_travels_alone_leaves_beside_a_call_that_nobody_polls() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let (redis, unpolled) = beside_an_unpolled_call(&server).await;
+    // Refused names in the middle of the others: each ends one call and begins another.
     unpolled.lane.remember_refused(b"x3");
     unpolled.lane.remember_refused(b"x5");
     let submit = |n: usize| redis.submit(operation(&format!("x{n}"), "ours", false));
@@ -204,6 +211,7 @@ async fn an_acquire_that_nobody_waits_for_does_not_go_again() {
     let first = redis.submit(operation("first", "ours", false)).await;
     assert!(first.is_ok(), "the connection stands: {first:?}");
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
+    // It has left when it is dropped, and the server refuses it for want of the script.
     drop(redis.submit(operation("given up", "ours", false)));
     let kept = redis.submit(operation("kept", "ours", false)).await;
     assert!(matches!(kept, Ok(Value::Nil)), "{kept:?}");
@@ -218,6 +226,8 @@ async fn a_release_that_nobody_waits_for_goes_again() {
     let held = redis.submit(operation("x", "ours", false)).await;
     assert!(matches!(held, Ok(Value::Nil)), "{held:?}");
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
+    // It is refused, because the server has forgotten the script. Not sent again, it would leave
+    // the lock held for its lease.
     drop(redis.submit(operation("x", "ours", true)));
     let behind = redis.submit(operation("x", "next", false)).await;
     assert!(matches!(behind, Ok(Value::Nil)), "released: {behind:?}");
@@ -232,6 +242,8 @@ async fn what_goes_again_after_a_refusal_is_what_somebody_waits_for() {
     assert!(first.is_ok(), "the connection stands: {first:?}");
     let rules = ["ACL", "SETUSER", "default", "resetkeys", "~ours:*"];
     server.command(&rules).expect("it runs");
+    // It leaves at once and alone. Only the three behind it gather, and so share the call that is
+    // refused.
     let carried = redis.submit(operation("ours:first", "ours", false));
     let given_up = redis.submit(operation("ours:given up", "ours", false));
     let denied = redis.submit(operation("theirs", "ours", false));

@@ -99,6 +99,7 @@ async fn next_before<F: Future>(
         }
     };
     tokio::select! {
+        // An answer that is there counts, even when the patience is over.
         biased;
         next = asked.next() => next,
         () = over => None,
@@ -109,6 +110,8 @@ impl<T> Votes<'_, T> {
     /// When `quorum` members can be free; `None` if that is not known.
     fn free_in(&self, quorum: usize) -> Option<Duration> {
         let free = std::iter::repeat_n(Duration::ZERO, self.given_back);
+        // Members that were granted in vain are free once they are back. A member without an expiry
+        // is left out: nobody knows when it will be free.
         let mut left: Vec<_> = free.chain(self.busy.iter().flatten().copied()).collect();
         left.sort_unstable();
         left.get(quorum - 1).copied()
@@ -144,6 +147,7 @@ impl<'a> Ballot<'a> {
             .owner
             .is_some_and(|owner| member.is_held_by(owner))
         {
+            // What the owner holds itself is not in its way: the vote would enter it again.
             return Ok(Said::Granted(()));
         }
         member.within(self.limit, member.look()).await
@@ -194,6 +198,8 @@ impl<'a> Ballot<'a> {
                 votes.given_back += votes.granted.drain(..).count();
             }
             if none && !self.waits {
+                // How long the others are held is of use only to a wait. What is still asked is
+                // dropped, and undone.
                 break;
             }
             if majority || none {
@@ -211,6 +217,8 @@ impl<'a> Ballot<'a> {
             Ok(Said::Granted(granted)) => votes.granted.push((member, granted)),
             Ok(Said::Busy(left)) => votes.busy.push(left),
             Err(error) => {
+                // Judged by the server, because the error does not tell: a server that has no vote
+                // yet and one that does not answer give errors of the same kind.
                 votes.no_vote_yet += usize::from(self.trust(member).is_err());
                 votes.errors.push(error);
             }
@@ -228,6 +236,7 @@ impl<'a> Ballot<'a> {
         if guard.is_held() && (left >= self.terms.settings.lease() / 3 || !is_new) {
             return Ok(guard);
         }
+        // The guard is dropped with this, so all votes go back.
         Err(Failure::no_answer(
             Outcome::MayHaveRun,
             "a majority granted it, but so late that little of the lease is left; set a longer lease",
@@ -240,6 +249,8 @@ impl<'a> Ballot<'a> {
         let spare = self.members.len() - self.quorum;
         if votes.errors.len() > spare {
             let mut failure = self.failure(&votes.errors, spare);
+            // With enough servers that answer it is no outage, which may end the wait: the servers
+            // that were started a moment ago vote again at a known time.
             let enough_answer = self.silent(votes) <= spare;
             if let (Cause::NoAnswer(said), true) = (&mut failure.cause, enough_answer) {
                 failure.cause = Cause::NoVoteYet(std::mem::take(said));
@@ -263,6 +274,8 @@ impl<'a> Ballot<'a> {
     fn failure(&self, errors: &[Error], spare: usize) -> Failure {
         let said: Vec<_> = errors.iter().map(Error::brief).collect();
         let said = said.join("; ");
+        // A kind of error is the cause only if it prevents a majority by itself: if more members
+        // have it than can be spared.
         let most = |kinds: &[ErrorKind]| {
             let those = errors.iter().filter(|error| kinds.contains(&error.kind()));
             those.count() > spare
@@ -284,6 +297,8 @@ impl<'a> Ballot<'a> {
         };
         let unknown = |error: &Error| error.kind() == ErrorKind::OutcomeUnknown;
         let outcome = match errors.iter().any(unknown) {
+            // One server that may have run its request is enough: nobody can say that nothing was
+            // taken.
             true => Outcome::MayHaveRun,
             false => Outcome::DidNotRun,
         };
@@ -304,6 +319,7 @@ impl<'a> Ballot<'a> {
         if missing.is_empty() {
             return Ok(());
         }
+        // All members have to note it, so none can be spared.
         let mut failure = self.failure(&missing, 0);
         if let Cause::NoAnswer(said) = &mut failure.cause {
             *said = format!(
@@ -330,8 +346,11 @@ impl<'a> Ballot<'a> {
     /// Two waiters that have each got some of the servers would meet again and again.
     async fn back_off(&self, took: Duration) {
         const LONGEST: Duration = Duration::from_millis(200);
+        // Six doublings reach an eighth of a second even from the shortest round. A shift without a
+        // bound would overflow.
         let split_votes = self.split_votes.fetch_add(1, Ordering::Relaxed).min(6);
         let most = (took.max(Duration::from_millis(1)) * (2 << split_votes)).min(LONGEST);
+        // At random: two waiters that pause for equally long meet again.
         let pause = most.mul_f64(fastrand::f64());
         self.clock.sleep_until(self.clock.now() + pause).await;
     }
@@ -354,6 +373,9 @@ impl Ask for Ballot<'_> {
         let began = Instant::now();
         let votes = loop {
             let mut votes = self.votes(|member| self.vote(member)).await;
+            // Only here: a server says which one it is when it is connected to, and the votes may
+            // have been the first to need the connection. They are dropped with the error, and so
+            // undone.
             self.each_is_one_server()?;
             if votes.granted.len() < self.quorum {
                 break votes;

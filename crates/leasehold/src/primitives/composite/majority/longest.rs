@@ -53,9 +53,12 @@ impl Longest {
         let told = if known > DEFAULT_LONGEST_LEASE {
             known
         } else {
+            // Zero asks only. What everybody expects anyway needs no note, which would stay for
+            // ever.
             Duration::ZERO
         };
         let noted = member.note_longest(told).await?;
+        // Never less: a longer hold that this handle has heard of may still stand.
         self.heard_ms.fetch_max(wire_ms(noted), Ordering::SeqCst);
         Ok(())
     }

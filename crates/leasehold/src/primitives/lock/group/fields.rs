@@ -19,6 +19,8 @@ pub enum FieldNames {
 impl FieldNames {
     /// The field's name: HighwayHash-128 in base64 without its padding.
     pub(super) fn field(self, value: &str) -> String {
+        // Redisson's own key words. With others, Java's clients would lock other fields of the same
+        // group, and neither side would notice.
         const KEY: Key = Key([
             0x9e37_79b9_7f4a_7c15,
             0xf39c_c060_5ced_c834,
@@ -68,6 +70,8 @@ mod tests {
 
     #[test]
     fn fields_are_called_as_redisson_calls_them() {
+        // Tests among Rust clients can't find a wrong name: both sides would have the same one, and
+        // exclude each other but no Java client.
         for (value, text, kryo5) in [
             ("a", "qwvAS12pR0CgRitaypEjUw", "Jon6GCcO+0QSJkhre5wXYA"),
             ("b", "Q5CdP+xmkHdTGWYr64Lw6A", "oz8KQ6x92JraWxs5okiqFw"),

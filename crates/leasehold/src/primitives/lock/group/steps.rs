@@ -32,10 +32,14 @@ impl Acquire<'_> {
             let Some(holder) = keyspace.hget(self.group, f)? else {
                 continue;
             };
+            // An earlier copy of this request took all the values. One that was lost since is not
+            // taken again: a hold that has lost a part is lost.
             if holder == *self.hold {
                 return Ok(Value::Nil);
             }
             match ends_at(keyspace, self.group, f, &holder)? {
+                // At least 1: a value is held through the millisecond in which it ends, and 0 would
+                // count as free below.
                 Some(ends) if ends >= now => busy_ms = busy_ms.max(ends - now).max(1),
                 _ => dead.push((f, holder)),
             }
@@ -45,6 +49,8 @@ impl Acquire<'_> {
         }
         for f in split(self.fields) {
             keyspace.hset(self.group, f, self.hold)?;
+            // By the server's clock. Redisson's clients write what their own clocks say, so a Java
+            // client whose clock is wrong sees our ends too early or too late.
             let ends = (now + lease_ms).to_string();
             keyspace.hset(
                 self.group,
@@ -53,6 +59,8 @@ impl Acquire<'_> {
             )?;
             keyspace.hset(self.group, &beside(f, self.hold, LOCK_COUNT), b"1")?;
         }
+        // A key that has no end, because somebody has taken it away, stays so: `lengthen` would set
+        // one, and cut the holds that last longer than this one.
         if size == 0 {
             keyspace.pexpire(self.group, life_ms(lease_ms));
         } else if keyspace.pttl(self.group) >= 0 {
@@ -85,6 +93,8 @@ impl Release<'_> {
             } else {
                 lost.push(Value::Text(f.to_vec()));
             }
+            // Also where somebody else has the value by now: the end and the count bear this hold's
+            // id, and would stay for as long as the group is in use.
             remove(keyspace, self.group, f, self.hold)?;
         }
         if !had {
@@ -109,11 +119,15 @@ step! {
 impl Renew<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (now, mut ends) = (keyspace.now_ms(), Vec::new());
+        // All are looked at before any is renewed: a hold that has lost a value is lost, and the
+        // values that it has left must not be kept from others.
         for f in split(self.fields) {
             if keyspace.hget(self.group, f)?.as_deref() != Some(self.hold) {
                 return Ok(Value::Int(0));
             }
             match ends_at(keyspace, self.group, f, self.hold)? {
+                // A value whose time is over counts as lost even if nobody has taken it. Its
+                // holder's own deadline came before that, and lost is final.
                 Some(at) if at >= now => ends.push((f, at)),
                 _ => return Ok(Value::Int(0)),
             }
@@ -133,6 +147,7 @@ impl Renew<'_> {
                 )?;
                 at = wanted;
             }
+            // At least 1, because a reply of 0 says that the hold is gone.
             left = left.max(at - now).max(1);
         }
         Ok(int(left))
@@ -184,6 +199,8 @@ impl ForceUnlock<'_> {
             let ends = ends_at(keyspace, self.group, f, &holder)?.unwrap_or(0);
             keyspace.hdel(self.group, f)?;
             remove(keyspace, self.group, f, &holder)?;
+            // The fields of a dead holder go as well. But its hold had ended by itself: no marker
+            // may tell it that somebody used force.
             let Some(left) = ends.checked_sub(now) else {
                 continue;
             };
@@ -290,6 +307,8 @@ fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal>
         let text = String::from_utf8_lossy(&field);
         let Some((f, holder)) = text
             .strip_suffix(":expire_time")
+            // At the first colon: the name of a field is in base64, which has none, but the id of a
+            // holder has one.
             .and_then(|text| text.split_once(':'))
         else {
             continue;
@@ -311,6 +330,8 @@ fn life_ms(lease_ms: u64) -> u64 {
 
 /// The twin of `trim_expiry.lua`.
 fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
+    // Going through a large hash at each release would keep the server busy. A group of that size
+    // is swept as it is acquired, and lives as long as the longest lease in it asked for.
     if keyspace.hlen(group)? > SWEPT {
         return Ok(());
     }
