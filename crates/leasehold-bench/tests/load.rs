@@ -18,22 +18,22 @@ fn load(args: &[&str]) {
 }
 
 #[test]
-fn waiters_of_one_process_are_served_once_in_order_and_without_a_herd() {
+fn local_waiters_are_served_once_in_order() {
     load(&["waiters", "--tasks", "300", "--rounds", "3"]);
 }
 
 #[test]
-fn processes_exclude_each_other_and_each_gets_its_holds() {
+fn competing_processes_all_get_exclusive_holds() {
     load(&["processes", "--processes", "12", "--rounds", "10"]);
 }
 
 #[test]
-fn thousands_of_holds_stay_valid_for_longer_than_half_a_lease() {
+fn thousands_of_holds_outlast_half_a_lease() {
     load(&["holds", "--locks", "3000", "--lease", "6s", "--for", "5s"]);
 }
 
 #[test]
-fn names_that_come_and_go_and_names_that_are_waited_for_leave_nothing() {
+fn churned_lock_names_leave_nothing_behind() {
     load(&[
         "churn", "--names", "10000", "--waited", "500", "--wait", "1s",
     ]);

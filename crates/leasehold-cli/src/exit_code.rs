@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_library_keep_apart_what_a_script_can_do_about_them() {
+    fn library_error_kinds_map_to_exit_codes() {
         let ends = [
             (ErrorKind::Unavailable, Exit::Unavailable),
             (ErrorKind::OutcomeUnknown, Exit::Unavailable),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_may_hold_a_password_are_not_repeated() {
+    fn secrets_in_arguments_are_masked() {
         let line = words("x run nightly redis://:s3cret@h u:s3cret@host");
         let text = without_secrets("unexpected 'redis://:s3cret@h' and 'u:s3cret@host'", &line);
         assert_eq!(text, "unexpected 'redis://…' and '…@host'");

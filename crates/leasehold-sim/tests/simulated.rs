@@ -18,7 +18,7 @@ fn the_same_seed_gives_the_same_history() {
 }
 
 #[test]
-fn histories_keep_the_promise_and_every_kind_of_fault_is_among_those_that_count() {
+fn lock_is_safe_under_every_fault_kind() {
     let mut seen = BTreeSet::new();
     for seed in 1..1500 {
         let scenario = Scenario::draw(Subject::Lock, seed);

@@ -17,22 +17,22 @@ fn play_some(synchronizer: Synchronizer) {
 }
 
 #[test]
-fn permits_stay_within_their_number_and_none_is_lost() {
+fn semaphore_permits_are_neither_exceeded_nor_lost() {
     play_some(Synchronizer::Semaphore);
 }
 
 #[test]
-fn permits_with_leases_stay_within_their_number_and_come_back_from_the_dead() {
+fn expirable_permits_return_from_dead_holders() {
     play_some(Synchronizer::Expirable);
 }
 
 #[test]
-fn a_latch_opens_for_everybody_after_the_last_count_and_never_before() {
+fn latch_opens_exactly_at_the_last_count() {
     play_some(Synchronizer::Latch);
 }
 
 #[test]
-fn the_same_seed_gives_the_same_history_of_permits() {
+fn semaphore_history_is_reproducible_from_its_seed() {
     for seed in 1..20 {
         let play = || Synchronizer::Semaphore.play(seed);
         let (one, other) = (play(), play());

@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_server_is_empty_and_on_the_same_port() {
+    fn restarted_server_is_empty_on_same_port() {
         let server = RedisServer::start().expect("redis-server is installed");
         let before = (server.port(), server.pid());
         server.command(&["SET", "x", "1"]).expect("the server runs");

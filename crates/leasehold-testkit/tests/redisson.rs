@@ -216,7 +216,7 @@ fn paused_jvm_does_not_renew() {
 }
 
 #[test]
-fn clients_can_have_a_way_of_their_own_and_passwords() {
+fn redisson_client_connects_through_proxy_with_password() {
     for version in RedissonVersion::ALL {
         let server = RedisServer::builder()
             .password("secret")

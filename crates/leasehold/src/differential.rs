@@ -381,7 +381,7 @@ fn twins_and_scripts_agree() {
 }
 
 #[test]
-fn every_header_says_what_the_step_is_sent_with() {
+fn step_headers_document_every_parameter() {
     for step in crate::primitives::steps() {
         let function = crate::backend::redis::script::function_name(step);
         let signature = step

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_ends_by_the_drift_and_two_milliseconds_before_its_lease() {
+    fn hold_ends_before_lease_by_safety_margin() {
         let margin = SafetyMargin { drift: 0.01 };
         let sent = Moment::from_millis(1_000);
         let end = |lease| margin.end(sent, Duration::from_millis(lease));

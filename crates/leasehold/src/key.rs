@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn channel_takes_the_name_as_hash_tag_unless_it_has_a_brace() {
+    fn channel_hash_tags_names_without_a_brace() {
         // Redisson looks for a `{` and for nothing else. Where the result is odd, ours has to be as
         // odd, or the two would not wake each other.
         let channel = |name| Key::parse(name).unwrap().lock_channel();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn access_rules_are_those_of_the_page_and_fit_odd_names() {
+    fn access_rules_match_docs_and_unusual_names() {
         let rules = |name| Key::parse(name).unwrap().access_rules();
         let page = include_str!("../../../docs/wire-format.md");
         for rule in rules("orders").split(' ') {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_huge_names_are_refused_and_the_error_stays_short() {
+    fn empty_and_oversized_names_are_refused() {
         assert_eq!(Key::parse("").unwrap_err().kind(), ErrorKind::Misuse);
         let error = Key::parse(&"x".repeat(Key::MAX_BYTES + 1)).unwrap_err();
         assert!(error.to_string().len() < 400, "{error}");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_are_escaped_where_a_name_is_shown() {
+    fn displayed_name_escapes_control_characters() {
         let key = Key::parse("a\r\nb\u{1b}[2J\0").unwrap();
         assert_eq!(key.to_string(), "a\\r\\nb\\u{1b}[2J\\0");
     }

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_that_remembers_stays_for_the_next_user() {
+    async fn record_with_memory_outlives_its_user() {
         let locals = locals();
         remember(&locals, "x");
         assert!(

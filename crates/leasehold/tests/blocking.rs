@@ -71,7 +71,7 @@ fn a_thread_enters_again_and_another_does_not() {
 }
 
 #[test]
-fn a_waiting_thread_gets_the_lock_at_the_release() {
+fn release_wakes_the_waiting_thread() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).unwrap();
     let guard = client.lock("x").acquire().unwrap();
@@ -87,7 +87,7 @@ fn a_waiting_thread_gets_the_lock_at_the_release() {
 }
 
 #[test]
-fn an_owners_guard_may_be_sent_to_another_thread() {
+fn owners_guard_is_sent_between_threads() {
     let client = Client::embedded();
     let owner = leasehold::Owner::new();
     let lock = client.lock("x").owned_by(&owner);
@@ -111,7 +111,7 @@ fn a_threads_holds_have_tokens_that_rise() {
 }
 
 #[test]
-fn a_lock_of_any_kind_belongs_to_its_thread_and_has_the_name_and_the_members_of_its_lock() {
+fn any_lock_is_owned_by_its_thread() {
     let client = Client::embedded();
     let both = MultiLock::new([client.lock("a"), client.lock("b")]).unwrap();
     let several = [
@@ -167,7 +167,7 @@ fn threads_under_one_lock_never_overlap() {
 }
 
 #[test]
-fn a_dropped_guard_has_released_when_the_drop_returns() {
+fn guard_drop_blocks_until_released() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).unwrap();
     drop(client.lock("x").acquire().unwrap());
@@ -189,7 +189,7 @@ fn a_dropped_guard_has_released_when_the_drop_returns() {
 }
 
 #[test]
-fn the_reason_of_a_loss_can_be_waited_for() {
+fn thread_waits_for_the_loss_reason() {
     let client = Client::embedded();
     let guard = client.lock("x").fixed_lease(LEASE).acquire().unwrap();
     assert_eq!(guard.lost_within(Duration::from_millis(1)), None);
@@ -200,7 +200,7 @@ fn the_reason_of_a_loss_can_be_waited_for() {
 
 /// A thread enters again without an owner of its own making.
 #[test]
-fn a_re_entry_is_good_for_what_it_asked_for() {
+fn thread_reentry_gets_its_own_lease() {
     let client = Client::embedded();
     let lock = client.lock("x").fixed_lease(LEASE);
     let outer = lock.acquire().unwrap();
@@ -243,7 +243,7 @@ fn the_rest_of_the_methods_forward() {
 }
 
 #[test]
-fn inside_an_async_task_it_panics_and_names_the_async_method() {
+fn blocking_in_an_async_task_panics() {
     let client = Client::embedded();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let task = {
@@ -286,7 +286,7 @@ fn a_guard_may_be_dropped_inside_a_runtime() {
 }
 
 #[test]
-fn threads_get_a_fair_lock_in_the_order_they_came() {
+fn fair_lock_serves_threads_in_order() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).unwrap();
     let guard = client.fair_lock("x").acquire().unwrap();
@@ -317,7 +317,7 @@ fn threads_get_a_fair_lock_in_the_order_they_came() {
 }
 
 #[test]
-fn locks_made_of_several_are_re_entrant_per_thread_and_exclude_other_threads() {
+fn composite_locks_are_reentrant_per_thread() {
     let servers = [(); 3].map(|()| leasehold::Embedded::new());
     let clients = servers.each_ref().map(Client::of);
     let multi = MultiLock::new(clients.each_ref().map(|client| client.lock("m"))).unwrap();
@@ -360,7 +360,7 @@ fn locks_made_of_several_are_re_entrant_per_thread_and_exclude_other_threads() {
 }
 
 #[test]
-fn a_semaphore_for_threads_lets_so_many_in_and_gets_all_back() {
+fn threads_never_exceed_the_semaphores_permits() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).unwrap();
     let semaphore = client.semaphore("x");
@@ -437,7 +437,7 @@ fn masters() -> ([RedisServer; 3], [Client; 3]) {
 }
 
 #[test]
-fn locks_made_of_several_keep_the_threads_of_all_their_clients() {
+fn composite_locks_keep_all_client_threads_alive() {
     let (servers, clients) = masters();
     let multi = MultiLock::new(clients.each_ref().map(|client| client.lock("m"))).unwrap();
     let red = RedLock::new(clients.each_ref().map(|client| client.lock("r")))
@@ -461,7 +461,7 @@ fn locks_made_of_several_keep_the_threads_of_all_their_clients() {
 }
 
 #[test]
-fn a_group_lock_keeps_the_thread_of_its_client() {
+fn group_lock_keeps_its_clients_thread_alive() {
     let server = RedisServer::start().unwrap();
     let builder = leasehold::Client::builder().lease(LEASE);
     let client = Client::connect_with(&builder, &server.url()).unwrap();
@@ -477,7 +477,7 @@ fn a_group_lock_keeps_the_thread_of_its_client() {
 
 /// Looks past a network that holds requests back for a while, right behind the drop.
 #[test]
-fn whatever_a_thread_drops_is_given_back_when_the_drop_returns() {
+fn every_blocking_drop_releases_before_it_returns() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let builder = leasehold::Client::builder().reply_timeout(SOON * 6);

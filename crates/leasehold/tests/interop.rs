@@ -23,7 +23,7 @@ macro_rules! each_check {
         crate::each_check!(@@ $primitive, $what, [
             a_try_is_refused_while_another_side_holds,
             a_timed_try_is_refused_in_its_time_or_served,
-            all_who_wait_are_woken_one_after_the_other,
+            all_waiters_are_woken_in_turn,
             a_lease_that_ends_lets_the_other_side_in,
             a_killed_process_holds_up_the_others_for_its_lease_only,
             each_watchdog_keeps_a_hold_that_is_still_refused_to_the_others,

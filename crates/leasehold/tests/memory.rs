@@ -85,7 +85,7 @@ macro_rules! leaves_nothing {
     ($($name:ident: $use_name:expr;)+) => {
         /// One after the other: what each of them keeps is counted by itself.
         #[tokio::test]
-        async fn names_that_are_used_no_more_take_no_memory() {
+        async fn unused_names_keep_no_memory() {
             let _alone = ALONE.lock().await;
             let mut too_much = Vec::new();
             $(

@@ -57,7 +57,7 @@ async fn a_wake_up_comes_over_the_network() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_reply_is_told_when_the_connection_is_cut() {
+async fn cut_connection_fails_the_pending_request() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(takes(100 * MS));
@@ -72,7 +72,7 @@ async fn who_waits_for_a_reply_is_told_when_the_connection_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frozen_network_tells_nobody_and_the_holder_stops_by_itself() {
+async fn holder_without_network_stops_in_time() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let guard = client.lock("x").acquire().await.unwrap();
@@ -93,7 +93,7 @@ async fn a_frozen_network_tells_nobody_and_the_holder_stops_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_maximum_hold_time_is_over_by_the_holders_own_clock() {
+async fn max_hold_ends_by_the_holders_clock() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let start = Instant::now();
@@ -112,7 +112,7 @@ async fn a_maximum_hold_time_is_over_by_the_holders_own_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_whose_answer_is_lost_is_asked_for_again_and_one_that_comes_late_is_none() {
+async fn lost_token_reply_can_be_retried() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let mut draws = 0;
@@ -141,7 +141,7 @@ async fn a_token_whose_answer_is_lost_is_asked_for_again_and_one_that_comes_late
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_of_a_majority_does_not_wait_for_a_server_that_is_silent() {
+async fn majority_token_skips_a_silent_server() {
     let servers = [Embedded::new(), Embedded::new(), Embedded::new()];
     let (clients, networks): (Vec<_>, Vec<_>) = servers.iter().map(over_network).unzip();
     for network in &networks {
@@ -177,7 +177,7 @@ async fn a_refused_connection_is_an_error_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_comes_behind_its_undo_leaves_nothing() {
+async fn acquire_after_its_undo_leaves_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
@@ -194,7 +194,7 @@ async fn an_acquire_that_comes_behind_its_undo_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_comes_a_second_time_shortens_nothing() {
+async fn duplicated_renewal_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
@@ -211,7 +211,7 @@ async fn a_renewal_that_comes_a_second_time_shortens_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_comes_a_second_time_shortens_nothing() {
+async fn duplicated_acquire_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
@@ -239,7 +239,7 @@ async fn believes_no_longer_than(guard: &leasehold::LockGuard, server: &Embedded
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_several_holders_that_were_forced_is_told_so() {
+async fn each_force_unlocked_holder_learns_it() {
     let server = Embedded::new();
     let (one, other) = (server.client(), server.client());
     let first = one.lock("x").acquire().await.unwrap();
@@ -251,7 +251,7 @@ async fn each_of_several_holders_that_were_forced_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stood_in_line_behind_a_holder_gets_no_error_for_want_of_an_answer() {
+async fn waiter_behind_a_holder_times_out() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let lock = client.lock("x");
@@ -264,7 +264,7 @@ async fn who_stood_in_line_behind_a_holder_gets_no_error_for_want_of_an_answer()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_recorder_excuses_what_the_promise_does_not_cover() {
+async fn recorder_excuses_overlaps_beyond_the_promise() {
     let server = Embedded::new();
     let recorder = Recorder::new();
     let (ours, theirs) = (server.client().lock("x"), server.client().lock("x"));
@@ -291,7 +291,7 @@ async fn the_recorder_excuses_what_the_promise_does_not_cover() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_network_can_be_cut_by_what_decides_about_a_request() {
+async fn request_hook_may_cut_the_network() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let (ours, mut has_cut) = (network.clone(), false);
@@ -344,7 +344,7 @@ async fn a_renewal_on_its_way_is_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_maximum_hold_time_of_a_re_entry_goes_with_its_guard() {
+async fn released_reentrys_max_hold_is_dropped() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let lock = client.lock("x").owned_by(&leasehold::Owner::new());
@@ -368,7 +368,7 @@ async fn the_maximum_hold_time_of_a_re_entry_goes_with_its_guard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewed_hold_that_was_extended_is_renewed_on() {
+async fn extended_hold_is_still_renewed() {
     let server = Embedded::new();
     let guard = server.client().lock("x").acquire().await.unwrap();
     sleep(3000 * MS).await;
@@ -379,7 +379,7 @@ async fn a_renewed_hold_that_was_extended_is_renewed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_whose_answer_comes_after_the_deadline_is_none() {
+async fn extension_answered_late_is_lost() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let guard = client
@@ -395,7 +395,7 @@ async fn an_extension_whose_answer_comes_after_the_deadline_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_is_not_taken_for_confirmed_by_the_one_before_it() {
+async fn old_subscription_confirms_no_new_one() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     // The first arrives when its listener has long been gone.
@@ -426,7 +426,7 @@ fn near_and_far(server: &Embedded) -> (Client, Client) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_waited_for_long_leaves_a_free_lock_to_the_writer_at_first() {
+async fn overdue_reader_first_yields_to_writers() {
     let server = Embedded::new();
     let (near, far) = near_and_far(&server);
     let reading = server.client().rw_lock("x").read().await.unwrap();
@@ -445,7 +445,7 @@ async fn a_reader_that_waited_for_long_leaves_a_free_lock_to_the_writer_at_first
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_waited_for_long_does_not_leave_a_free_lock_idle() {
+async fn overdue_reader_takes_an_idle_lock() {
     let server = Embedded::new();
     let (near, _) = near_and_far(&server);
     let reading = server.client().rw_lock("x").read().await.unwrap();
@@ -468,7 +468,7 @@ async fn a_reader_that_waited_for_long_does_not_leave_a_free_lock_idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_near_reader_has_its_turn_beside_far_writers() {
+async fn far_writers_never_starve_near_readers() {
     let server = Embedded::new();
     let (near, far) = near_and_far(&server);
     let mut writers = tokio::task::JoinSet::new();
@@ -490,7 +490,7 @@ async fn a_near_reader_has_its_turn_beside_far_writers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_multi_lock_whose_confirmation_is_late_ends_with_its_limit() {
+async fn late_multi_confirmation_ends_on_time() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|request| match request.step {
@@ -510,7 +510,7 @@ async fn a_multi_lock_whose_confirmation_is_late_ends_with_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_multi_lock_that_is_held_says_so_when_no_time_is_left_to_ask_again() {
+async fn refused_multi_lock_times_out_cleanly() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(takes(20 * MS));
@@ -524,7 +524,7 @@ async fn a_multi_lock_that_is_held_says_so_when_no_time_is_left_to_ask_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_majority_whose_clients_have_been_closed_is_misuse() {
+async fn majority_of_closed_clients_is_misuse() {
     let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
     let clients = masters.each_ref().map(Embedded::client);
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
@@ -539,7 +539,7 @@ async fn a_majority_whose_clients_have_been_closed_is_misuse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_maximum_hold_time_that_ends_in_an_outage_frees_the_lock_behind_it() {
+async fn max_hold_releases_after_an_outage() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let lock = client.lock("x").fixed_lease(3600 * 1000 * MS);
@@ -557,7 +557,7 @@ async fn a_maximum_hold_time_that_ends_in_an_outage_frees_the_lock_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_enters_a_majority_again_that_is_near_its_maximum_hold_time() {
+async fn majority_is_reentered_near_max_hold() {
     let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
     let clients = masters.each_ref().map(Embedded::client);
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
@@ -573,7 +573,7 @@ async fn an_owner_enters_a_majority_again_that_is_near_its_maximum_hold_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_could_not_enter_a_majority_again_counts_what_it_holds() {
+async fn failed_majority_reentry_counts_own_members() {
     let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
     let clients = masters.each_ref().map(Embedded::client);
     let lock = RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap();
@@ -593,7 +593,7 @@ async fn an_owner_that_could_not_enter_a_majority_again_counts_what_it_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_granted_during_the_close_is_not_renewed() {
+async fn hold_granted_during_close_is_unrenewed() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     network.on_request(|_| Fate::delivered(10 * MS, 200 * MS));
@@ -609,7 +609,7 @@ async fn a_hold_that_is_granted_during_the_close_is_not_renewed() {
 }
 
 #[test]
-fn a_client_whose_runtime_has_ended_says_so_whatever_its_keyspace() {
+fn ended_runtime_is_reported_as_misuse() {
     let (one, other) = [(); 2].map(|()| runtime()).into();
     let server = Embedded::new();
     let (ended, waits) = one.block_on(async {
@@ -643,7 +643,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_cuts_what_a_clock_step_left_shortens_nothing_when_it_comes_again() {
+async fn duplicated_lease_cut_shortens_nothing() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
     let guard = client.lock("x").acquire().await.unwrap();

@@ -59,7 +59,7 @@ fn picture_is_plain_where_the_locale_is() {
 }
 
 #[test]
-fn without_the_lock_items_are_sold_twice_and_it_says_so() {
+fn demo_without_lock_reports_overselling() {
     let demo = done(leasehold().args(["demo", "--no-lock"])).expect_code(0);
     assert!(demo.stdout.contains("OVERSOLD"), "{demo}");
     assert!(
@@ -69,7 +69,7 @@ fn without_the_lock_items_are_sold_twice_and_it_says_so() {
 }
 
 #[test]
-fn eight_processes_and_a_killed_holder_sell_every_item_once() {
+fn processes_with_killed_holder_sell_items_once() {
     let server = server();
     let demo = done(leasehold().args(["--redis", &server.url(), "demo", "--kill"]));
     let demo = demo.expect_code(0);
@@ -112,7 +112,7 @@ fn worker_killed_by_hand_spoils_nothing() {
 }
 
 #[test]
-fn worker_that_stood_still_past_its_lease_sells_nothing_then() {
+fn worker_paused_past_its_lease_sells_nothing() {
     let server = server();
     const SALE: Duration = Duration::from_secs(1);
     let words = [
@@ -166,7 +166,7 @@ fn worker_that_stood_still_past_its_lease_sells_nothing_then() {
 }
 
 #[test]
-fn demo_whose_workers_are_all_killed_is_not_a_success() {
+fn demo_fails_if_all_workers_are_killed() {
     let server = server();
     let words = [
         "--redis",
@@ -217,7 +217,7 @@ fn killed_demo_leaves_no_workers() {
 }
 
 #[test]
-fn no_password_is_in_the_arguments_of_a_worker() {
+fn worker_arguments_contain_no_password() {
     let server = leasehold_testkit::RedisServer::builder()
         .password("s3cret")
         .start()
@@ -238,7 +238,7 @@ fn no_password_is_in_the_arguments_of_a_worker() {
 }
 
 #[test]
-fn server_that_goes_away_ends_the_demo_with_69() {
+fn server_killed_mid_demo_exits_with_69() {
     let server = server();
     let words = ["--redis", &server.url(), "demo", "--stock", "10000"];
     let demo = start(leasehold().args(words));
@@ -248,7 +248,7 @@ fn server_that_goes_away_ends_the_demo_with_69() {
 }
 
 #[test]
-fn no_server_ends_the_demo_with_69_at_once() {
+fn demo_without_a_server_exits_with_69() {
     let demo = done(leasehold().args(["--redis", "redis://127.0.0.1:1", "demo"]));
     demo.expect_code(69).expect_on_stderr("no server");
 }

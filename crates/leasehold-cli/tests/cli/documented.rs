@@ -280,7 +280,7 @@ fn shown_commands_of_cargo_name_what_is_there() {
 }
 
 #[test]
-fn every_shown_command_is_of_a_kind_that_is_checked() {
+fn every_documented_command_has_a_known_program() {
     for Shown { document, command } in shown() {
         let words = without_variables(&command);
         let program = words.split_whitespace().next().unwrap_or_default();

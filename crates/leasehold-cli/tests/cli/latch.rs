@@ -12,7 +12,7 @@ fn latch(server: &RedisServer, words: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn those_who_wait_go_on_when_it_is_counted_down_to_zero() {
+fn latch_waiters_finish_at_count_zero() {
     let server = server();
     done(&mut latch(&server, &["set", "go", "2"])).expect_code(0);
     let waiters = [(); 3].map(|()| start(&mut latch(&server, &["wait", "go"])));
@@ -33,7 +33,7 @@ fn those_who_wait_go_on_when_it_is_counted_down_to_zero() {
 }
 
 #[test]
-fn latch_that_is_not_open_in_time_or_is_set_already_gives_75() {
+fn latch_timeout_and_second_set_give_75() {
     let server = server();
     done(&mut latch(&server, &["set", "go", "5"])).expect_code(0);
     done(&mut latch(&server, &["wait", "go", "--wait", "1s"]))
@@ -57,7 +57,7 @@ fn signal_ends_a_wait_for_a_latch() {
 }
 
 #[test]
-fn wait_for_a_latch_that_nobody_has_set_is_told() {
+fn unset_latch_is_reported() {
     let server = server();
     let unset = "because nobody has set it";
     done(&mut latch(&server, &["wait", "typo"]))

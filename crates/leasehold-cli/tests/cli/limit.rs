@@ -28,7 +28,7 @@ fn set_limit(server: &RedisServer, limit: &str) -> Done {
 }
 
 #[test]
-fn up_to_so_many_commands_run_at_a_time() {
+fn at_most_the_limit_of_commands_run() {
     let server = server();
     let run = || {
         start(&mut run_script(
@@ -73,7 +73,7 @@ fn first_one_sets_the_limit_and_says_so() {
 }
 
 #[test]
-fn another_limit_is_refused_with_both_numbers_and_changes_nothing() {
+fn run_with_a_different_limit_is_refused() {
     let server = server();
     let mut holder = running(&server, "2");
     for other in ["5", "1"] {
@@ -95,7 +95,7 @@ fn another_limit_is_refused_with_both_numbers_and_changes_nothing() {
 }
 
 #[test]
-fn of_two_limits_at_the_same_time_one_is_refused() {
+fn one_of_two_racing_limits_is_refused() {
     let server = server();
     let proxy = Proxy::to(server.port());
     // The first one has seen that there is no limit, and its own is still on the way.
@@ -115,7 +115,7 @@ fn of_two_limits_at_the_same_time_one_is_refused() {
 }
 
 #[test]
-fn limit_is_changed_on_purpose_also_while_commands_run() {
+fn set_limit_changes_a_limit_in_use() {
     let server = server();
     set_limit(&server, "1")
         .expect_code(0)
@@ -161,7 +161,7 @@ fn name_that_is_something_else_gets_no_limit() {
 }
 
 #[test]
-fn limit_that_was_removed_while_commands_run_lets_nobody_in_beside_them() {
+fn removed_limit_admits_no_further_commands() {
     let server = server();
     let holders = [running(&server, "2"), running(&server, "2")];
     server.command(&["DEL", "job"]).expect("the server runs");

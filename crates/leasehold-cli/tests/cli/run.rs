@@ -9,7 +9,7 @@ use crate::support::{BINARY, LIMIT, done, is_alive, is_free, leasehold, leasehol
 use crate::support::{processes, send, server, start, with_hangup};
 
 #[test]
-fn command_runs_under_the_lock_and_gives_its_exit_code_back() {
+fn run_holds_lock_and_returns_exit_code() {
     let server = server();
     let script = format!("{BINARY} show --json \"$LEASEHOLD_NAME\"; exit 7");
     let done = done(&mut run_script(&server, &[], &script)).expect_code(7);
@@ -20,7 +20,7 @@ fn command_runs_under_the_lock_and_gives_its_exit_code_back() {
 }
 
 #[test]
-fn command_of_a_fenced_lock_finds_a_token_that_rises() {
+fn fenced_command_sees_increasing_tokens() {
     let server = server();
     let token = |options: &[&str]| {
         let script = "echo \"token=$LEASEHOLD_TOKEN\"";
@@ -47,7 +47,7 @@ fn command_of_a_fenced_lock_finds_a_token_that_rises() {
 }
 
 #[test]
-fn command_that_can_have_no_token_is_not_run_and_the_lock_is_free() {
+fn failed_fencing_token_prevents_the_command() {
     let server = server();
     let counter = "redisson_lock_token:{job}";
     server.command(&["HSET", counter, "a", "b"]).expect("HSET");
@@ -64,7 +64,7 @@ fn command_that_can_have_no_token_is_not_run_and_the_lock_is_free() {
 }
 
 #[test]
-fn readers_run_side_by_side_and_keep_a_writer_out() {
+fn reader_commands_share_and_block_a_writer() {
     let server = server();
     let script = "echo reading; read end";
     let mut readers = [(); 2].map(|()| start(&mut run_script(&server, &["--read"], script)));
@@ -86,7 +86,7 @@ fn readers_run_side_by_side_and_keep_a_writer_out() {
 }
 
 #[test]
-fn a_fair_lock_serves_in_the_order_of_coming() {
+fn fair_runs_start_in_arrival_order() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &["--fair"], "echo held; read end"));
     holder.until("held");
@@ -111,7 +111,7 @@ fn a_fair_lock_serves_in_the_order_of_coming() {
 }
 
 #[test]
-fn kinds_of_locks_exclude_each_other_on_the_command_line() {
+fn conflicting_lock_kind_flags_are_refused() {
     let server = server();
     for options in [
         &["--fair", "--read"][..],
@@ -128,7 +128,7 @@ fn kinds_of_locks_exclude_each_other_on_the_command_line() {
 }
 
 #[test]
-fn command_that_a_signal_ends_gives_128_and_the_signal() {
+fn signalled_command_exits_with_128_plus_signal() {
     let server = server();
     // The last one is a real-time signal, which has no name.
     for (signal, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139), ("40", 168)] {
@@ -139,7 +139,7 @@ fn command_that_a_signal_ends_gives_128_and_the_signal() {
 }
 
 #[test]
-fn command_that_cannot_run_gives_126_or_127_and_the_lock_is_free() {
+fn unrunnable_command_exits_with_126_or_127() {
     let server = server();
     for (command, code) in [
         ("/etc/passwd", 126),
@@ -156,7 +156,7 @@ fn command_that_cannot_run_gives_126_or_127_and_the_lock_is_free() {
 }
 
 #[test]
-fn lock_that_is_not_free_in_time_gives_75_or_the_number_asked_for() {
+fn busy_lock_exits_with_the_conflict_code() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
@@ -212,7 +212,7 @@ fn no_server_gives_69_at_once() {
 }
 
 #[test]
-fn flag_goes_before_leasehold_url_and_that_before_redis_url() {
+fn redis_flag_overrides_the_url_variables() {
     let server = server();
     let nowhere = "redis://127.0.0.1:1";
     let mut run = leasehold();
@@ -283,7 +283,7 @@ fn ignored_hangup_stays_ignored_as_nohup_wants_it() {
 }
 
 #[test]
-fn signal_during_the_wait_ends_it_and_leaves_nothing_behind() {
+fn signal_while_waiting_leaves_nothing_behind() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
@@ -307,7 +307,7 @@ fn signal_during_the_wait_ends_it_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn first_of_two_signals_during_the_wait_gives_the_exit_code() {
+fn first_signal_while_waiting_sets_exit_code() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
@@ -343,7 +343,7 @@ fn each_of_two_signals_reaches_the_command() {
 }
 
 #[test]
-fn command_that_stands_still_keeps_the_lock_and_goes_on() {
+fn stopped_command_keeps_the_lock_renewed() {
     let server = server();
     let script = "echo $$; kill -STOP $$; echo on; exit 3";
     let mut run = start(&mut run_script(&server, &["--lease", "6s"], script));
@@ -361,7 +361,7 @@ fn command_that_stands_still_keeps_the_lock_and_goes_on() {
 }
 
 #[test]
-fn what_a_command_leaves_running_is_let_alone_when_it_ends_well() {
+fn successful_run_spares_background_processes() {
     let server = server();
     let script = "sleep 60 >/dev/null 2>&1 & echo $!";
     let mut run = start(&mut run_script(&server, &[], script));

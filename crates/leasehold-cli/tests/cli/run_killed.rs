@@ -27,7 +27,7 @@ fn two_runs(server: &RedisServer, trace: &Trace) -> (Running, Running) {
 }
 
 #[test]
-fn killed_leasehold_takes_its_command_and_what_that_has_started_with_it() {
+fn killed_run_takes_its_process_tree_along() {
     let server = server();
     let script = "trap '' TERM HUP; (while :; do sleep 1; done) & echo held; wait";
     let mut run = start(&mut run_script(&server, &[], script));
@@ -43,7 +43,7 @@ fn killed_leasehold_takes_its_command_and_what_that_has_started_with_it() {
 }
 
 #[test]
-fn next_run_starts_when_the_command_of_a_killed_one_has_gone() {
+fn command_of_killed_run_never_overlaps_next() {
     let (server, trace) = (server(), Trace::new());
     let (first, second) = two_runs(&server, &trace);
     first.signal(Signal::SIGKILL);
@@ -53,7 +53,7 @@ fn next_run_starts_when_the_command_of_a_killed_one_has_gone() {
 }
 
 #[test]
-fn command_of_a_leasehold_that_stands_still_is_killed_before_the_lock_is_free() {
+fn command_of_stopped_run_never_overlaps_next() {
     let (server, trace) = (server(), Trace::new());
     let (first, second) = two_runs(&server, &trace);
     first.signal(Signal::SIGSTOP);
@@ -68,7 +68,7 @@ fn command_of_a_leasehold_that_stands_still_is_killed_before_the_lock_is_free() 
 }
 
 #[test]
-fn command_is_killed_while_the_lock_is_still_held() {
+fn command_of_stopped_run_dies_before_expiry() {
     let (server, trace) = (server(), Trace::new());
     // Says what the server has left of the lock, until it is killed.
     let script = format!(
@@ -88,7 +88,7 @@ fn command_is_killed_while_the_lock_is_still_held() {
 }
 
 #[test]
-fn command_of_a_leasehold_that_is_stopped_right_after_its_start_is_killed_in_time() {
+fn run_stopped_at_launch_loses_its_command() {
     let server = server();
     let url = server.url();
     let script = "trap '' TERM HUP; while :; do sleep 0.1; done";
@@ -116,7 +116,7 @@ fn command_of_a_leasehold_that_is_stopped_right_after_its_start_is_killed_in_tim
 }
 
 #[test]
-fn command_dies_with_leasehold_when_its_dead_mans_switch_is_killed_too() {
+fn command_dies_when_run_and_switch_die() {
     let server = server();
     let script = "trap '' TERM HUP; echo $$; exec sleep 300";
     let mut run = start(&mut run_script(&server, &[], script));
@@ -149,7 +149,7 @@ fn killed_dead_mans_switch_is_replaced() {
 }
 
 #[test]
-fn stopped_dead_mans_switch_does_not_keep_the_run_from_ending() {
+fn stopped_dead_mans_switch_lets_run_end() {
     let server = server();
     let mut run = start(&mut run_script(&server, &[], "echo held; read end; exit 4"));
     run.until("held");
@@ -161,7 +161,7 @@ fn stopped_dead_mans_switch_does_not_keep_the_run_from_ending() {
 }
 
 #[test]
-fn stopped_dead_mans_switch_does_not_save_the_command_of_a_lost_lock() {
+fn lost_lock_ends_command_despite_stopped_switch() {
     let server = server();
     let script = "trap '' TERM; echo held; while :; do sleep 0.01; done";
     let mut run = start(&mut run_script(&server, &LEASE, script));
@@ -174,7 +174,7 @@ fn stopped_dead_mans_switch_does_not_save_the_command_of_a_lost_lock() {
 }
 
 #[test]
-fn command_whose_leasehold_has_gone_before_it_began_is_not_run() {
+fn launch_without_its_parent_runs_nothing() {
     let mut launch = leasehold();
     // A process that is not its parent.
     launch.args(["run-launch", "--parent", "1", "--", "echo", "ran"]);
@@ -200,7 +200,7 @@ fn killed_waiter_leaves_nothing_behind() {
 }
 
 #[test]
-fn program_that_was_replaced_during_the_wait_still_runs_the_command() {
+fn deleted_binary_still_runs_its_command() {
     let server = server();
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("leasehold");

@@ -28,7 +28,7 @@ fn command_is_ended_when_the_key_is_deleted() {
 }
 
 #[test]
-fn command_that_ignores_term_is_killed_after_the_grace_time() {
+fn command_ignoring_sigterm_is_killed_after_grace() {
     let server = server();
     let options = ["--lease", "3s", "--grace", "300ms"];
     let script = "trap '' TERM; echo held; sleep 300 & echo $!; while :; do sleep 300; done";
@@ -45,7 +45,7 @@ fn command_that_ignores_term_is_killed_after_the_grace_time() {
 }
 
 #[test]
-fn what_the_command_leaves_behind_is_ended_with_it() {
+fn lost_lock_kills_surviving_grandchildren() {
     let server = server();
     let options = ["--lease", "3s", "--grace", "300ms"];
     // The command itself ends at once; what it has started does not want to.
@@ -107,7 +107,7 @@ fn loss_while_leasehold_stood_still_ends_the_command() {
 }
 
 #[test]
-fn loss_that_is_noticed_at_the_release_gives_70() {
+fn loss_found_at_release_exits_with_70() {
     let server = server();
     let mut run = start(&mut run_script(&server, &[], "echo held; read end"));
     run.until("held");
@@ -131,7 +131,7 @@ fn stopped_command_is_ended_too() {
 }
 
 #[test]
-fn stopped_command_has_its_grace_time_to_clean_up() {
+fn stopped_command_gets_its_grace_period() {
     let server = server();
     // As much grace as there is: a busy machine is slow to run the trap.
     let options = ["--lease", "6s", "--grace", "3s"];

@@ -106,7 +106,7 @@ fn password_that_changes_in_its_file_costs_nothing() {
 }
 
 #[test]
-fn gap_longer_than_the_lease_ends_the_command_before_another_has_the_lock() {
+fn long_outage_ends_command_before_next_holder() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut first = run_through(&proxy, &["--lease", LEASE], Trace::STUBBORN, &trace);
     first.until("held");
@@ -129,7 +129,7 @@ fn gap_longer_than_the_lease_ends_the_command_before_another_has_the_lock() {
 }
 
 #[test]
-fn frozen_server_costs_the_command_before_it_gives_the_lock_to_another() {
+fn frozen_server_ends_command_before_next_holder() {
     let (server, trace) = (server(), Trace::new());
     let mut first = run_script(&server, &["--lease", LEASE], Trace::STUBBORN);
     let mut first = start(trace.of(&mut first));
@@ -149,7 +149,7 @@ fn frozen_server_costs_the_command_before_it_gives_the_lock_to_another() {
 }
 
 #[test]
-fn command_has_time_to_clean_up_while_the_lock_is_still_held() {
+fn outage_leaves_time_to_clean_up() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let script = "trap 'echo told; read end; echo clean; exit 0' TERM; echo held; \
         while :; do sleep 0.01; done";
@@ -170,7 +170,7 @@ fn command_has_time_to_clean_up_while_the_lock_is_still_held() {
 }
 
 #[test]
-fn lock_that_is_reachable_again_is_released_after_the_command_was_ended() {
+fn lock_is_released_after_an_outage() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let script = "trap 'echo told; read end; exit 0' TERM; echo held; while :; do sleep 0.01; done";
     let mut run = run_through(&proxy, &["--lease", "6s", "--grace", "3s"], script, &trace);
@@ -203,7 +203,7 @@ fn waiter_rides_over_a_gap() {
 }
 
 #[test]
-fn waiter_gives_up_when_the_outage_limit_is_over() {
+fn waiter_gives_up_after_outage_timeout() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
@@ -245,7 +245,7 @@ fn cut_off_before_the_first_request(proxy: &Proxy, options: &[&str], trace: &Tra
 }
 
 #[test]
-fn gap_before_the_limit_is_set_is_ridden_over() {
+fn setting_a_limit_survives_an_outage() {
     let ((_server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut run = cut_off_before_the_first_request(&proxy, &[], &trace);
     // Longer than a single request is tried for.
@@ -256,7 +256,7 @@ fn gap_before_the_limit_is_set_is_ridden_over() {
 }
 
 #[test]
-fn gap_before_the_limit_is_set_ends_the_run_when_its_limits_are_over() {
+fn setting_a_limit_gives_up_after_timeout() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     for options in [["--outage-timeout", "700ms"], ["--wait", "700ms"]] {
         let run = cut_off_before_the_first_request(&proxy, &options, &trace);
@@ -272,7 +272,7 @@ fn gap_before_the_limit_is_set_ends_the_run_when_its_limits_are_over() {
 }
 
 #[test]
-fn server_that_refuses_to_set_the_limit_is_heard() {
+fn refused_limit_reports_the_server_error() {
     let server = server();
     server
         .command(&["CONFIG", "SET", "maxmemory", "1"])

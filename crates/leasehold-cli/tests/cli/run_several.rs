@@ -40,7 +40,7 @@ fn command_holds_all_the_locks_or_none() {
 }
 
 #[test]
-fn command_runs_while_a_majority_of_the_servers_is_there() {
+fn redlock_run_needs_a_majority() {
     let servers = [server(), server(), server()];
     let urls = servers.each_ref().map(RedisServer::url);
     let run = |options: &[&str], script: &str| {

@@ -44,7 +44,7 @@ fn closed_streams_change_nothing() {
 }
 
 #[test]
-fn command_whose_output_nobody_reads_ends_as_it_would_alone() {
+fn closed_stdout_ends_command_with_sigpipe() {
     let server = server();
     let mut run = run_script(&server, &[], "while :; do echo more; done");
     run.stdin(Stdio::null()).stdout(unread());
@@ -75,7 +75,7 @@ fn story_that_nobody_reads_changes_no_exit_code() {
 }
 
 #[test]
-fn log_that_nobody_reads_does_not_end_the_run_early() {
+fn unwritable_log_does_not_end_the_run() {
     // The shell itself would die of what it says about `sleep`.
     let script = "exec 2>/dev/null; trap 'echo told; exit 0' TERM; \
         echo held; while :; do sleep 0.01; done";

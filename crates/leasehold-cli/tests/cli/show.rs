@@ -19,7 +19,7 @@ fn free_lock_is_said_to_be_free() {
 }
 
 #[test]
-fn held_lock_is_shown_with_holder_count_and_ttl() {
+fn show_prints_holder_count_and_ttl() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
@@ -70,7 +70,7 @@ fn sides_of_a_read_write_lock_are_shown() {
 }
 
 #[test]
-fn those_who_wait_for_a_fair_lock_are_shown_in_their_order() {
+fn show_lists_the_fair_queue() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &["--fair"], "echo held; read end"));
     holder.until("held");
@@ -193,7 +193,7 @@ fn each_kind_is_recognised() {
 }
 
 #[test]
-fn waiter_of_ours_that_is_gone_is_left_out_and_redissons_stays() {
+fn show_omits_only_our_dead_waiters() {
     let server = server();
     let queue = [
         "RPUSH",
@@ -222,7 +222,7 @@ fn waiter_of_ours_that_is_gone_is_left_out_and_redissons_stays() {
 }
 
 #[test]
-fn permit_of_redisson_without_a_lease_does_not_end() {
+fn redisson_permit_without_lease_never_expires() {
     let server = server();
     let permit = [
         "ZADD",
@@ -266,7 +266,7 @@ fn a_limit_is_shown_with_those_who_run() {
 }
 
 #[test]
-fn an_unknown_key_is_an_error_and_nobody_is_told_to_remove_it() {
+fn unknown_key_error_gives_no_removal_advice() {
     for command in [
         &["SET", "job", "x"][..],
         &["SET", "job", "123456789012345"],

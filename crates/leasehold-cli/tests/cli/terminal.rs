@@ -58,7 +58,7 @@ fn interrupt_key_ends_the_command() {
 }
 
 #[test]
-fn stopped_job_goes_on_in_the_foreground_and_reads() {
+fn resumed_job_reads_from_the_terminal() {
     let server = server();
     let run =
         format!("{BINARY} run job -- sh -c 'echo re\"\"ady; read answer; echo got $answer'\n");
@@ -79,7 +79,7 @@ fn stopped_job_goes_on_in_the_foreground_and_reads() {
 }
 
 #[test]
-fn command_of_a_job_that_was_stopped_for_too_long_has_been_killed() {
+fn job_stopped_past_its_lease_is_killed() {
     let server = server();
     let run =
         format!("{BINARY} run --lease 3s job -- sh -c 'echo re\"\"ady; read answer; echo never'\n");
@@ -100,7 +100,7 @@ fn command_of_a_job_that_was_stopped_for_too_long_has_been_killed() {
 }
 
 #[test]
-fn reader_at_the_end_of_a_pipe_keeps_the_terminal() {
+fn pipe_reader_keeps_the_terminal() {
     let server = server();
     let pipe = format!(
         "{BINARY} run job -- sh -c 'echo ready; sleep 1' | (cat; read x </dev/tty; echo got $x)"
@@ -113,7 +113,7 @@ fn reader_at_the_end_of_a_pipe_keeps_the_terminal() {
 }
 
 #[test]
-fn whoever_waits_at_a_terminal_is_told_for_whom() {
+fn terminal_wait_names_the_holder() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
@@ -126,7 +126,7 @@ fn whoever_waits_at_a_terminal_is_told_for_whom() {
 }
 
 #[test]
-fn whoever_waits_for_a_latch_at_a_terminal_is_told_for_how_many() {
+fn terminal_latch_wait_shows_the_count() {
     let server = server();
     server
         .command(&["SET", "go", "3"])

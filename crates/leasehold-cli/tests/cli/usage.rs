@@ -60,7 +60,7 @@ fn wrong_usage_gives_2_and_the_right_command() {
 }
 
 #[test]
-fn name_that_is_not_utf_8_or_too_long_gives_2() {
+fn invalid_lock_name_exits_with_2() {
     let server = server();
     let mut run = leasehold_at(&server);
     run.args(["run"])
@@ -142,7 +142,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn bad_url_gives_2_and_an_unsupported_one_1() {
+fn invalid_and_unsupported_urls_exit_differently() {
     for (url, code) in [
         ("nonsense", 2),
         ("redis://h/x", 2),
@@ -155,7 +155,7 @@ fn bad_url_gives_2_and_an_unsupported_one_1() {
 }
 
 #[test]
-fn memory_is_refused_where_others_have_to_see_the_lock() {
+fn memory_url_is_refused_for_shared_locks() {
     for words in [
         &["run", "job", "--", "echo", "ran"][..],
         &["run", "--limit", "2", "job", "--", "echo", "ran"],

@@ -23,7 +23,7 @@ fn server_that_may_evict_locks_is_warned_of() {
 }
 
 #[test]
-fn lost_connection_is_warned_of_while_the_command_runs() {
+fn lost_connection_is_logged_as_a_warning() {
     let server = server();
     let proxy = Proxy::to(server.port());
     let mut run = leasehold();

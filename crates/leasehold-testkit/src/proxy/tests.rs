@@ -131,7 +131,7 @@ fn held_connection_can_be_cut() {
 }
 
 #[test]
-fn cut_after_loses_the_reply_of_a_command_that_ran() {
+fn cut_after_drops_reply_of_executed_command() {
     let setup = setup();
     let client = setup.connect();
     let fault = setup.proxy.cut_after_next(b"SET x");
@@ -150,7 +150,7 @@ fn cut_after_loses_the_reply_of_a_command_that_ran() {
 }
 
 #[test]
-fn cut_after_lets_earlier_replies_of_a_pipeline_through() {
+fn cut_after_delivers_earlier_pipelined_replies() {
     let setup = setup();
     let client = setup.connect();
     let fault = setup.proxy.cut_after_next(b"SET x");
@@ -179,7 +179,7 @@ fn cut_before_loses_the_command() {
 }
 
 #[test]
-fn a_request_cut_in_its_middle_does_not_run() {
+fn partially_sent_request_does_not_run() {
     let setup = setup();
     let client = setup.connect();
     let fault = setup.proxy.strike_after(1, b"SET x", Strike::CutInRequest);
@@ -193,7 +193,7 @@ fn a_request_cut_in_its_middle_does_not_run() {
 }
 
 #[test]
-fn a_reply_can_be_cut_in_its_middle_or_behind_it() {
+fn connection_is_cut_within_or_after_reply() {
     for (strike, seen) in [
         (Strike::CutInReply, "+O"),
         (Strike::CutBehindReply, "+OK\r\n"),
@@ -210,7 +210,7 @@ fn a_reply_can_be_cut_in_its_middle_or_behind_it() {
 }
 
 #[test]
-fn what_is_lost_takes_along_what_is_behind_it() {
+fn lost_request_or_reply_drops_later_ones() {
     for (strike, runs) in [(Strike::LoseRequest, false), (Strike::LoseReply, true)] {
         let setup = setup();
         let client = setup.connect();
@@ -229,7 +229,7 @@ fn what_is_lost_takes_along_what_is_behind_it() {
 }
 
 #[test]
-fn a_doubled_request_runs_twice_and_is_answered_once() {
+fn duplicated_request_runs_twice_with_one_reply() {
     let setup = setup();
     let client = setup.connect();
     let fault = setup.proxy.strike_next(b"INCR x", Strike::Double);
@@ -241,7 +241,7 @@ fn a_doubled_request_runs_twice_and_is_answered_once() {
 }
 
 #[test]
-fn a_held_request_and_a_held_reply_go_when_they_are_let_go() {
+fn held_request_or_reply_continues_when_released() {
     for (strike, runs) in [(Strike::HoldRequest, false), (Strike::HoldReply, true)] {
         let setup = setup();
         let (client, other) = (setup.connect(), setup.connect());
@@ -277,7 +277,7 @@ fn one_direction_can_be_held() {
 }
 
 #[test]
-fn messages_can_be_swallowed_and_their_connection_cut_alone() {
+fn pubsub_traffic_fails_separately_from_calls() {
     let setup = setup();
     let (caller, listener) = (setup.connect(), setup.connect());
     // The confirmation is a reply like any other.

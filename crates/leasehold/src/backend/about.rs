@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_say_its_age_counts_as_started_by_each_connection() {
+    fn server_of_unknown_age_counts_as_new() {
         let about = About::default();
         assert_eq!(about.started(), None);
         let (first, second) = (Moment::from_millis(90_000), Moment::from_millis(95_000));

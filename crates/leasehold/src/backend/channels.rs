@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_that_is_wanted_again_in_time_is_kept() {
+    fn channel_with_a_new_listener_is_kept() {
         let channels = Channels::new(false);
         drop((channels.listen("a"), channels.listen("b")));
         let _again = channels.listen("b");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_that_is_left_a_second_time_is_forgotten() {
+    fn channel_idle_again_is_removed() {
         let channels = Channels::new(false);
         drop(channels.listen("a"));
         let again = channels.listen("a");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_channel_that_is_wanted_again_is_subscribed_once() {
+    fn removed_channel_is_resubscribed_once() {
         let channels = Channels::new(false);
         drop(channels.listen("a"));
         assert_eq!(names(&channels.remove_idle()), ["a"]);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_that_a_lost_connection_took_along_is_that_of_the_next() {
+    fn confirmation_after_reconnect_covers_earlier_listeners() {
         let channels = Channels::new(false);
         let first = channels.listen_from_now("a");
         channels.take_fresh();
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_lost_connection_all_have_to_be_subscribed_again() {
+    fn lost_connection_resubscribes_every_channel() {
         let channels = Channels::new(false);
         let _listeners = (channels.listen("a"), channels.listen("b"));
         channels.take_fresh();

@@ -299,7 +299,7 @@ mod tests {
     /// What each server says when the same command fails inside a script: Redis 6.2, Redis
     /// 7.0, Valkey 8 (and Redis 7.2).
     #[test]
-    fn errors_inside_scripts_are_sorted_alike_whatever_the_server() {
+    fn script_errors_classify_alike_on_every_server() {
         for said in [
             "OOM command not allowed when used memory > 'maxmemory'.",
             "READONLY You can't write against a read only replica.",
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_permissions_inside_scripts_are_denied_whatever_the_server() {
+    fn script_acl_errors_classify_as_denied() {
         let old = [
             "The user executing the script can't run this command or subcommand",
             "The user executing the script can't access at least one of the keys mentioned in the command arguments",
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_only_looks_like_a_place_stays() {
+    fn text_resembling_a_script_location_is_kept() {
         for said in [
             "@user_script: here: -OOM",
             "@user_script:",
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_of_a_failure_has_the_cause_below_it() {
+    fn every_failure_error_has_a_source() {
         let key = Key::parse("x").expect("a name");
         let no_answer = Failure {
             source: Some(Arc::new(fmt::Error)),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_forgotten_guards_wanted_takes_no_more_room_than_that_of_two() {
+    fn forgotten_claims_take_constant_space() {
         let now = Moment::from_millis(1000);
         let mut claims = Claims::new(terms(SECOND, None), now);
         for n in 1..=1000 {

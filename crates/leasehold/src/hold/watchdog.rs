@@ -428,7 +428,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn holds_that_were_acquired_together_drift_apart_and_no_burst_is_over_a_call() {
+    async fn renewals_of_simultaneous_holds_spread_out() {
         const HOLDS: usize = 4000;
         let client = crate::Client::embedded();
         let mut guards = Vec::with_capacity(HOLDS);

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_is_taken_along_when_no_copy_of_its_request_can_come() {
+    fn idempotency_key_is_removed_after_duplicate_window() {
         let (markers, key) = (IdempotencyKeys::default(), Key::parse("x").expect("a name"));
         let first = markers.mark(&key, "1", at(0));
         let marker = first.marker.clone();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_stay_however_fast_they_come() {
+    fn answered_idempotency_keys_are_bounded() {
         let (markers, key) = (IdempotencyKeys::default(), Key::parse("x").expect("a name"));
         for n in 0..5000 {
             let marked = markers.mark(&key, &n.to_string(), at(0));

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overdue_reader_asks_beside_the_writer_before_it() {
+    fn overdue_reader_asks_alongside_the_writer() {
         let mut order = line(&[Writes, Reads, Writes, Reads]);
         assert_eq!(turns(&order), [0]);
         assert!(order.goes_before_writers(3).is_empty());
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overdue_reader_that_was_passed_over_is_overdue_when_it_comes_again() {
+    fn skipped_overdue_reader_returns_overdue() {
         let mut order = line(&[Writes, Reads]);
         order.goes_before_writers(1);
         assert!(passed_over(&mut order, 1).is_empty());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_turn_passes_on_in_the_order_they_came() {
+    fn turn_passes_in_arrival_order() {
         let mut order = line(&[Asks, Asks, Asks, Asks]);
         assert_eq!(turns(&order), [0]);
         assert!(order.leave(2).is_empty(), "it had no turn");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_called_and_does_not_come_is_passed_over_and_keeps_its_place() {
+    fn skipped_waiter_keeps_its_place() {
         let mut order = line(&[Asks, Asks, Asks]);
         assert_eq!(passed_over(&mut order, 0), [1]);
         assert_eq!(turns(&order), [1]);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_nobody_takes_is_taken_by_the_first_who_comes() {
+    fn unclaimed_turn_goes_to_the_first_arrival() {
         let mut order = line(&[Asks, Asks, Asks]);
         for number in 0..3 {
             order.call(number);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_enter_together_and_one_of_them_is_the_scout() {
+    fn one_reader_asks_for_all_entered_readers() {
         let mut order = line(&[Reads, Reads, Reads]);
         assert_eq!(entered(&order), [0, 1, 2]);
         assert_eq!(turns(&order), [0]);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_for_readers_before_it_and_keeps_those_behind_it() {
+    fn writer_waits_for_earlier_readers_only() {
         let mut order = line(&[Reads, Reads, Writes, Reads, Writes, Reads]);
         assert_eq!(entered(&order), [0, 1]);
         assert_eq!(turns(&order), [0]);
@@ -342,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn readers_behind_a_writer_enter_all_at_once_when_it_leaves() {
+    fn leaving_writer_admits_all_readers_behind_it() {
         let mut order = line(&[Writes, Reads, Reads, Reads]);
         assert!(entered(&order).is_empty());
         assert_eq!(order.leave(0), [1, 2, 3]);
     }
 
     #[test]
-    fn a_writer_that_does_not_come_lets_readers_in_and_keeps_later_ones_out_again() {
+    fn returning_writer_blocks_only_later_readers() {
         let mut order = line(&[Writes, Reads, Reads]);
         assert_eq!(passed_over(&mut order, 0), [1, 2]);
         assert_eq!(entered(&order), [1, 2]);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_come_keeps_no_writer_out() {
+    fn unresponsive_reader_does_not_block_the_writer() {
         let mut order = line(&[Reads, Reads, Writes]);
         assert_eq!(order.leave(1), Vec::<Number>::new());
         assert_eq!(passed_over(&mut order, 0), [2]);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_beside_readers_waits_for_none_of_them() {
+    fn plain_waiter_does_not_wait_for_readers() {
         let mut order = line(&[Reads, Writes, Asks, Asks]);
         assert_eq!(turns(&order), [0, 2]);
         assert_eq!(order.leave(2), [3]);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_an_earlier_request_than_the_last_answer_is_no_outage() {
+    fn failure_older_than_last_answer_is_ignored() {
         let mut outage = Outage::default();
         outage.held(at(40), at(40), Some(GAP));
         assert!(!outage.unanswered(at(10), at(55), GAP, &no_answer()));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_an_earlier_request_than_the_last_failure_ends_no_outage() {
+    fn answer_older_than_last_failure_is_ignored() {
         let mut outage = Outage::default();
         outage.unanswered(at(10), at(12), GAP, &no_answer());
         outage.held(at(9), at(13), Some(GAP));

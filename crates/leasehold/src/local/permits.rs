@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_back_passes_on_as_far_as_it_goes_round() {
+    async fn returned_permits_serve_waiters_in_order() {
         let (local, places) = line(&[1, 2, 1]);
         assert_eq!(local.pass_on(3, now()), 0);
         assert_eq!(served(&places), [true, true, false]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_empty_for_a_moment_has_the_same_turn() {
+    async fn briefly_empty_line_keeps_its_turn() {
         let (local, mut places) = line(&[1]);
         assert!(!leave(places.remove(0)));
         assert!(!local.anyone_wants_permits());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_a_long_line_costs_no_more_than_who_leaves_a_short_one() {
+    async fn leaving_a_long_line_takes_constant_time() {
         assert_grows_with_the_line(|_, places| {
             places.into_iter().for_each(|one| assert!(!leave(one)));
         });
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_permits_pass_on_with_as_much_work_for_each() {
+    async fn passing_on_permits_takes_linear_time() {
         assert_grows_with_the_line(|local, places| {
             let permits = u32::try_from(places.len()).expect("so many");
             assert_eq!(local.pass_on(permits, now()), 0);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_a_release_and_then_others_have_theirs() {
+    fn release_after_the_turn_starts_standing_down() {
         let mut turn = begun();
         assert!(turn.passes_on(1, after(TURN)));
         let over = after(TURN) + Duration::from_millis(1);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_far_away_has_more_time_now_and_then() {
+    fn every_fourth_stand_down_is_long() {
         let (mut turn, mut since) = (begun(), at_once());
         let in_vain: Vec<_> = (0..8)
             .map(|_| {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_behind_an_ask_was_not_there_for_it() {
+    fn permits_returned_after_asking_do_not_count() {
         let (mut turn, mut since) = (begun(), at_once());
         for round in 0..4 {
             let (until, span) = stands_down(&mut turn, since);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_is_seen_beside_a_longer_hold_of_the_same_holder() {
+    fn overlap_within_a_longer_hold_is_found() {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 100),
             Interval::new("x", "b", 0, 20, 50).shared(),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_without_contention_or_without_its_fault_is_vacuous() {
+    fn history_without_contention_or_fault_is_vacuous() {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 20),
             Interval::new("x", "b", 25, 30, 40),

@@ -84,20 +84,20 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
 }
 
 #[tokio::test]
-async fn wake_ups_in_vain_are_followed_ten_times_a_second() {
+async fn futile_wake_ups_are_throttled() {
     let end = Moment::from_millis(60_000);
     let (asks, wake_ups) = asks_in_a_flood(|now| Some(end.saturating_sub(now))).await;
     assert!((50..=80).contains(&asks), "{asks} for {wake_ups}");
 }
 
 #[tokio::test]
-async fn wake_ups_after_which_another_hold_is_found_are_all_followed() {
+async fn wake_ups_finding_new_holds_are_followed() {
     let (asks, wake_ups) = asks_in_a_flood(|_| Some(Duration::from_secs(30))).await;
     assert!(wake_ups > 2000 && asks >= wake_ups, "{asks} for {wake_ups}");
 }
 
 #[tokio::test]
-async fn a_wait_without_a_limit_ends_before_a_lock_without_expiry() {
+async fn unlimited_wait_ends_at_lock_without_expiry() {
     let context = context();
     let clock = context.clock;
     let settings = context.settings();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_during_one_hold_is_followed_ten_times_a_second() {
+    fn wake_up_flood_during_hold_is_throttled() {
         let burst = BURST as usize + 7;
         let left = |ms| Some(LEASE - Duration::from_millis(ms));
         assert!(asks_in_a_second(left) <= burst + 10);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_of_holds_that_change_are_followed_each() {
+    fn changing_holds_are_not_throttled() {
         // A new hold each millisecond, all of one lease: so is a renewed one.
         assert_eq!(asks_in_a_second(|_| Some(LEASE)), 1000);
         // Leases that differ.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_without_an_expiry_are_followed_while_their_sign_changes() {
+    fn changing_evidence_without_expiry_is_not_throttled() {
         let asks = |evidence: fn(u64) -> Evidence| {
             let mut throttle = WakeUpThrottle::default();
             let mut asks = 0;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_network_does_not_make_one_hold_look_like_two() {
+    fn slow_replies_still_show_one_hold() {
         let mut throttle = WakeUpThrottle::default();
         for ms in (0..2000).step_by(50) {
             // The server sees the request anywhere between its start and its end.

@@ -135,7 +135,7 @@ fn run(job: &str) -> RedisServer {
 }
 
 #[test]
-fn a_guard_in_a_thread_local_is_given_back_when_its_thread_ends() {
+fn thread_exit_releases_a_thread_local_guard() {
     run("thread-local");
 }
 
@@ -145,14 +145,14 @@ fn a_program_that_returns_early_leaves_nothing() {
 }
 
 #[test]
-fn a_program_that_drops_a_guard_in_a_task_leaves_nothing() {
+fn task_dropping_a_guard_leaves_nothing() {
     for _ in 0..3 {
         run("task");
     }
 }
 
 #[test]
-fn after_the_close_guards_are_left_to_their_leases() {
+fn closed_blocking_client_stops_renewing_guards() {
     let client = Client::embedded();
     std::mem::forget(client.lock("a").acquire().unwrap());
     let guard = client.lock("b").acquire().unwrap();
@@ -163,7 +163,7 @@ fn after_the_close_guards_are_left_to_their_leases() {
 }
 
 #[test]
-fn the_async_client_of_one_that_is_gone_says_so() {
+fn async_clients_report_the_ended_runtime() {
     let server = RedisServer::start().unwrap();
     let client = connect(&server.url());
     let orphan = client.as_async().clone();

@@ -60,7 +60,7 @@ fn a_guard_that_was_not_upgraded_comes_back() {
 }
 
 #[test]
-fn threads_of_two_clients_read_together_and_write_alone() {
+fn threads_read_together_and_write_alone() {
     let server = RedisServer::start().unwrap();
     let clients = [(); 2].map(|()| Client::connect(&server.url()).unwrap());
     let (readers, writers) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -57,7 +57,7 @@ async fn each_kind_is_acquired_seen_and_released() {
 }
 
 #[tokio::test]
-async fn who_holds_it_is_said_for_one_name_and_for_the_members_of_several() {
+async fn inspect_names_the_holder_of_each_member() {
     let place = place();
     let client = place.client().await;
     for lock in of_each_kind(&client) {
@@ -93,7 +93,7 @@ async fn settings_of_before_and_after_count() {
 }
 
 #[tokio::test]
-async fn a_majority_is_locked_when_no_majority_is_free() {
+async fn only_two_held_members_lock_a_majority() {
     let place = place();
     let client = place.client().await;
     let names = ["a", "b", "c"];
@@ -111,7 +111,7 @@ async fn a_majority_is_locked_when_no_majority_is_free() {
 }
 
 #[tokio::test]
-async fn a_bad_name_is_told_when_it_is_used() {
+async fn invalid_name_fails_at_first_use() {
     let place = place();
     let lock = AnyLock::from(place.client().await.lock(""));
     assert_eq!(lock.name(), "");

@@ -34,7 +34,7 @@ async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
 }
 
 #[tokio::test]
-async fn permits_have_ids_and_are_had_all_or_none() {
+async fn expirable_permits_are_granted_all_or_none() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 10).await;
@@ -57,7 +57,7 @@ async fn permits_have_ids_and_are_had_all_or_none() {
 }
 
 #[tokio::test]
-async fn the_first_one_sets_the_total_and_the_others_are_told_it() {
+async fn only_the_first_client_sets_the_total() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let (first, second) = (
@@ -87,7 +87,7 @@ async fn the_first_one_sets_the_total_and_the_others_are_told_it() {
 }
 
 #[tokio::test]
-async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
+async fn expirable_semaphore_must_exist_if_required() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.expirable_semaphore("x").poll_interval(HOUR);
@@ -124,7 +124,7 @@ async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
 }
 
 #[tokio::test]
-async fn leases_end_with_a_semaphore_that_has_an_end() {
+async fn permit_leases_end_with_their_semaphore() {
     let place = place();
     let client = place.client().await;
     let (plain, leased) = (client.semaphore("x"), client.expirable_semaphore("x"));
@@ -178,7 +178,7 @@ async fn the_total_is_set_whatever_is_in_use() {
 }
 
 #[tokio::test]
-async fn a_waiter_gets_a_permit_whose_lease_ends_without_a_message() {
+async fn waiters_get_an_expired_permit_without_message() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = semaphore(&ours, 2).await;
@@ -195,7 +195,7 @@ async fn a_waiter_gets_a_permit_whose_lease_ends_without_a_message() {
 }
 
 #[tokio::test]
-async fn a_permit_that_is_released_wakes_the_waiter_of_another_client() {
+async fn released_permit_wakes_another_clients_waiter() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = semaphore(&ours, 1).await;
@@ -223,7 +223,7 @@ async fn a_permit_that_is_released_wakes_the_waiter_of_another_client() {
 }
 
 #[tokio::test]
-async fn a_renewed_permit_outlives_many_leases_and_one_that_is_gone_is_told() {
+async fn renewed_permit_is_held_until_deleted() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let semaphore = semaphore(&client, 3).await;
@@ -245,7 +245,7 @@ async fn a_renewed_permit_outlives_many_leases_and_one_that_is_gone_is_told() {
 }
 
 #[tokio::test]
-async fn a_permit_with_a_fixed_lease_is_lost_at_its_end_and_can_be_extended() {
+async fn extend_never_shortens_a_permits_lease() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 1).await;
@@ -275,7 +275,7 @@ async fn a_permit_with_a_fixed_lease_is_lost_at_its_end_and_can_be_extended() {
 }
 
 #[tokio::test]
-async fn by_its_id_a_permit_is_looked_at_changed_and_released_once() {
+async fn permit_is_managed_by_its_id() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 4).await;
@@ -311,7 +311,7 @@ async fn by_its_id_a_permit_is_looked_at_changed_and_released_once() {
 }
 
 #[tokio::test]
-async fn thousands_of_permits_whose_leases_ended_together_all_come_back() {
+async fn thousands_of_expired_permits_all_come_back() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 4000).await;
@@ -333,7 +333,7 @@ async fn thousands_of_permits_whose_leases_ended_together_all_come_back() {
 }
 
 #[tokio::test]
-async fn dropped_at_any_point_an_acquire_leaves_all_permits_and_a_release_happens() {
+async fn dropped_expirable_acquire_leaks_no_permit() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let semaphore = semaphore(&client, 2).await;
@@ -372,7 +372,7 @@ async fn dropped_at_any_point_an_acquire_leaves_all_permits_and_a_release_happen
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
+async fn expirable_semaphore_rejects_a_foreign_key() {
     let place = place();
     let client = place.client().await;
     let guard = client.lock("x").acquire().await.unwrap();
@@ -403,7 +403,7 @@ async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
 }
 
 #[tokio::test]
-async fn what_can_be_no_permit_is_refused_before_anything_is_sent() {
+async fn invalid_permit_requests_are_refused_unsent() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.expirable_semaphore("x");
@@ -430,7 +430,7 @@ async fn what_can_be_no_permit_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn no_permits_are_refused_on_every_way_while_a_plain_semaphore_gives_them() {
+async fn only_a_plain_semaphore_grants_zero_permits() {
     let place = place();
     let client = place.client().await;
     let (leased, plain) = (client.expirable_semaphore("x"), client.semaphore("x"));
@@ -458,7 +458,7 @@ async fn no_permits_are_refused_on_every_way_while_a_plain_semaphore_gives_them(
 }
 
 #[tokio::test]
-async fn a_number_that_is_set_anew_counts_those_in_use() {
+async fn recreated_total_counts_permits_in_use() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.expirable_semaphore("x");

@@ -59,7 +59,7 @@ async fn standing_still(lock: FairLock) -> Held {
 }
 
 #[tokio::test]
-async fn sixteen_waiters_of_four_clients_are_served_in_the_order_they_came() {
+async fn fair_waiters_of_four_clients_keep_order() {
     let place = place();
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -87,7 +87,7 @@ async fn sixteen_waiters_of_four_clients_are_served_in_the_order_they_came() {
 }
 
 #[tokio::test]
-async fn the_line_is_told_in_its_order_and_the_guard_has_the_id_it_waited_by() {
+async fn waiters_are_listed_in_line_order() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours).acquire().await.unwrap();
@@ -106,7 +106,7 @@ async fn the_line_is_told_in_its_order_and_the_guard_has_the_id_it_waited_by() {
 }
 
 #[tokio::test]
-async fn a_try_takes_no_place_and_gets_nothing_while_somebody_waits() {
+async fn fair_try_never_overtakes_or_queues() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours).acquire().await.unwrap();
@@ -131,7 +131,7 @@ async fn a_try_takes_no_place_and_gets_nothing_while_somebody_waits() {
 }
 
 #[tokio::test]
-async fn a_wait_that_ends_leaves_the_line_and_the_next_one_is_served() {
+async fn stopped_waiter_leaves_the_fair_line() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = lock_of(&ours);
@@ -153,7 +153,7 @@ async fn a_wait_that_ends_leaves_the_line_and_the_next_one_is_served() {
 }
 
 #[tokio::test]
-async fn a_head_that_gives_up_a_free_lock_calls_the_next_one() {
+async fn dropped_fair_head_wakes_the_next() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours).acquire().await.unwrap();
@@ -167,7 +167,7 @@ async fn a_head_that_gives_up_a_free_lock_calls_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_asks_no_more_is_taken_out_after_its_timeout() {
+async fn silent_fair_waiter_is_timed_out() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = lock_of(&ours);
@@ -219,7 +219,7 @@ async fn an_owner_enters_again_although_others_wait() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ends_hands_over_to_the_head() {
+async fn head_gets_an_expired_fair_lock() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     // The end of a lease is told to nobody: who has found the lock free, and another's
@@ -244,7 +244,7 @@ async fn a_lease_that_ends_hands_over_to_the_head() {
 }
 
 #[tokio::test]
-async fn waits_with_and_without_a_limit_keep_their_order() {
+async fn timed_and_untimed_fair_waits_keep_order() {
     let place = place();
     let client = place.client().await;
     let lock = lock_of(&client);
@@ -273,7 +273,7 @@ async fn waits_with_and_without_a_limit_keep_their_order() {
 }
 
 #[tokio::test]
-async fn no_two_holds_overlap_and_nobody_is_served_twice_before_another() {
+async fn fair_holds_never_overlap_or_overtake() {
     let place = place();
     let recorder = Recorder::new();
     let mut clients = Vec::new();
@@ -309,7 +309,7 @@ async fn no_two_holds_overlap_and_nobody_is_served_twice_before_another() {
 }
 
 #[tokio::test]
-async fn the_fair_and_the_plain_lock_of_a_name_exclude_each_other() {
+async fn fair_and_plain_locks_exclude_each_other() {
     let place = place();
     let client = place.client().await;
     let guard = client.fair_lock("x").acquire().await.unwrap();
@@ -322,7 +322,7 @@ async fn the_fair_and_the_plain_lock_of_a_name_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn a_waiter_timeout_out_of_its_range_is_refused() {
+async fn invalid_waiter_timeout_is_refused() {
     let place = place();
     let client = place.client().await;
     for timeout in [Duration::from_millis(99), HOUR + Duration::from_millis(1)] {

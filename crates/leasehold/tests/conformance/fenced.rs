@@ -8,7 +8,7 @@ use super::{LEASE, place};
 const COUNTER: &str = "redisson_lock_token:{x}";
 
 #[tokio::test]
-async fn tokens_rise_from_hold_to_hold_over_all_clients() {
+async fn fenced_tokens_rise_across_clients() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let mut last = 0;
@@ -45,7 +45,7 @@ async fn tokens_rise_after_the_counter_was_lost() {
 }
 
 #[tokio::test]
-async fn a_re_entry_has_the_token_of_its_hold() {
+async fn fenced_reentry_shares_the_holds_token() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -62,7 +62,7 @@ async fn a_re_entry_has_the_token_of_its_hold() {
 }
 
 #[tokio::test]
-async fn a_plain_hold_that_is_entered_for_a_token_gets_one() {
+async fn fenced_reentry_gives_plain_holds_a_token() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -101,7 +101,7 @@ async fn it_excludes_the_plain_lock_of_its_name() {
 }
 
 #[tokio::test]
-async fn a_lost_holder_keeps_its_token_and_the_next_one_has_a_greater() {
+async fn next_holder_gets_a_greater_token() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let first = ours
@@ -135,7 +135,7 @@ async fn the_counter_stays_unless_only_rust_uses_it() {
 }
 
 #[tokio::test]
-async fn a_counter_that_is_no_number_is_told_and_nothing_is_changed() {
+async fn invalid_counter_fails_the_fenced_acquire() {
     let place = place();
     let client = place.client().await;
     // A lock where the counter should be.

@@ -11,7 +11,7 @@ use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
-async fn groups_exclude_each_other_by_value_and_are_taken_whole() {
+async fn overlapping_groups_exclude_each_other() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = ours.group_lock("g", ["a", "b"]).acquire().await.unwrap();
@@ -95,7 +95,7 @@ async fn overlapping_groups_never_overlap_in_time() {
 }
 
 #[tokio::test]
-async fn a_dead_holders_values_are_free_after_its_lease_and_leave_nothing() {
+async fn dead_holders_values_expire_in_live_groups() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     // Another hold keeps the group itself alive.
@@ -118,7 +118,7 @@ async fn a_dead_holders_values_are_free_after_its_lease_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn what_dead_holders_left_in_a_busy_group_is_swept() {
+async fn busy_group_sweeps_dead_holders_values() {
     let place = place();
     let client = place.client().await;
     let busy = client.group_lock("g", ["busy"]).acquire().await.unwrap();
@@ -156,7 +156,7 @@ fn fields(place: &crate::support::Place, key: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_renewed_hold_outlives_many_leases_and_a_short_one_cuts_nobodys() {
+async fn short_group_lease_cuts_no_other() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let long = client
@@ -184,7 +184,7 @@ async fn a_renewed_hold_outlives_many_leases_and_a_short_one_cuts_nobodys() {
 }
 
 #[tokio::test]
-async fn one_value_lost_is_the_whole_lost_and_the_holder_learns_which() {
+async fn losing_one_value_loses_the_whole_group() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let operator = place.client().await;
@@ -233,7 +233,7 @@ async fn one_value_lost_is_the_whole_lost_and_the_holder_learns_which() {
 }
 
 #[tokio::test]
-async fn a_release_frees_what_is_left_and_says_what_is_not() {
+async fn group_release_names_the_lost_value() {
     let place = place();
     let client = place.client().await;
     let guard = client.group_lock("g", ["a", "b"]).acquire().await.unwrap();
@@ -278,7 +278,7 @@ async fn other_names_of_the_fields_are_other_values() {
 }
 
 #[tokio::test]
-async fn a_group_and_a_plain_lock_of_one_name_are_told_apart() {
+async fn group_and_plain_locks_reject_each_other() {
     let place = place();
     let client = place.client().await;
     let plain = client.lock("x").acquire().await.unwrap();
@@ -299,7 +299,7 @@ async fn a_group_and_a_plain_lock_of_one_name_are_told_apart() {
 }
 
 #[tokio::test]
-async fn no_name_is_taken_for_values_of_a_group() {
+async fn no_lock_name_passes_for_group_values() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let owner = leasehold::Owner::new();
@@ -336,7 +336,7 @@ async fn no_values_and_too_many_are_misuse() {
 }
 
 #[tokio::test]
-async fn what_a_dead_holder_left_does_not_outlive_its_lease() {
+async fn release_trims_the_groups_expiry() {
     let place = place();
     let client = place.client().await;
     let long = client.group_lock("g", ["a"]).fixed_lease(HOUR);

@@ -66,7 +66,7 @@ async fn odd_names_are_locks_of_their_own() {
 }
 
 #[tokio::test]
-async fn spans_out_of_range_are_refused_before_anything_is_sent() {
+async fn durations_out_of_range_are_refused_unsent() {
     let place = place();
     let client = place.client().await;
     let lock = || client.lock("orders:42");
@@ -124,7 +124,7 @@ async fn the_order_of_the_setters_makes_no_difference() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_and_what_only_a_renewed_hold_can_keep_are_refused_together() {
+async fn renewal_settings_conflict_with_a_fixed_lease() {
     fn all_ways<K: Kind>(lock: &Lock<K>) -> [Lock<K>; 4] {
         let (secs, lock) = (Duration::from_secs, || lock.clone());
         [
@@ -164,7 +164,7 @@ async fn a_fixed_lease_and_what_only_a_renewed_hold_can_keep_are_refused_togethe
 }
 
 #[tokio::test]
-async fn back_offs_of_any_size_are_brought_into_range() {
+async fn back_offs_are_clamped_into_range() {
     let place = place();
     let client = place.client().await;
     let guard = client.lock("x").acquire().await.unwrap();

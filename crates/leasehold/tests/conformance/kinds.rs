@@ -43,7 +43,7 @@ async fn all_but(client: &Client, fitting: &[&str], there: &str) {
 }
 
 #[tokio::test]
-async fn what_is_there_and_what_was_expected_are_named() {
+async fn wrong_kind_errors_name_found_and_expected() {
     let place = place();
     let (holder, client) = (place.client().await, place.client().await);
 

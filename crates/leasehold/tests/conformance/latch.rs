@@ -25,7 +25,7 @@ async fn waits(client: &Client) {
 }
 
 #[tokio::test]
-async fn a_latch_that_nobody_has_set_is_open_and_counts_nothing() {
+async fn unset_latch_is_open() {
     let place = place();
     let client = place.client().await;
     let latch = client.count_down_latch("x");
@@ -38,7 +38,7 @@ async fn a_latch_that_nobody_has_set_is_open_and_counts_nothing() {
 }
 
 #[tokio::test]
-async fn it_is_set_once_and_counted_down_to_zero_and_no_further() {
+async fn latch_counts_down_to_zero_only() {
     let place = place();
     let client = place.client().await;
     let latch = latch(&client, 4).await;
@@ -59,7 +59,7 @@ async fn it_is_set_once_and_counted_down_to_zero_and_no_further() {
 }
 
 #[tokio::test]
-async fn zero_wakes_everybody_of_every_client_and_not_before() {
+async fn only_zero_wakes_the_latch_waiters() {
     let place = place();
     let clients = [place.client().await, place.client().await];
     let latch = latch(&clients[0], 2).await;
@@ -84,7 +84,7 @@ async fn zero_wakes_everybody_of_every_client_and_not_before() {
 }
 
 #[tokio::test]
-async fn who_waits_goes_on_although_the_latch_is_set_again_at_once() {
+async fn latch_set_again_still_releases_waiters() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let latch = latch(&ours, 1).await;
@@ -134,7 +134,7 @@ async fn deleting_it_lets_those_who_wait_go_on() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_dropped_at_any_point_leaves_nothing() {
+async fn dropped_latch_wait_leaves_nothing() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let latch = latch(&client, 1).await;
@@ -160,7 +160,7 @@ async fn a_wait_that_is_dropped_at_any_point_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_latch_is_named_and_left_alone() {
+async fn latch_rejects_a_foreign_key() {
     let place = place();
     let client = place.client().await;
     let guard = client.lock("x").acquire().await.unwrap();
@@ -181,7 +181,7 @@ async fn a_key_that_is_no_latch_is_named_and_left_alone() {
 }
 
 #[tokio::test]
-async fn what_can_be_no_latch_is_refused_before_anything_is_sent() {
+async fn invalid_latch_requests_are_refused_unsent() {
     let place = place();
     let client = place.client().await;
     for result in [

@@ -11,7 +11,7 @@ use super::{LEASE, lock_of, place};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
-async fn a_held_lock_is_refused_to_others_until_its_release() {
+async fn held_lock_excludes_others_until_released() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
@@ -35,7 +35,7 @@ async fn a_dropped_guard_releases() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_ends_by_itself_and_the_late_release_harms_nobody() {
+async fn late_release_harms_no_later_holder() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x")
@@ -75,7 +75,7 @@ async fn a_renewed_hold_outlives_many_leases() {
 }
 
 #[tokio::test]
-async fn the_holder_of_a_forced_lock_is_told_the_reason() {
+async fn force_unlocked_holder_learns_the_reason() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let operator = place.client().await;
@@ -91,7 +91,7 @@ async fn the_holder_of_a_forced_lock_is_told_the_reason() {
 }
 
 #[tokio::test]
-async fn the_holder_is_told_who_has_taken_the_lock() {
+async fn lost_holder_learns_the_takers_id() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let operator = place.client_with(|builder| builder.lease(LEASE)).await;
@@ -109,7 +109,7 @@ async fn the_holder_is_told_who_has_taken_the_lock() {
 }
 
 #[tokio::test]
-async fn protect_drops_the_work_when_the_lock_is_lost() {
+async fn protect_cancels_the_work_on_loss() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x")
@@ -128,7 +128,7 @@ async fn protect_drops_the_work_when_the_lock_is_lost() {
 }
 
 #[tokio::test]
-async fn a_lock_given_back_in_time_is_never_lost() {
+async fn timely_release_reports_no_loss() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x")
@@ -164,7 +164,7 @@ async fn run_holds_the_lock_for_the_closure_only() {
 }
 
 #[tokio::test]
-async fn an_owner_enters_again_and_the_last_release_frees() {
+async fn only_the_owners_last_release_frees() {
     let place = place();
     let client = place.client().await;
     let other = place.client().await;
@@ -187,7 +187,7 @@ async fn an_owner_enters_again_and_the_last_release_frees() {
 }
 
 #[tokio::test]
-async fn what_is_anonymous_or_another_owners_is_not_re_entrant() {
+async fn only_the_same_owner_is_reentrant() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x").acquire().await.unwrap();
@@ -206,7 +206,7 @@ async fn what_is_anonymous_or_another_owners_is_not_re_entrant() {
 }
 
 #[tokio::test]
-async fn branches_of_one_owner_share_the_hold_that_one_of_them_gets() {
+async fn owners_waiting_tasks_share_one_hold() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let stranger = lock_of(&other, "x").acquire().await.unwrap();
@@ -235,7 +235,7 @@ async fn branches_of_one_owner_share_the_hold_that_one_of_them_gets() {
 }
 
 #[tokio::test]
-async fn a_re_entry_on_longer_terms_renews_and_on_shorter_ones_changes_nothing() {
+async fn only_a_longer_reentry_extends_the_lease() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -261,7 +261,7 @@ async fn a_re_entry_on_longer_terms_renews_and_on_shorter_ones_changes_nothing()
 }
 
 #[tokio::test]
-async fn an_owner_that_lost_its_hold_can_acquire_anew() {
+async fn owner_acquires_again_after_a_loss() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -281,7 +281,7 @@ async fn an_owner_that_lost_its_hold_can_acquire_anew() {
 }
 
 #[tokio::test]
-async fn extend_makes_a_fixed_lease_last_longer_and_never_shorter() {
+async fn extend_never_shortens_a_fixed_lease() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x")
@@ -396,7 +396,7 @@ async fn no_two_holds_overlap_under_contention() {
 }
 
 #[tokio::test]
-async fn an_owner_can_enter_a_hold_of_which_one_guard_was_forgotten() {
+async fn owner_reenters_beside_a_forgotten_guard() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let owner = leasehold::Owner::new();
@@ -415,7 +415,7 @@ async fn an_owner_can_enter_a_hold_of_which_one_guard_was_forgotten() {
 }
 
 #[tokio::test]
-async fn a_re_entry_with_a_maximum_hold_time_is_held_to_it() {
+async fn reentry_keeps_its_maximum_hold_time() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let owner = leasehold::Owner::new();
@@ -428,7 +428,7 @@ async fn a_re_entry_with_a_maximum_hold_time_is_held_to_it() {
 }
 
 #[tokio::test]
-async fn after_the_close_a_guard_is_good_until_its_lease_ends_and_then_told_why() {
+async fn closed_clients_guard_expires_unrenewed() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let guard = lock_of(&client, "x").acquire().await.unwrap();
@@ -448,7 +448,7 @@ async fn after_the_close_a_guard_is_good_until_its_lease_ends_and_then_told_why(
 }
 
 #[tokio::test]
-async fn after_the_close_a_guard_can_be_extended_and_released() {
+async fn guard_is_extended_after_the_close() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(HOUR)).await;
     let (kept, ended) = (lock_of(&client, "x"), lock_of(&client, "y"));

@@ -53,7 +53,7 @@ async fn with_one_member_held_it_holds_none() {
 }
 
 #[tokio::test]
-async fn a_waiter_keeps_what_comes_before_and_gives_back_what_comes_behind() {
+async fn multi_waiter_keeps_only_earlier_members() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let busy = theirs.lock("b").acquire().await.unwrap();
@@ -72,7 +72,7 @@ async fn a_waiter_keeps_what_comes_before_and_gives_back_what_comes_behind() {
 }
 
 #[tokio::test]
-async fn what_a_waiter_keeps_outlives_its_fixed_lease_and_is_whole_at_the_end() {
+async fn kept_members_are_renewed_during_the_wait() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let busy = theirs.lock("b").acquire().await.unwrap();
@@ -102,7 +102,7 @@ async fn what_a_waiter_keeps_outlives_its_fixed_lease_and_is_whole_at_the_end() 
 }
 
 #[tokio::test]
-async fn a_maximum_hold_time_counts_from_the_end_of_the_wait() {
+async fn multi_max_hold_starts_after_the_wait() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let busy = theirs.lock("b").acquire().await.unwrap();
@@ -208,7 +208,7 @@ async fn members_are_of_several_clients_servers_and_kinds() {
 }
 
 #[tokio::test]
-async fn the_loss_of_one_member_is_the_loss_of_the_whole() {
+async fn losing_one_member_loses_the_multi_lock() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let guard = both(&client).acquire().await.unwrap();
@@ -229,7 +229,7 @@ async fn the_loss_of_one_member_is_the_loss_of_the_whole() {
 }
 
 #[tokio::test]
-async fn a_release_gives_back_every_member_and_tells_which_one_failed() {
+async fn multi_release_names_the_failed_member() {
     let place = place();
     let client = place.client().await;
     let guard = both(&client).acquire().await.unwrap();
@@ -263,7 +263,7 @@ async fn an_owner_enters_again_without_a_round_trip() {
 }
 
 #[tokio::test]
-async fn a_member_given_twice_counts_once_and_two_kinds_of_one_name_are_refused() {
+async fn duplicate_member_counts_once() {
     let place = place();
     let (client, same_server) = (place.client().await, place.client().await);
     let lock = MultiLock::new([client.lock("a"), same_server.lock("a")]).unwrap();
@@ -289,7 +289,7 @@ async fn a_member_given_twice_counts_once_and_two_kinds_of_one_name_are_refused(
 }
 
 #[tokio::test]
-async fn a_member_of_another_kind_fails_the_whole_at_once() {
+async fn wrong_kind_member_fails_the_acquire() {
     let place = place();
     let client = place.client().await;
     let group = client.group_lock("b", ["v"]).acquire().await.unwrap();

@@ -34,7 +34,7 @@ async fn a_free_name_is_nothing() {
 }
 
 #[tokio::test]
-async fn a_lock_has_its_holder_and_its_last_token() {
+async fn lock_shows_holder_and_last_token() {
     let place = place();
     let client = place.client().await;
     let guard = client.fenced_lock("x").acquire().await.unwrap();
@@ -55,7 +55,7 @@ async fn a_lock_has_its_holder_and_its_last_token() {
 }
 
 #[tokio::test]
-async fn the_line_of_a_fair_lock_is_in_its_order() {
+async fn fair_waiters_are_shown_in_line_order() {
     let place = place();
     let (holder, client) = (place.client().await, place.client().await);
     let guard = holder.fair_lock("x").acquire().await.unwrap();
@@ -80,7 +80,7 @@ async fn the_line_of_a_fair_lock_is_in_its_order() {
 }
 
 #[tokio::test]
-async fn each_side_of_a_read_write_lock_has_its_holders() {
+async fn readers_and_writer_are_shown_separately() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -107,7 +107,7 @@ async fn each_side_of_a_read_write_lock_has_its_holders() {
 }
 
 #[tokio::test]
-async fn a_reader_whose_own_key_is_gone_is_left_out() {
+async fn reader_without_its_key_is_unlisted() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -147,7 +147,7 @@ async fn a_group_has_its_values_with_their_holders() {
 }
 
 #[tokio::test]
-async fn a_value_whose_lease_is_over_is_left_out() {
+async fn expired_group_value_is_unlisted() {
     let place = place();
     let client = place.client().await;
     let kept = client.group_lock("x", ["a"]).acquire().await.unwrap();
@@ -164,7 +164,7 @@ async fn a_value_whose_lease_is_over_is_left_out() {
 }
 
 #[tokio::test]
-async fn permits_with_leases_are_counted_and_have_their_ends() {
+async fn leased_permits_are_listed_with_expiry() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.expirable_semaphore("x");
@@ -222,7 +222,7 @@ async fn a_permit_whose_lease_is_over_is_free() {
 }
 
 #[tokio::test]
-async fn a_latch_is_told_from_a_semaphore_while_its_opening_is_known() {
+async fn latches_and_semaphores_are_told_apart() {
     let place = place();
     let client = place.client().await;
     client.semaphore("x").try_set_permits(2).await.unwrap();

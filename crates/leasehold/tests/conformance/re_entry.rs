@@ -25,7 +25,7 @@ async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
 }
 
 #[tokio::test]
-async fn a_re_entry_is_good_for_what_it_asked_for() {
+async fn reentry_gets_its_whole_lease() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let owner = leasehold::Owner::new();
@@ -74,7 +74,7 @@ async fn takes_back_what_it_added<K: Kind, R: Kind>(lock: Lock<K>, rival: Lock<R
 }
 
 #[tokio::test]
-async fn when_a_re_entry_ends_so_does_what_it_added() {
+async fn releasing_a_reentry_drops_its_extra_lease() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let owner = leasehold::Owner::new();
@@ -90,7 +90,7 @@ async fn when_a_re_entry_ends_so_does_what_it_added() {
 }
 
 #[tokio::test]
-async fn a_re_entry_is_renewed_while_it_lasts_where_the_first_one_is_not() {
+async fn renewed_reentry_keeps_a_fixed_hold() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = lock_of(&ours, "x").owned_by(&leasehold::Owner::new());
@@ -111,7 +111,7 @@ async fn a_re_entry_is_renewed_while_it_lasts_where_the_first_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_renewed_hold_is_renewed_on_when_a_longer_re_entry_has_gone() {
+async fn renewal_resumes_after_a_longer_reentry() {
     let place = place();
     let client = place.client().await;
     let lock = lock_of(&client, "x").owned_by(&leasehold::Owner::new());
@@ -134,7 +134,7 @@ async fn a_renewed_hold_is_renewed_on_when_a_longer_re_entry_has_gone() {
 }
 
 #[tokio::test]
-async fn a_forgotten_re_entry_leaves_the_lock_to_its_own_lease() {
+async fn forgotten_reentry_leaves_its_lease() {
     let place = place();
     let client = place.client().await;
     let lock = lock_of(&client, "x").owned_by(&leasehold::Owner::new());

@@ -63,7 +63,7 @@ impl Process {
 }
 
 #[tokio::test]
-async fn a_held_lock_is_refused_to_others_until_its_release() {
+async fn held_majority_excludes_others_until_released() {
     let masters = Masters::start(3);
     let (ours, theirs) = (masters.process().await, masters.process().await);
     let guard = ours.lock().acquire().await.unwrap();
@@ -75,7 +75,7 @@ async fn a_held_lock_is_refused_to_others_until_its_release() {
 }
 
 #[tokio::test]
-async fn a_majority_is_enough_and_a_minority_is_not() {
+async fn only_a_majority_is_granted() {
     let masters = Masters::start(3);
     let (ours, theirs) = (masters.process().await, masters.process().await);
     for n in 0..3 {
@@ -99,7 +99,7 @@ async fn a_majority_is_enough_and_a_minority_is_not() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_woken_by_the_release_and_by_that_of_one_member() {
+async fn one_members_release_wakes_a_majority_waiter() {
     let masters = Masters::start(3);
     let (ours, theirs) = (masters.process().await, masters.process().await);
     let guard = ours.lock().acquire().await.unwrap();
@@ -128,12 +128,12 @@ async fn a_waiter_is_woken_by_the_release_and_by_that_of_one_member() {
 }
 
 #[tokio::test]
-async fn a_waiter_gets_it_when_the_leases_of_a_majority_end_without_a_message() {
+async fn waiters_get_an_expired_majority_without_message() {
     is_free_when_leases_end(&[2, 1, 3600]).await;
 }
 
 #[tokio::test]
-async fn of_two_masters_the_later_lease_says_when_it_can_be_free() {
+async fn two_masters_are_free_after_both_leases() {
     // One refusal is enough, and says nothing of the other.
     is_free_when_leases_end(&[2, 1]).await;
 }
@@ -191,7 +191,7 @@ async fn it_is_lost_with_the_majority() {
 }
 
 #[tokio::test]
-async fn the_deadline_is_one_that_a_majority_keeps_to() {
+async fn deadline_is_met_by_a_majority() {
     let masters = Masters::start(3);
     let ours = masters.process().await;
     let guard = ours.lock().fixed_lease(LEASE * 10).acquire().await.unwrap();
@@ -273,7 +273,7 @@ async fn an_owner_enters_again() {
 }
 
 #[tokio::test]
-async fn what_stands_in_the_way_on_a_majority_is_named() {
+async fn wrong_kind_error_names_each_server() {
     let masters = Masters::start(3);
     let ours = masters.process().await;
     let mut groups = Vec::new();
@@ -290,7 +290,7 @@ async fn what_stands_in_the_way_on_a_majority_is_named() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_clients_are_closed_is_told_at_once() {
+async fn closing_the_clients_ends_a_majority_wait() {
     let masters = Masters::start(3);
     let (ours, theirs) = (masters.process().await, masters.process().await);
     let held = theirs.lock().acquire().await.unwrap();

@@ -34,7 +34,7 @@ fn patient(lock: &RwLock) -> RwLock {
 }
 
 #[tokio::test]
-async fn the_last_reader_lets_a_writer_in_although_many_dead_ones_stand_there() {
+async fn expired_readers_do_not_delay_a_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = ours.rw_lock("x");
@@ -88,7 +88,7 @@ async fn readers_share_and_writers_exclude() {
 }
 
 #[tokio::test]
-async fn the_last_reader_lets_the_writer_in_and_the_writer_all_readers() {
+async fn last_release_wakes_the_other_side() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let (lock, other) = (patient(&ours.rw_lock("x")), patient(&theirs.rw_lock("x")));
@@ -125,7 +125,7 @@ async fn the_last_reader_lets_the_writer_in_and_the_writer_all_readers() {
 }
 
 #[tokio::test]
-async fn a_read_hold_that_ends_takes_nothing_from_the_others() {
+async fn expired_read_hold_spares_the_others() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let lock = client.rw_lock("x");
@@ -151,7 +151,7 @@ async fn a_read_hold_that_ends_takes_nothing_from_the_others() {
 }
 
 #[tokio::test]
-async fn the_lock_lasts_as_long_as_its_longest_read_hold_and_no_longer() {
+async fn longest_read_hold_sets_the_expiry() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -174,7 +174,7 @@ async fn the_lock_lasts_as_long_as_its_longest_read_hold_and_no_longer() {
 }
 
 #[tokio::test]
-async fn a_reader_whose_own_key_is_gone_is_told_and_keeps_nobody_out() {
+async fn reader_without_its_key_blocks_nobody() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let lock = client.rw_lock("x");
@@ -196,7 +196,7 @@ async fn a_reader_whose_own_key_is_gone_is_told_and_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn fields_of_dead_readers_do_not_gather_in_a_lock_that_is_always_read() {
+async fn dead_readers_fields_are_swept_while_read() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -243,7 +243,7 @@ async fn a_downgrade_lets_readers_in_and_no_writer() {
 }
 
 #[tokio::test]
-async fn a_downgraded_hold_has_the_terms_of_the_write_hold() {
+async fn downgraded_hold_keeps_its_lease_terms() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let lock = client.rw_lock("x");
@@ -259,7 +259,7 @@ async fn a_downgraded_hold_has_the_terms_of_the_write_hold() {
 }
 
 #[tokio::test]
-async fn a_write_hold_that_is_lost_can_not_be_downgraded() {
+async fn lost_write_hold_is_not_downgraded() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -301,7 +301,7 @@ async fn only_the_sole_reader_is_upgraded() {
 }
 
 #[tokio::test]
-async fn of_two_that_would_upgrade_none_waits_for_the_other() {
+async fn two_upgrades_never_wait_for_each_other() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -314,7 +314,7 @@ async fn of_two_that_would_upgrade_none_waits_for_the_other() {
 }
 
 #[tokio::test]
-async fn a_read_hold_that_is_lost_can_not_be_upgraded() {
+async fn lost_read_hold_is_not_upgraded() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -327,7 +327,7 @@ async fn a_read_hold_that_is_lost_can_not_be_upgraded() {
 }
 
 #[tokio::test]
-async fn an_upgrade_of_a_lock_that_is_gone_says_that_the_read_hold_is_lost() {
+async fn upgrading_a_forced_read_hold_reports_loss() {
     let place = place();
     let client = place.client().await;
     let lock = client.rw_lock("x");
@@ -342,7 +342,7 @@ async fn an_upgrade_of_a_lock_that_is_gone_says_that_the_read_hold_is_lost() {
 }
 
 #[tokio::test]
-async fn an_owner_that_writes_reads_inside_and_either_may_end_first() {
+async fn owners_read_and_write_end_independently() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let other = place.client().await;
@@ -386,7 +386,7 @@ async fn an_owner_that_writes_reads_inside_and_either_may_end_first() {
 }
 
 #[tokio::test]
-async fn a_read_inside_a_write_does_not_shorten_it() {
+async fn nested_read_never_shortens_the_write() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -407,7 +407,7 @@ async fn a_read_inside_a_write_does_not_shorten_it() {
 }
 
 #[tokio::test]
-async fn what_waits_behind_an_owner_does_not_keep_its_own_reads_out() {
+async fn owners_reads_pass_a_waiting_writer() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -428,7 +428,7 @@ async fn what_waits_behind_an_owner_does_not_keep_its_own_reads_out() {
 }
 
 #[tokio::test]
-async fn an_owner_that_reads_is_told_that_it_would_wait_for_itself() {
+async fn owner_that_reads_is_refused_writing() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -482,7 +482,7 @@ async fn a_writer_that_waits_keeps_new_readers_out() {
 }
 
 #[tokio::test]
-async fn a_writer_that_gives_up_lets_readers_in_at_once() {
+async fn cancelled_writer_lets_readers_in() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let reading = ours.rw_lock("x").read().await.unwrap();
@@ -509,7 +509,7 @@ async fn a_writer_that_gives_up_lets_readers_in_at_once() {
 }
 
 #[tokio::test]
-async fn the_mark_of_a_killed_writer_ends_by_itself() {
+async fn dead_writers_mark_expires() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let reading = ours.rw_lock("x").read().await.unwrap();
@@ -528,7 +528,7 @@ async fn the_mark_of_a_killed_writer_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn a_stream_of_readers_does_not_starve_a_writer() {
+async fn constant_readers_do_not_starve_a_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let done = Arc::new(AtomicUsize::new(0));
@@ -565,7 +565,7 @@ async fn a_stream_of_readers_does_not_starve_a_writer() {
 }
 
 #[tokio::test]
-async fn force_ends_one_side_and_its_holders_learn_the_reason() {
+async fn force_unlock_ends_only_one_side() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let operator = place.client().await.rw_lock("x");
@@ -589,7 +589,7 @@ async fn force_ends_one_side_and_its_holders_learn_the_reason() {
 }
 
 #[tokio::test]
-async fn a_writer_is_told_who_has_taken_the_lock() {
+async fn lost_writer_learns_the_takers_id() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let lock = client.rw_lock("x");
@@ -652,7 +652,7 @@ async fn a_name_of_another_kind_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_that_the_server_is_reminded_of_ends_all_the_same() {
+async fn reasserted_fixed_lease_still_ends() {
     let place = place();
     let client = place.client().await;
     let lock = client
@@ -766,7 +766,7 @@ async fn many_readers_or_one_writer_at_any_moment() {
 }
 
 #[tokio::test]
-async fn many_readers_or_one_writer_without_preference_and_woken_by_messages_alone() {
+async fn readers_and_writers_exclude_without_preference() {
     many_at_once(&place(), |lock| {
         lock.prefer_writers(false).poll_interval(HOUR)
     })

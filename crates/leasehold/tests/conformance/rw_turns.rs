@@ -15,7 +15,7 @@ use crate::support::{HOUR, eventually};
 const LIMIT: Duration = Duration::from_secs(4);
 
 #[tokio::test]
-async fn dead_readers_keep_a_writer_out_for_their_own_leases_and_no_longer() {
+async fn dead_readers_block_until_their_leases_end() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = ours.rw_lock("x");
@@ -79,7 +79,7 @@ async fn a_stream_of_writers_does_not_starve_readers() {
 
 /// The writer before it may itself wait for long, beside a process that writes all the time.
 #[tokio::test]
-async fn a_reader_behind_a_writer_of_its_process_waits_no_longer_than_others() {
+async fn reader_passes_a_local_waiting_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let writing = theirs.rw_lock("x").write().await.unwrap();
@@ -103,7 +103,7 @@ async fn a_reader_behind_a_writer_of_its_process_waits_no_longer_than_others() {
 }
 
 #[tokio::test]
-async fn readers_that_were_passed_over_go_before_the_next_writer() {
+async fn overtaken_readers_precede_the_next_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let (third, late) = (place.client().await, place.client().await);
@@ -136,7 +136,7 @@ async fn readers_that_were_passed_over_go_before_the_next_writer() {
 }
 
 #[tokio::test]
-async fn a_reader_that_waits_for_long_beside_readers_does_not_pass_the_writer() {
+async fn overdue_reader_stays_behind_the_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let reading = ours.rw_lock("x").read().await.unwrap();
@@ -156,7 +156,7 @@ async fn a_reader_that_waits_for_long_beside_readers_does_not_pass_the_writer() 
 }
 
 #[tokio::test]
-async fn a_reader_that_gives_up_lets_writers_in_at_once() {
+async fn timed_out_reader_lets_writers_in() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let writing = ours.rw_lock("x").write().await.unwrap();
@@ -173,7 +173,7 @@ async fn a_reader_that_gives_up_lets_writers_in_at_once() {
 }
 
 #[tokio::test]
-async fn a_renewed_write_hold_leaves_a_longer_read_inside_it_its_lease() {
+async fn write_renewal_never_shortens_a_nested_read() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;
     let lock = client.rw_lock("x").owned_by(&leasehold::Owner::new());

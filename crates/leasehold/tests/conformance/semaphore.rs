@@ -32,7 +32,7 @@ async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
 }
 
 #[tokio::test]
-async fn permits_are_had_all_at_once_or_not_at_all() {
+async fn permits_are_granted_all_or_none() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = semaphore(&ours, 5).await;
@@ -56,7 +56,7 @@ async fn permits_are_had_all_at_once_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_semaphore_is_made_once_and_counts_as_redisson_does() {
+async fn semaphore_counts_as_in_redisson() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.semaphore("x");
@@ -85,7 +85,7 @@ async fn a_semaphore_is_made_once_and_counts_as_redisson_does() {
 }
 
 #[tokio::test]
-async fn no_permits_are_had_at_once_and_change_nothing() {
+async fn acquiring_zero_permits_changes_nothing() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.semaphore("x");
@@ -97,7 +97,7 @@ async fn no_permits_are_had_at_once_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_semaphore_with_a_life_ends_although_its_permits_are_used() {
+async fn using_permits_keeps_the_semaphores_expiry() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.semaphore("x");
@@ -109,7 +109,7 @@ async fn a_semaphore_with_a_life_ends_although_its_permits_are_used() {
 }
 
 #[tokio::test]
-async fn permits_are_given_back_when_they_are_dropped_and_not_when_forgotten() {
+async fn dropped_permits_return_and_forgotten_ones_stay() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 6).await;
@@ -131,7 +131,7 @@ async fn permits_are_given_back_when_they_are_dropped_and_not_when_forgotten() {
 }
 
 #[tokio::test]
-async fn permits_that_are_too_many_for_one_value_are_given_back_and_not_lost() {
+async fn overflowing_merge_returns_the_permits() {
     const MOST: u32 = i32::MAX as u32;
     let place = place();
     let client = place.client().await;
@@ -152,7 +152,7 @@ async fn permits_that_are_too_many_for_one_value_are_given_back_and_not_lost() {
 }
 
 #[tokio::test]
-async fn whatever_makes_permits_free_wakes_the_waiter_of_another_client() {
+async fn every_new_permit_wakes_another_clients_waiter() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = ours.semaphore("x");
@@ -180,7 +180,7 @@ async fn whatever_makes_permits_free_wakes_the_waiter_of_another_client() {
 }
 
 #[tokio::test]
-async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
+async fn missing_semaphore_fails_if_required() {
     let place = place();
     let client = place.client().await;
     let semaphore = client.semaphore("x").poll_interval(HOUR);
@@ -221,7 +221,7 @@ async fn a_semaphore_that_must_exist_and_does_not_is_an_error_at_once() {
 }
 
 #[tokio::test]
-async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
+async fn small_requests_never_overtake_a_large_one() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 4).await;
@@ -260,7 +260,7 @@ async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_costs_nobody_a_permit() {
+async fn aborted_waiter_costs_no_permit() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let semaphore = semaphore(&ours, 2).await;
@@ -291,7 +291,7 @@ async fn a_waiter_that_gives_up_costs_nobody_a_permit() {
 }
 
 #[tokio::test]
-async fn no_more_are_inside_than_there_are_permits_and_none_is_lost() {
+async fn contended_permits_are_neither_exceeded_nor_lost() {
     let place = place();
     let clients = [place.client().await, place.client().await];
     let first = semaphore(&clients[0], 5).await;
@@ -366,7 +366,7 @@ async fn at_each_point<T>(
 }
 
 #[tokio::test]
-async fn dropped_at_any_point_an_acquire_leaves_all_permits() {
+async fn dropped_semaphore_acquire_leaks_no_permit() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let semaphore = semaphore(&client, 3).await;
@@ -398,7 +398,7 @@ async fn dropped_at_any_point_an_acquire_leaves_all_permits() {
 }
 
 #[tokio::test]
-async fn dropped_at_any_point_a_head_that_asks_for_others_leaves_them_theirs() {
+async fn dropped_head_leaves_others_their_permits() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let semaphore = semaphore(&client, 3).await;
@@ -423,7 +423,7 @@ async fn dropped_at_any_point_a_head_that_asks_for_others_leaves_them_theirs() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_dropped_at_any_point_happens_once() {
+async fn dropped_permit_release_happens_once() {
     let place = place();
     let client = place.client().await;
     let semaphore = semaphore(&client, 3).await;
@@ -435,7 +435,7 @@ async fn a_release_that_is_dropped_at_any_point_happens_once() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
+async fn semaphore_rejects_a_foreign_key() {
     let place = place();
     let client = place.client().await;
     let guard = client.lock("x").acquire().await.unwrap();
@@ -460,7 +460,7 @@ async fn a_key_that_is_no_semaphore_is_named_and_left_alone() {
 }
 
 #[tokio::test]
-async fn what_can_be_no_semaphore_is_refused_before_anything_is_sent() {
+async fn invalid_semaphore_requests_are_refused_unsent() {
     let place = place();
     let client = place.client().await;
     let too_many = 1 << 31;

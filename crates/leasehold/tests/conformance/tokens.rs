@@ -42,7 +42,7 @@ async fn count_ahead(client: &Client, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn tokens_rise_from_hold_to_hold_whatever_kind_draws_them() {
+async fn tokens_rise_across_all_lock_kinds() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let kinds = ["plain", "fenced", "fair", "write", "multi"];
@@ -61,7 +61,7 @@ async fn tokens_rise_from_hold_to_hold_whatever_kind_draws_them() {
 }
 
 #[tokio::test]
-async fn a_hold_has_one_token_whoever_asks_and_none_before() {
+async fn hold_draws_its_token_once() {
     let place = place();
     let client = place.client().await;
     for kind in ["plain", "fair", "write", "multi"] {
@@ -80,7 +80,7 @@ async fn a_hold_has_one_token_whoever_asks_and_none_before() {
 }
 
 #[tokio::test]
-async fn a_re_entry_has_the_token_of_its_hold_also_when_both_ask_at_once() {
+async fn concurrent_draws_of_a_hold_agree() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -107,7 +107,7 @@ async fn a_re_entry_has_the_token_of_its_hold_also_when_both_ask_at_once() {
 }
 
 #[tokio::test]
-async fn one_token_of_several_is_above_each_members_before_and_below_each_members_after() {
+async fn multi_and_member_tokens_rise_together() {
     let place = place();
     let client = place.client().await;
     for ahead in ["x", "y"] {
@@ -122,7 +122,7 @@ async fn one_token_of_several_is_above_each_members_before_and_below_each_member
 }
 
 #[tokio::test]
-async fn a_hold_that_was_broken_is_given_no_token_and_is_told_why() {
+async fn force_unlocked_hold_draws_no_token() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     for kind in ["plain", "fair", "write"] {
@@ -155,7 +155,7 @@ async fn a_hold_that_was_broken_is_given_no_token_and_is_told_why() {
 }
 
 #[tokio::test]
-async fn a_hold_that_was_lost_gives_its_token_no_more() {
+async fn lost_hold_refuses_its_token() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = ours.lock("x").fixed_lease(LEASE / 4);
@@ -180,7 +180,7 @@ async fn a_hold_that_was_lost_gives_its_token_no_more() {
 }
 
 #[tokio::test]
-async fn a_counter_that_is_somebody_elses_is_named_and_the_lock_is_kept() {
+async fn foreign_counter_fails_only_the_token() {
     let place = place();
     let client = place.client().await;
     // A lock where the counter should be.
@@ -200,7 +200,7 @@ async fn a_counter_that_is_somebody_elses_is_named_and_the_lock_is_kept() {
 }
 
 #[tokio::test]
-async fn what_several_hold_at_a_time_has_no_token() {
+async fn shared_holds_have_no_token() {
     let place = place();
     let client = place.client().await;
     let refused = async |guard: LockGuard| {
@@ -294,7 +294,7 @@ async fn tokens_rise_from_majority_to_majority() {
 }
 
 #[tokio::test]
-async fn a_token_of_a_majority_is_known_to_every_server_that_was_held() {
+async fn every_held_server_knows_a_majority_token() {
     let (places, clients) = masters().await;
     let lock = majority(&clients);
     for ahead in 0..3 {
@@ -320,7 +320,7 @@ async fn a_token_of_a_majority_is_known_to_every_server_that_was_held() {
 }
 
 #[tokio::test]
-async fn tokens_of_one_owner_over_different_wholes_rise_for_each_member() {
+async fn owners_overlapping_multi_locks_raise_tokens() {
     let place = place();
     let client = place.client().await;
     let owner = leasehold::Owner::new();
@@ -359,7 +359,7 @@ async fn tokens_of_one_owner_over_different_wholes_rise_for_each_member() {
 }
 
 #[tokio::test]
-async fn a_majority_is_enough_for_a_token_and_a_minority_is_not() {
+async fn only_a_majority_draws_a_token() {
     let (_places, clients) = masters().await;
     let owner = leasehold::Owner::new();
     let lock = majority(&clients).owned_by(&owner);

@@ -164,7 +164,7 @@ async fn permits_go_to_the_next_in_line() {
 
 /// The turn comes to it when it is not polled any more.
 #[tokio::test]
-async fn one_that_gets_the_turn_and_does_not_take_it_is_passed_over() {
+async fn unpolled_waiter_loses_its_turn() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let held = lock(theirs.clone()).await;
@@ -185,7 +185,7 @@ async fn one_that_gets_the_turn_and_does_not_take_it_is_passed_over() {
 
 /// Nobody stood behind it when it was called.
 #[tokio::test]
-async fn a_waiter_that_was_called_before_others_came_is_passed_over() {
+async fn unpolled_waiter_woken_earlier_is_skipped() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let held = lock(theirs.clone()).await;
@@ -206,7 +206,7 @@ async fn a_waiter_that_was_called_before_others_came_is_passed_over() {
 }
 
 #[tokio::test]
-async fn who_only_tries_gets_a_free_lock_beside_one_that_is_not_polled() {
+async fn unpolled_waiter_blocks_no_try() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let held = lock(theirs.clone()).await;
@@ -223,7 +223,7 @@ async fn who_only_tries_gets_a_free_lock_beside_one_that_is_not_polled() {
 }
 
 #[tokio::test]
-async fn one_of_those_who_wait_for_a_latch_keeps_no_answer_from_the_others() {
+async fn unpolled_latch_waiter_delays_no_other() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     for polls in 1..=4 {

@@ -44,7 +44,7 @@ async fn a_forced_unlock_wakes_the_waiter() {
 }
 
 #[tokio::test]
-async fn a_waiter_gets_the_lock_when_the_lease_ends_without_a_message() {
+async fn waiters_get_an_expired_lock_without_message() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     lock_of(&ours, "x")
@@ -59,7 +59,7 @@ async fn a_waiter_gets_the_lock_when_the_lease_ends_without_a_message() {
 }
 
 #[tokio::test]
-async fn a_timed_wait_ends_with_none_and_leaves_nothing() {
+async fn timed_out_wait_leaves_nothing() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
@@ -88,7 +88,7 @@ async fn a_timed_wait_ends_with_none_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn waiters_of_one_client_are_served_in_the_order_they_came() {
+async fn one_clients_waiters_are_served_in_order() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x").acquire().await.unwrap();
@@ -118,7 +118,7 @@ async fn waiters_of_one_client_are_served_in_the_order_they_came() {
 }
 
 #[tokio::test]
-async fn a_try_does_not_overtake_a_waiter_of_its_client() {
+async fn try_never_overtakes_a_local_waiter() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x").acquire().await.unwrap();
@@ -132,7 +132,7 @@ async fn a_try_does_not_overtake_a_waiter_of_its_client() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_passes_its_turn_on() {
+async fn aborted_waiter_passes_its_turn_on() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();

@@ -62,7 +62,7 @@ impl Contended {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_wake_ups_does_not_become_a_flood_of_asks() {
+async fn wake_up_flood_triggers_few_requests() {
     let _alone = MEASURING.lock().await;
     let mut lock = contended().await;
     let calls = lock.server.calls("evalsha");
@@ -82,7 +82,7 @@ async fn a_flood_of_wake_ups_does_not_become_a_flood_of_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_permits_that_are_none_does_not_become_a_flood_of_asks() {
+async fn false_permit_messages_trigger_few_requests() {
     let _alone = MEASURING.lock().await;
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
@@ -196,7 +196,7 @@ fn intruding(unasked: Vec<u8>, subscriptions: &Arc<AtomicUsize>) -> FakeServer {
 }
 
 #[tokio::test]
-async fn what_nobody_asked_for_ends_the_connection_and_the_next_one_serves() {
+async fn unsolicited_push_ends_the_connection() {
     watch_panics();
     let x = CHANNEL.as_bytes();
     let kinds = ["subscribe", "unsubscribe", "sunsubscribe", "pmessage", "?"];

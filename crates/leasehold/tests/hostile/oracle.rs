@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
 }
 
 #[test]
-fn a_grant_is_found_in_the_stream_and_nowhere_else() {
+fn oracle_finds_only_complete_grants() {
     use super::calls::Operation;
     let call = Call {
         number: 7,

@@ -71,7 +71,7 @@ fn spoiling_the_first(spoil: Spoil) -> FakeServer {
 }
 
 #[tokio::test]
-async fn what_is_no_reply_grants_nothing_and_ends_the_connection_at_once() {
+async fn malformed_reply_ends_the_connection() {
     watch_panics();
     for (what, spoil) in NO_REPLIES {
         let server = spoiling_the_first(*spoil);
@@ -120,7 +120,7 @@ async fn replies_in_the_wrong_order_grant_nothing() {
 }
 
 #[tokio::test]
-async fn a_grant_that_comes_before_its_call_grants_nothing() {
+async fn reply_before_its_call_grants_nothing() {
     let server = FakeServer::with(|request| {
         let call = calls::read(request)?;
         if call.operations[0].step != "lock.acquire" {
@@ -145,7 +145,7 @@ async fn a_grant_that_comes_before_its_call_grants_nothing() {
 }
 
 #[tokio::test]
-async fn a_good_reply_in_single_bytes_is_a_good_reply() {
+async fn reply_may_arrive_byte_by_byte() {
     let server = FakeServer::with(|request| {
         let call = calls::read(request)?;
         for byte in grant(&call) {
@@ -178,7 +178,7 @@ fn of_version(info: Option<&'static str>) -> FakeServer {
 }
 
 #[tokio::test]
-async fn a_server_that_is_too_old_is_refused_with_what_to_do() {
+async fn outdated_server_is_refused_with_advice() {
     let server = of_version(Some("# Server\r\nredis_version:4.0.14\r\n"));
     let error = Client::connect(&server.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -188,7 +188,7 @@ async fn a_server_that_is_too_old_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_say_how_old_it_is_is_used() {
+async fn unknown_server_version_is_accepted() {
     for info in [None, Some(""), Some("redis_version:x.y"), Some("\u{fffd}")] {
         let server = of_version(info);
         let client = Client::connect(&server.url()).await.unwrap();
@@ -198,7 +198,7 @@ async fn a_server_that_does_not_say_how_old_it_is_is_used() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_why_it_hangs_up_is_quoted() {
+async fn servers_hang_up_reason_is_quoted() {
     let why = b"-ERR max number of clients reached\r\n";
     let server = FakeServer::with(|_| Some(Action::SendAndClose(why.to_vec())));
     let error = Client::connect(&server.url()).await.unwrap_err();
@@ -208,7 +208,7 @@ async fn a_server_that_says_why_it_hangs_up_is_quoted() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_up_on_every_call_is_not_stormed() {
+async fn reconnects_to_a_closing_server_back_off() {
     let server = FakeServer::with(|request| {
         calls::read(request).map(|_| Action::SendAndClose(b"oops".to_vec()))
     });
@@ -229,7 +229,7 @@ async fn a_server_that_hangs_up_on_every_call_is_not_stormed() {
 
 /// The last answer is of a request that did not run; the one before it may have.
 #[tokio::test]
-async fn a_change_that_may_have_been_made_is_not_said_to_be_none_because_of_a_later_refusal() {
+async fn later_refusal_keeps_the_outcome_unknown() {
     let calls = AtomicUsize::new(0);
     let server = FakeServer::with(move |request| {
         calls::read(request)?;

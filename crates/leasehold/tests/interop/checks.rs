@@ -56,10 +56,7 @@ pub(crate) async fn a_timed_try_is_refused_in_its_time_or_served(
     }
 }
 
-pub(crate) async fn all_who_wait_are_woken_one_after_the_other(
-    cast: &[RedissonVersion],
-    what: What,
-) {
+pub(crate) async fn all_waiters_are_woken_in_turn(cast: &[RedissonVersion], what: What) {
     let mut scene = Scene::new(cast, what).await;
     for holder in 0..scene.sides.len() {
         scene.sides[holder].lock().await;
@@ -174,9 +171,7 @@ pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_othe
 }
 
 /// Of a fair lock.
-pub(crate) async fn a_waiter_that_gives_up_leaves_the_line_to_those_behind(
-    cast: &[RedissonVersion],
-) {
+pub(crate) async fn fair_waiter_that_gives_up_leaves_queue(cast: &[RedissonVersion]) {
     let mut scene = Scene::new(cast, What::Fair).await;
     for holder in 0..scene.sides.len() {
         for impatient in scene.others(holder) {
@@ -200,7 +195,7 @@ pub(crate) async fn a_waiter_that_gives_up_leaves_the_line_to_those_behind(
 
 /// Of a fair lock. Redisson's entry counts for as long as it wanted to wait and beyond the
 /// lease, ours for its waiter timeout.
-pub(crate) async fn a_waiter_that_is_killed_is_passed_over_in_its_time(cast: &[RedissonVersion]) {
+pub(crate) async fn killed_fair_waiter_is_skipped_after_timeout(cast: &[RedissonVersion]) {
     let mut scene = Scene::with_watchdog(cast, What::Fair, Some(WATCHDOG)).await;
     let url = scene.server.url();
     let ours = cast.len();
@@ -265,9 +260,7 @@ pub(crate) async fn tokens_grow_over_the_holds_of_all(cast: &[RedissonVersion]) 
 }
 
 /// Of a read-write lock.
-pub(crate) async fn readers_of_all_share_and_the_last_one_lets_a_writer_in(
-    cast: &[RedissonVersion],
-) {
+pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) {
     let server = topology::start();
     let clients: Vec<_> = cast
         .iter()

@@ -50,7 +50,7 @@ const RECORDINGS: [(&str, &str, usize); 6] = [
 ];
 
 #[tokio::test]
-async fn our_counts_and_leases_are_redissons_after_every_step() {
+async fn semaphore_and_latch_state_matches_redisson_recordings() {
     for (what, text, least) in RECORDINGS {
         let mut stage = Stage::new().await;
         let mut compared = 0;

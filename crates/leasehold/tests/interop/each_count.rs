@@ -9,13 +9,13 @@ macro_rules! each_sort {
             use super::*;
 
             #[tokio::test(flavor = "multi_thread")]
-            async fn a_permit_is_refused_in_its_time_while_none_is_free() {
-                permits::a_permit_is_refused_in_its_time_while_none_is_free(CAST, $sort).await;
+            async fn exhausted_semaphore_refuses_within_wait_limit() {
+                permits::exhausted_semaphore_refuses_within_wait_limit(CAST, $sort).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
-            async fn all_who_wait_are_woken_one_after_the_other() {
-                permits::all_who_wait_are_woken_one_after_the_other(CAST, $sort).await;
+            async fn all_waiters_are_woken_in_turn() {
+                permits::all_waiters_are_woken_in_turn(CAST, $sort).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
@@ -38,11 +38,11 @@ each_sort!(
 );
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_permit_is_renewed_while_it_is_refused_to_java() {
-    permits::our_permit_is_renewed_while_it_is_refused_to_java(CAST).await;
+async fn renewed_permit_stays_refused_to_java() {
+    permits::renewed_permit_stays_refused_to_java(CAST).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_who_wait_for_a_latch_go_on_whoever_counts_it_down() {
-    permits::all_who_wait_for_a_latch_go_on_whoever_counts_it_down(CAST).await;
+async fn last_count_down_wakes_latch_waiters_everywhere() {
+    permits::last_count_down_wakes_latch_waiters_everywhere(CAST).await;
 }

@@ -12,13 +12,13 @@ crate::each_check!(multi, What::Multi; without force);
 crate::each_check!(red, What::Red; without force);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_gives_up_leaves_the_line_to_those_behind() {
-    checks::a_waiter_that_gives_up_leaves_the_line_to_those_behind(CAST).await;
+async fn fair_waiter_that_gives_up_leaves_queue() {
+    checks::fair_waiter_that_gives_up_leaves_queue(CAST).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_is_killed_is_passed_over_in_its_time() {
-    checks::a_waiter_that_is_killed_is_passed_over_in_its_time(CAST).await;
+async fn killed_fair_waiter_is_skipped_after_timeout() {
+    checks::killed_fair_waiter_is_skipped_after_timeout(CAST).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,8 +27,8 @@ async fn tokens_grow_over_the_holds_of_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_of_all_share_and_the_last_one_lets_a_writer_in() {
-    checks::readers_of_all_share_and_the_last_one_lets_a_writer_in(CAST).await;
+async fn last_shared_reader_lets_writer_in() {
+    checks::last_shared_reader_lets_writer_in(CAST).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -115,7 +115,7 @@ async fn each_side_is_refused_what_the_other_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mixed_queue_is_served_in_its_order_by_messages_alone() {
+async fn messages_serve_mixed_queue_in_order() {
     let place = Place::new().await;
     let [a, b] = [place.java("a"), place.java("b")];
     let guard = place.ours().acquire().await.unwrap();
@@ -139,7 +139,7 @@ async fn a_mixed_queue_is_served_in_its_order_by_messages_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_head_that_gives_up_lets_the_java_waiter_behind_it_in() {
+async fn our_aborted_head_lets_java_waiter_in() {
     let place = Place::new().await;
     let [holder, next] = [place.java("holder"), place.java("next")];
     holder.lock("x").unwrap();
@@ -155,7 +155,7 @@ async fn our_head_that_gives_up_lets_the_java_waiter_behind_it_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_head_that_gives_up_lets_our_waiter_behind_it_in() {
+async fn java_head_timeout_lets_our_waiter_in() {
     let place = Place::new().await;
     let java = place.java("t");
     let guard = place.ours().acquire().await.unwrap();
@@ -171,7 +171,7 @@ async fn a_java_head_that_gives_up_lets_our_waiter_behind_it_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_unlock_of_either_side_calls_the_head_of_the_other() {
+async fn forced_unlock_wakes_other_sides_queue_head() {
     let place = Place::new().await;
     let (java, lock) = (place.java("t"), place.ours());
     let guard = lock.acquire().await.unwrap();
@@ -185,7 +185,7 @@ async fn a_forced_unlock_of_either_side_calls_the_head_of_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_ends_hands_over_to_the_other_side() {
+async fn expired_lease_hands_fair_lock_across() {
     let place = Place::new().await;
     let (java, lock) = (place.java("t"), place.ours());
     let lease = WATCHDOG * 2;
@@ -204,7 +204,7 @@ async fn a_lease_that_ends_hands_over_to_the_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_of_ours_that_waits_stands_in_nobodys_way() {
+async fn killed_rust_waiter_does_not_block_java() {
     let place = Place::new().await;
     let java = place.java("t");
     let guard = place.ours().acquire().await.unwrap();
@@ -229,7 +229,7 @@ async fn a_killed_process_of_ours_that_waits_stands_in_nobodys_way() {
 
 /// Redisson's own rule: its entry counts for its allowance, which is what it waits for.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_java_waiter_is_taken_out_when_redisson_would() {
+async fn killed_java_waiter_leaves_at_redissons_timeout() {
     let place = Place::new().await;
     let other = Redisson::start(VERSION, &place.server.url());
     other.client("c", None).unwrap();
@@ -262,7 +262,7 @@ async fn a_killed_java_waiter_is_taken_out_when_redisson_would() {
 
 /// Of 3.16.8 such a head would sleep for ever; of 4.7.0 those behind it spin.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_head_that_nobody_called_is_called_by_our_waiters() {
+async fn our_waiter_wakes_sleeping_java_head() {
     let place = Place::new().await;
     let java = place.java("t");
     let mut holder = child::hold(LockKind::Fair, &place.server.url(), "x", WATCHDOG);

@@ -50,7 +50,7 @@ async fn tokens_go_on_from_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn java_counts_on_from_what_holds_of_other_kinds_draw() {
+async fn java_tokens_continue_after_other_kinds() {
     let (server, _redisson, java, rust) = &place().await;
     // Further than any clock: only the counter of a member can have led there.
     const AHEAD: u64 = 1 << 52;

@@ -40,7 +40,7 @@ const NEAR_S: f64 = 6.0;
 type State = BTreeMap<String, (String, Vec<(String, f64)>, Option<f64>)>;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_fair_lock_and_its_queue_are_redissons_after_every_step() {
+async fn fair_lock_state_matches_redisson_recordings() {
     for (version, recording) in RECORDINGS {
         let mut stage = Stage::new(version, recording).await;
         stage.play_hand_over_and_force().await;

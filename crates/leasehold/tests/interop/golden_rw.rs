@@ -48,7 +48,7 @@ const TOLERANCE: f64 = 2.0;
 type State = BTreeMap<String, (String, f64)>;
 
 #[tokio::test]
-async fn our_read_write_lock_leaves_what_redissons_does_after_every_step() {
+async fn rw_lock_state_matches_redisson_recordings() {
     for (version, text) in RECORDINGS {
         let mut stage = Stage::new(version).await;
         let mut compared = 0;
@@ -119,7 +119,7 @@ const RENEWED: Duration = Duration::from_secs(3);
 /// - a thread's next hold has the keys of its last one, and ours has keys of its own: what
 ///   the hold left that was broken at step 5 is not compared.
 #[tokio::test]
-async fn our_renewals_leave_what_redissons_do_and_nobody_less() {
+async fn rw_renewals_match_redisson_or_keep_longer() {
     let played = RENEWALS.map(|(version, text)| renewals(version, text));
     futures_util::future::join_all(played).await;
 }

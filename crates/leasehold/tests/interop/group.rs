@@ -36,7 +36,7 @@ async fn place() -> Place {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_of_both_sides_exclude_each_other_value_by_value() {
+async fn groups_exclude_java_value_by_value() {
     let Place {
         server, java, rust, ..
     } = &place().await;
@@ -81,7 +81,7 @@ async fn groups_of_both_sides_wake_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_release_wakes_the_java_thread_that_waits_for_just_that_value() {
+async fn group_release_wakes_matching_java_waiter() {
     let Place { redisson, rust, .. } = &place().await;
     let a = rust.group_lock("G", ["a"]).acquire().await.unwrap();
     let b = rust.group_lock("G", ["b"]).acquire().await.unwrap();
@@ -100,7 +100,7 @@ async fn our_release_wakes_the_java_thread_that_waits_for_just_that_value() {
 
 /// The answer comes after the message that the values are free.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_thread_that_is_refused_as_we_release_is_woken() {
+async fn our_release_wakes_just_refused_java_thread() {
     let Place {
         server,
         redisson,
@@ -129,7 +129,7 @@ async fn a_java_thread_that_is_refused_as_we_release_is_woken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_unlock_of_one_side_is_seen_by_the_other() {
+async fn forced_group_unlock_is_seen_across_sides() {
     let Place { java, rust, .. } = &place().await;
     java.lock("G/a,b").unwrap();
     let both = rust.group_lock("G", ["a", "b"]);

@@ -143,7 +143,7 @@ async fn javas_waiter_is_woken_by_our_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spin_waiter_of_either_side_gets_the_lock() {
+async fn spin_waiters_get_lock_across_sides() {
     let Place { java, rust, .. } = &place().await;
     let spin = java.kind(LockKind::Spin);
     let guard = rust.lock("x").acquire().await.unwrap();
@@ -162,7 +162,7 @@ async fn a_spin_waiter_of_either_side_gets_the_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_unlock_of_java_is_seen_by_us() {
+async fn java_forced_unlock_is_seen_by_rust() {
     let Place {
         java, rust, server, ..
     } = &place_with(None, Client::builder().lease(WATCHDOG)).await;
@@ -186,7 +186,7 @@ async fn a_forced_unlock_of_java_is_seen_by_us() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_unlock_of_ours_is_seen_by_java() {
+async fn our_forced_unlock_is_seen_by_java() {
     let Place {
         server,
         redisson,
@@ -206,7 +206,7 @@ async fn a_forced_unlock_of_ours_is_seen_by_java() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ended_lease_of_one_side_lets_the_other_in() {
+async fn expired_lease_frees_lock_for_other_side() {
     let Place { java, rust, .. } = &place().await;
     java.lock_lease("x", Duration::from_millis(400)).unwrap();
     let lock = rust
@@ -228,7 +228,7 @@ async fn an_ended_lease_of_one_side_lets_the_other_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_of_one_side_lets_the_other_in() {
+async fn killed_holder_frees_lock_for_other_side() {
     let Place {
         server,
         redisson,
@@ -254,7 +254,7 @@ async fn a_killed_process_of_one_side_lets_the_other_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_watchdog_keeps_its_own_hold_and_never_the_others() {
+async fn each_watchdog_renews_only_its_own_hold() {
     let Place {
         redisson,
         java,

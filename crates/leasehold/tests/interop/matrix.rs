@@ -100,7 +100,7 @@ macro_rules! lock_rows {
                 "a_timed_try_is_refused_in_its_time_or_served",
                 $timed
             ],
-            [WOKEN, "all_who_wait_are_woken_one_after_the_other", $woken],
+            [WOKEN, "all_waiters_are_woken_in_turn", $woken],
             [EXPIRY, "a_lease_that_ends_lets_the_other_side_in", $expiry],
             [
                 KILLED,
@@ -127,9 +127,9 @@ fn plain() -> Primitive {
         "lock::what_java_holds_is_refused_to_us lock::what_we_hold_is_refused_to_java",
         "",
         "lock::our_waiter_is_woken_by_javas_release lock::javas_waiter_is_woken_by_our_release",
-        "lock::an_ended_lease_of_one_side_lets_the_other_in",
-        "lock::a_killed_process_of_one_side_lets_the_other_in",
-        "lock::each_watchdog_keeps_its_own_hold_and_never_the_others"
+        "lock::expired_lease_frees_lock_for_other_side",
+        "lock::killed_holder_frees_lock_for_other_side",
+        "lock::each_watchdog_renews_only_its_own_hold"
     );
     Primitive {
         name: "Lock",
@@ -139,13 +139,13 @@ fn plain() -> Primitive {
             [
                 each(
                     FORCE,
-                    "each_lock::plain::a_forced_unlock_wakes_who_waits_and_is_told_the_holder lock::a_forced_unlock_of_java_is_seen_by_us lock::a_forced_unlock_of_ours_is_seen_by_java",
+                    "each_lock::plain::a_forced_unlock_wakes_who_waits_and_is_told_the_holder lock::java_forced_unlock_is_seen_by_rust lock::our_forced_unlock_is_seen_by_java",
                     "each_lock::plain::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
                 each(
                     MANY,
                     MIXED_ONLY,
-                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count stress::claims_under_the_lock_are_unique_while_processes_are_killed",
+                    "together::plain_lock_loses_no_count_beside_redissons stress::plain_claims_stay_unique_despite_kills",
                 ),
                 each(
                     STATE,
@@ -163,7 +163,7 @@ fn spin() -> Primitive {
         "each_lock::spin",
         "lock::what_java_holds_is_refused_to_us lock::what_we_hold_is_refused_to_java",
         "",
-        "lock::a_spin_waiter_of_either_side_gets_the_lock",
+        "lock::spin_waiters_get_lock_across_sides",
         "",
         "",
         ""
@@ -217,14 +217,14 @@ fn fenced() -> Primitive {
                     "the tokens of all sides rise in one sequence",
                     [
                         tokens,
-                        "each_lock::tokens_grow_over_the_holds_of_all fenced::tokens_go_on_from_each_other fenced::java_counts_on_from_what_holds_of_other_kinds_draw",
+                        "each_lock::tokens_grow_over_the_holds_of_all fenced::tokens_go_on_from_each_other fenced::java_tokens_continue_after_other_kinds",
                         tokens,
                     ],
                 ),
                 each(
                     MANY,
                     MIXED_ONLY,
-                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fenced_lock stress::claims_under_the_fenced_lock_are_unique_while_processes_are_killed",
+                    "together::fenced_lock_loses_no_count_beside_redissons stress::fenced_claims_stay_unique_despite_kills",
                 ),
                 row(
                     STATE,
@@ -245,8 +245,8 @@ fn fair() -> Primitive {
         "fair::each_side_is_refused_what_the_other_holds",
         "fair::each_side_is_refused_what_the_other_holds",
         "",
-        "fair::a_lease_that_ends_hands_over_to_the_other_side",
-        "fair::a_java_head_that_nobody_called_is_called_by_our_waiters",
+        "fair::expired_lease_hands_fair_lock_across",
+        "fair::our_waiter_wakes_sleeping_java_head",
         ""
     );
     Primitive {
@@ -257,32 +257,32 @@ fn fair() -> Primitive {
             [
                 each(
                     FORCE,
-                    "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder fair::a_forced_unlock_of_either_side_calls_the_head_of_the_other",
+                    "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder fair::forced_unlock_wakes_other_sides_queue_head",
                     "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
                 each(
                     "the waiters of both sides stand in one queue and are served in its order",
-                    "fair::a_mixed_queue_is_served_in_its_order_by_messages_alone",
-                    "each_lock::fair::all_who_wait_are_woken_one_after_the_other",
+                    "fair::messages_serve_mixed_queue_in_order",
+                    "each_lock::fair::all_waiters_are_woken_in_turn",
                 ),
                 each(
                     "a waiter of either side that gives up leaves the queue",
-                    "each_lock::a_waiter_that_gives_up_leaves_the_line_to_those_behind fair::our_head_that_gives_up_lets_the_java_waiter_behind_it_in fair::a_java_head_that_gives_up_lets_our_waiter_behind_it_in",
-                    "each_lock::a_waiter_that_gives_up_leaves_the_line_to_those_behind",
+                    "each_lock::fair_waiter_that_gives_up_leaves_queue fair::our_aborted_head_lets_java_waiter_in fair::java_head_timeout_lets_our_waiter_in",
+                    "each_lock::fair_waiter_that_gives_up_leaves_queue",
                 ),
                 each(
                     "a killed waiter of either side is passed over",
-                    "each_lock::a_waiter_that_is_killed_is_passed_over_in_its_time fair::a_killed_process_of_ours_that_waits_stands_in_nobodys_way fair::a_killed_java_waiter_is_taken_out_when_redisson_would",
-                    "each_lock::a_waiter_that_is_killed_is_passed_over_in_its_time",
+                    "each_lock::killed_fair_waiter_is_skipped_after_timeout fair::killed_rust_waiter_does_not_block_java fair::killed_java_waiter_leaves_at_redissons_timeout",
+                    "each_lock::killed_fair_waiter_is_skipped_after_timeout",
                 ),
                 each(
                     MANY,
                     MIXED_ONLY,
-                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fair_lock stress::claims_under_the_fair_lock_are_unique_while_processes_are_killed",
+                    "together::fair_lock_loses_no_count_beside_redissons stress::fair_claims_stay_unique_despite_kills",
                 ),
                 each(
                     STATE,
-                    "golden_fair::our_fair_lock_and_its_queue_are_redissons_after_every_step",
+                    "golden_fair::fair_lock_state_matches_redisson_recordings",
                     ONE_AT_A_TIME,
                 ),
             ],
@@ -294,11 +294,11 @@ fn fair() -> Primitive {
 fn read_write() -> Primitive {
     let rows = lock_rows!(
         "each_lock::write",
-        "rw::readers_of_both_share_and_each_writer_excludes_the_other_side",
+        "rw::readers_share_and_writers_exclude_across_sides",
         "",
         "rw::a_release_of_one_side_wakes_the_other",
         "",
-        "rw::a_killed_process_of_one_side_lets_the_other_in",
+        "rw::killed_rw_holder_lets_other_side_in",
         ""
     );
     Primitive {
@@ -315,42 +315,42 @@ fn read_write() -> Primitive {
             [
                 each(
                     FORCE,
-                    "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder rw::a_forced_unlock_of_one_side_is_seen_by_the_other",
+                    "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder rw::forced_rw_unlock_is_seen_across_sides",
                     "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
                 each(
                     "readers of all sides share the lock, and the last one to leave lets a writer in",
-                    "each_lock::readers_of_all_share_and_the_last_one_lets_a_writer_in rw::readers_of_both_share_and_each_writer_excludes_the_other_side",
-                    "each_lock::readers_of_all_share_and_the_last_one_lets_a_writer_in",
+                    "each_lock::last_shared_reader_lets_writer_in rw::readers_share_and_writers_exclude_across_sides",
+                    "each_lock::last_shared_reader_lets_writer_in",
                 ),
                 each(
                     "a downgrade by Leasehold wakes Java's readers",
-                    "each_lock::our_downgrade_wakes_the_readers_of_all rw::our_downgrade_wakes_javas_readers_and_keeps_its_writers_out",
+                    "each_lock::our_downgrade_wakes_the_readers_of_all rw::our_downgrade_wakes_only_java_readers",
                     "each_lock::our_downgrade_wakes_the_readers_of_all",
                 ),
                 each(
                     "Leasehold reads beside a Java thread that has downgraded",
-                    "rw::we_read_beside_a_java_thread_that_has_downgraded",
+                    "rw::downgraded_java_thread_lets_our_reader_in",
                     "not: one Java thread downgrades, so each version is tested by itself",
                 ),
                 each(
                     "one release by a writer lets all readers in",
-                    "rw::one_release_of_our_writer_lets_all_of_javas_readers_in",
+                    "rw::our_write_release_wakes_all_java_readers",
                     "each_lock::our_downgrade_wakes_the_readers_of_all",
                 ),
                 each(
                     "no reader's watchdog ends the longer hold of another reader",
-                    "rw::a_java_readers_watchdog_does_not_end_our_longer_hold rw::our_renewal_keeps_no_java_hold_alive_and_cuts_none",
+                    "rw::java_reader_watchdog_keeps_our_longer_hold rw::our_renewal_changes_no_java_read_lease",
                     "not: Redisson's two versions break this between themselves: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
                 ),
                 each(
                     MANY,
                     MIXED_ONLY,
-                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_write_lock stress::claims_under_the_write_lock_are_unique_while_processes_are_killed",
+                    "together::write_lock_loses_no_count_beside_redissons stress::write_claims_stay_unique_despite_kills",
                 ),
                 each(
                     STATE,
-                    "golden_rw::our_read_write_lock_leaves_what_redissons_does_after_every_step golden_rw::our_renewals_leave_what_redissons_do_and_nobody_less",
+                    "golden_rw::rw_lock_state_matches_redisson_recordings golden_rw::rw_renewals_match_redisson_or_keep_longer",
                     ONE_AT_A_TIME,
                 ),
             ],
@@ -369,8 +369,8 @@ fn multi() -> Primitive {
         rows: with(
             lock_rows!(
                 "each_lock::multi",
-                "members::multi_locks_of_both_sides_exclude_each_other_member_by_member",
-                "members::multi_locks_of_both_sides_exclude_each_other_member_by_member",
+                "members::multi_locks_exclude_java_member_by_member",
+                "members::multi_locks_exclude_java_member_by_member",
                 "members::multi_locks_of_both_sides_wake_each_other",
                 "",
                 "",
@@ -381,7 +381,7 @@ fn multi() -> Primitive {
                 each(
                     MANY,
                     MIXED_ONLY,
-                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_two_locks",
+                    "together::multi_lock_loses_no_count_beside_redissons",
                 ),
                 same(STATE, MEMBERS_STATE),
             ],
@@ -409,7 +409,7 @@ fn red() -> Primitive {
                 each(
                     MANY,
                     MIXED_ONLY,
-                    "together::threads_of_both_versions_and_four_rust_processes_lose_no_count_under_a_majority",
+                    "together::red_lock_loses_no_count_beside_redissons",
                 ),
                 same(STATE, MEMBERS_STATE),
             ],
@@ -427,15 +427,15 @@ fn group() -> Primitive {
         rows: vec![
             new(
                 TRY,
-                "each_group::group::a_try_is_refused_while_another_side_holds group::groups_of_both_sides_exclude_each_other_value_by_value",
+                "each_group::group::a_try_is_refused_while_another_side_holds group::groups_exclude_java_value_by_value",
             ),
             new(
                 TIMED,
-                "each_group::group::a_timed_try_is_refused_in_its_time_or_served group::groups_of_both_sides_exclude_each_other_value_by_value",
+                "each_group::group::a_timed_try_is_refused_in_its_time_or_served group::groups_exclude_java_value_by_value",
             ),
             new(
                 WOKEN,
-                "each_group::group::all_who_wait_are_woken_one_after_the_other group::groups_of_both_sides_wake_each_other",
+                "each_group::group::all_waiters_are_woken_in_turn group::groups_of_both_sides_wake_each_other",
             ),
             new(
                 EXPIRY,
@@ -451,16 +451,13 @@ fn group() -> Primitive {
             ),
             new(
                 FORCE,
-                "each_group::group::a_forced_unlock_wakes_who_waits_and_is_told_the_holder group::a_forced_unlock_of_one_side_is_seen_by_the_other",
+                "each_group::group::a_forced_unlock_wakes_who_waits_and_is_told_the_holder group::forced_group_unlock_is_seen_across_sides",
             ),
             new(
                 "a release wakes the waiter for just that value",
-                "group::our_release_wakes_the_java_thread_that_waits_for_just_that_value",
+                "group::group_release_wakes_matching_java_waiter",
             ),
-            new(
-                MANY,
-                "together::threads_of_one_version_and_four_rust_processes_lose_no_count_under_a_group",
-            ),
+            new(MANY, "together::group_lock_loses_no_count_beside_redisson"),
             new(STATE, "group::our_state_is_redissons_after_every_step"),
         ],
         ..Primitive::default()
@@ -475,16 +472,16 @@ fn semaphore() -> Primitive {
         rows: vec![
             same(
                 TRY,
-                "each_count::counted::a_permit_is_refused_in_its_time_while_none_is_free",
+                "each_count::counted::exhausted_semaphore_refuses_within_wait_limit",
             ),
             same(
                 TIMED,
-                "each_count::counted::a_permit_is_refused_in_its_time_while_none_is_free",
+                "each_count::counted::exhausted_semaphore_refuses_within_wait_limit",
             ),
             each(
                 WOKEN,
-                "each_count::counted::all_who_wait_are_woken_one_after_the_other synchronizers::a_release_of_ours_wakes_a_java_waiter synchronizers::a_release_of_java_wakes_our_waiter synchronizers::an_undone_acquire_of_ours_wakes_a_java_waiter",
-                "each_count::counted::all_who_wait_are_woken_one_after_the_other",
+                "each_count::counted::all_waiters_are_woken_in_turn synchronizers::a_release_of_ours_wakes_a_java_waiter synchronizers::a_release_of_java_wakes_our_waiter synchronizers::dropped_permit_wakes_java_waiter",
+                "each_count::counted::all_waiters_are_woken_in_turn",
             ),
             each(
                 "both sides count permits alike when they set, add and drain them",
@@ -505,7 +502,7 @@ fn semaphore() -> Primitive {
             same(MANY, MEASURED),
             each(
                 STATE,
-                "counts::our_counts_and_leases_are_redissons_after_every_step",
+                "counts::semaphore_and_latch_state_matches_redisson_recordings",
                 ONE_AT_A_TIME,
             ),
         ],
@@ -525,20 +522,20 @@ fn expirable() -> Primitive {
         rows: vec![
             same(
                 TRY,
-                "each_count::leased::a_permit_is_refused_in_its_time_while_none_is_free",
+                "each_count::leased::exhausted_semaphore_refuses_within_wait_limit",
             ),
             same(
                 TIMED,
-                "each_count::leased::a_permit_is_refused_in_its_time_while_none_is_free",
+                "each_count::leased::exhausted_semaphore_refuses_within_wait_limit",
             ),
             each(
                 WOKEN,
-                "each_count::leased::all_who_wait_are_woken_one_after_the_other synchronizers::permits_with_leases_wake_both_ways",
-                "each_count::leased::all_who_wait_are_woken_one_after_the_other",
+                "each_count::leased::all_waiters_are_woken_in_turn synchronizers::permits_with_leases_wake_both_ways",
+                "each_count::leased::all_waiters_are_woken_in_turn",
             ),
             each(
                 "Leasehold releases Java's permits by their ids, and Java releases Leasehold's if its version stores ids in the same way",
-                "synchronizers::permits_without_a_lease_are_understood_and_released_by_id synchronizers::our_permits_are_released_by_java_where_it_writes_ids_as_we_do",
+                "synchronizers::java_permits_without_lease_work_by_id synchronizers::new_java_releases_our_permits_by_id",
                 "not: an id passes between two sides, so each version is tested by itself; 3.16.8 writes and knows ids as text only, neither Leasehold's nor those of 4.7.0",
             ),
             same(
@@ -547,7 +544,7 @@ fn expirable() -> Primitive {
             ),
             each(
                 EXPIRY,
-                "synchronizers::permits_with_leases_exclude_both_sides_and_expire_for_both",
+                "synchronizers::leased_permits_exclude_and_expire_across_sides",
                 "each_count::leased::the_permit_of_a_killed_process_comes_back_after_its_lease",
             ),
             same(
@@ -556,12 +553,12 @@ fn expirable() -> Primitive {
             ),
             same(
                 WATCHDOGS,
-                "each_count::our_permit_is_renewed_while_it_is_refused_to_java",
+                "each_count::renewed_permit_stays_refused_to_java",
             ),
             same(MANY, MEASURED),
             each(
                 STATE,
-                "counts::our_counts_and_leases_are_redissons_after_every_step",
+                "counts::semaphore_and_latch_state_matches_redisson_recordings",
                 ONE_AT_A_TIME,
             ),
         ],
@@ -579,17 +576,17 @@ fn latch() -> Primitive {
             same(TRY, NOBODY),
             each(
                 TIMED,
-                "synchronizers::a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed",
+                "synchronizers::latch_waiters_see_javas_reset_after_zero",
                 "not: a wait with a limit is between two sides, so each version is tested by itself",
             ),
             each(
                 WOKEN,
-                "each_count::all_who_wait_for_a_latch_go_on_whoever_counts_it_down synchronizers::a_latch_is_set_counted_and_waited_for_from_both_sides",
-                "each_count::all_who_wait_for_a_latch_go_on_whoever_counts_it_down",
+                "each_count::last_count_down_wakes_latch_waiters_everywhere synchronizers::latch_counts_and_wakes_across_sides",
+                "each_count::last_count_down_wakes_latch_waiters_everywhere",
             ),
             each(
                 "Leasehold's waiters go on when Java deletes the latch",
-                "synchronizers::a_latch_that_java_deletes_lets_us_go_on",
+                "synchronizers::java_latch_deletion_wakes_our_waiter",
                 BY_ITSELF,
             ),
             same(FORCE, NOBODY),
@@ -599,7 +596,7 @@ fn latch() -> Primitive {
             same(MANY, MEASURED),
             each(
                 STATE,
-                "counts::our_counts_and_leases_are_redissons_after_every_step",
+                "counts::semaphore_and_latch_state_matches_redisson_recordings",
                 ONE_AT_A_TIME,
             ),
         ],
@@ -619,8 +616,8 @@ fn documents() -> Primitive {
             row(
                 "Redisson writes to Redis and publishes exactly what [wire-format.md](wire-format.md) says",
                 [
-                    "wire::locks_are_on_the_wire_as_the_page_says wire::a_fair_lock_is_on_the_wire_as_the_page_says wire::a_read_write_lock_is_on_the_wire_as_the_page_says wire::a_semaphore_is_on_the_wire_as_the_page_says wire::permits_with_leases_are_on_the_wire_as_the_page_says wire::a_latch_is_on_the_wire_as_the_page_says",
-                    "wire::locks_are_on_the_wire_as_the_page_says wire::a_fair_lock_is_on_the_wire_as_the_page_says wire::a_read_write_lock_is_on_the_wire_as_the_page_says wire::a_group_is_on_the_wire_as_the_page_says wire::a_semaphore_is_on_the_wire_as_the_page_says wire::permits_with_leases_are_on_the_wire_as_the_page_says wire::a_latch_is_on_the_wire_as_the_page_says",
+                    "wire::locks_match_documented_wire_format wire::fair_lock_matches_documented_wire_format wire::rw_lock_matches_documented_wire_format wire::semaphore_matches_documented_wire_format wire::leased_permits_match_documented_wire_format wire::latch_matches_documented_wire_format",
+                    "wire::locks_match_documented_wire_format wire::fair_lock_matches_documented_wire_format wire::rw_lock_matches_documented_wire_format wire::group_matches_documented_wire_format wire::semaphore_matches_documented_wire_format wire::leased_permits_match_documented_wire_format wire::latch_matches_documented_wire_format",
                     BY_ITSELF,
                 ],
             ),
@@ -823,7 +820,7 @@ fn run_of(text: &str) -> &str {
 }
 
 #[test]
-fn each_cell_names_tests_that_exist_or_says_why_there_are_none() {
+fn matrix_cells_name_tests_or_give_reason() {
     let known = known();
     for Primitive { name, rows, .. } in primitives() {
         for check in COMMON.into_iter().filter(|_| name != DOCUMENTS) {
@@ -851,7 +848,7 @@ fn each_cell_names_tests_that_exist_or_says_why_there_are_none() {
 
 /// So nobody changes the tables, or the name of a test, without a run.
 #[test]
-fn the_pages_are_what_a_run_without_a_failure_writes() {
+fn interop_pages_match_generated_pages() {
     let known = known().into_iter();
     let all_ok = known.map(|test| (test, "ok".to_owned())).collect();
     let summary = std::fs::read_to_string(file("interop.md")).unwrap();

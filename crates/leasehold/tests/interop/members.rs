@@ -53,7 +53,7 @@ fn red(rust: &[Client]) -> RedLock {
 const RED: &str = "c0/x,c1/x,c2/x";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn multi_locks_of_both_sides_exclude_each_other_member_by_member() {
+async fn multi_locks_exclude_java_member_by_member() {
     let Place {
         servers,
         java,

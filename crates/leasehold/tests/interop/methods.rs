@@ -156,7 +156,7 @@ fn unknown(there: &[There]) -> Vec<String> {
 }
 
 #[test]
-fn methods_are_read_from_the_page_with_their_parameters() {
+fn method_table_parser_reads_parameter_counts() {
     let lock = named("RLock");
     assert!(is_named(&lock, "tryLock", 0) && is_named(&lock, "tryLock", 3));
     assert!(is_named(&lock, "lockAsync", 1), "the id of a thread");

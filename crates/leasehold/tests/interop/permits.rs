@@ -192,7 +192,7 @@ fn call(thread: &RedissonThread, op: &str, mut request: Value) -> JoinHandle<Val
     tokio::task::spawn_blocking(move || pending.wait(SOON * 2).unwrap().value)
 }
 
-pub(crate) async fn a_permit_is_refused_in_its_time_while_none_is_free(
+pub(crate) async fn exhausted_semaphore_refuses_within_wait_limit(
     cast: &[RedissonVersion],
     sort: Sort,
 ) {
@@ -209,10 +209,7 @@ pub(crate) async fn a_permit_is_refused_in_its_time_while_none_is_free(
     }
 }
 
-pub(crate) async fn all_who_wait_are_woken_one_after_the_other(
-    cast: &[RedissonVersion],
-    sort: Sort,
-) {
+pub(crate) async fn all_waiters_are_woken_in_turn(cast: &[RedissonVersion], sort: Sort) {
     let scene = Scene::new(cast, sort).await;
     for holder in 0..scene.sides.len() {
         let held = scene.take(holder, Some(Duration::ZERO)).await.unwrap();
@@ -264,7 +261,7 @@ impl Scene {
 }
 
 /// Redisson renews no permits.
-pub(crate) async fn our_permit_is_renewed_while_it_is_refused_to_java(cast: &[RedissonVersion]) {
+pub(crate) async fn renewed_permit_stays_refused_to_java(cast: &[RedissonVersion]) {
     let scene = Scene::new(cast, Sort::Leased).await;
     let url = scene.server.url();
     let client = Client::builder().lease(LEASE).connect(&url).await.unwrap();
@@ -293,9 +290,7 @@ pub(crate) async fn our_permit_is_renewed_while_it_is_refused_to_java(cast: &[Re
     permit.release().await.unwrap();
 }
 
-pub(crate) async fn all_who_wait_for_a_latch_go_on_whoever_counts_it_down(
-    cast: &[RedissonVersion],
-) {
+pub(crate) async fn last_count_down_wakes_latch_waiters_everywhere(cast: &[RedissonVersion]) {
     let server = topology::start();
     let clients: Vec<_> = cast
         .iter()

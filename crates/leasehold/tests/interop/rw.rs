@@ -68,7 +68,7 @@ impl Place {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_of_both_share_and_each_writer_excludes_the_other_side() {
+async fn readers_share_and_writers_exclude_across_sides() {
     let place = place(None).await;
     let (read, write) = place.java("t");
     let lock = &place.lock;
@@ -155,7 +155,7 @@ async fn a_release_of_one_side_wakes_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_release_of_our_writer_lets_all_of_javas_readers_in() {
+async fn our_write_release_wakes_all_java_readers() {
     let place = place(None).await;
     let writing = place.lock.write().await.unwrap();
     let readers: Vec<_> = (0..6).map(|n| place.java(&n.to_string()).0).collect();
@@ -174,7 +174,7 @@ async fn one_release_of_our_writer_lets_all_of_javas_readers_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_downgrade_wakes_javas_readers_and_keeps_its_writers_out() {
+async fn our_downgrade_wakes_only_java_readers() {
     let place = place(None).await;
     let ((read, _), (_, write)) = (place.java("r"), place.java("w"));
     let writing = place.lock.write().await.unwrap();
@@ -207,7 +207,7 @@ async fn our_downgrade_wakes_javas_readers_and_keeps_its_writers_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn we_read_beside_a_java_thread_that_has_downgraded() {
+async fn downgraded_java_thread_lets_our_reader_in() {
     let place = place(None).await;
     let (read, write) = place.java("t");
     write.lock("x").unwrap();
@@ -229,7 +229,7 @@ async fn we_read_beside_a_java_thread_that_has_downgraded() {
 /// With one side of Redisson's alone this breaks exclusion: the watchdog of a reader of 3.16.8
 /// cuts the leases of all others to its own timeout.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_readers_watchdog_does_not_end_our_longer_hold() {
+async fn java_reader_watchdog_keeps_our_longer_hold() {
     let place = place(Some(WATCHDOG)).await;
     let (read, write) = place.java("t");
     let lock = place.lock.clone().redisson_watchdog(WATCHDOG);
@@ -259,7 +259,7 @@ async fn a_java_readers_watchdog_does_not_end_our_longer_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_renewal_keeps_no_java_hold_alive_and_cuts_none() {
+async fn our_renewal_changes_no_java_read_lease() {
     let place = place(Some(WATCHDOG)).await;
     let (left, _) = place.java("left");
     let (long, _) = place.java("long");
@@ -285,7 +285,7 @@ async fn our_renewal_keeps_no_java_hold_alive_and_cuts_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_of_one_side_lets_the_other_in() {
+async fn killed_rw_holder_lets_other_side_in() {
     let place = place(Some(WATCHDOG)).await;
     for side in ["read", "write"] {
         let redisson = Redisson::start(VERSION, &place.server.url());
@@ -324,7 +324,7 @@ async fn a_killed_process_of_one_side_lets_the_other_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_unlock_of_one_side_is_seen_by_the_other() {
+async fn forced_rw_unlock_is_seen_across_sides() {
     let place = place(None).await;
     let builder = Client::builder().lease(WATCHDOG);
     let client = builder.connect(&place.server.url()).await.unwrap();

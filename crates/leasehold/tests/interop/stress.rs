@@ -33,37 +33,37 @@ const FAIR_WAIT: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
-fn claims_under_the_lock_are_unique_while_processes_are_killed() {
+fn plain_claims_stay_unique_despite_kills() {
     torment(What::Plain);
 }
 
 #[test]
-fn claims_under_the_fair_lock_are_unique_while_processes_are_killed() {
+fn fair_claims_stay_unique_despite_kills() {
     torment(What::Fair);
 }
 
 #[test]
-fn claims_under_the_fenced_lock_are_unique_while_processes_are_killed() {
+fn fenced_claims_stay_unique_despite_kills() {
     torment(What::Fenced);
 }
 
 #[test]
-fn claims_under_the_write_lock_are_unique_while_processes_are_killed() {
+fn write_claims_stay_unique_despite_kills() {
     torment(What::Write);
 }
 
 #[test]
-fn claims_under_the_multi_lock_are_unique_while_processes_are_killed() {
+fn multi_claims_stay_unique_despite_kills() {
     torment(What::Multi);
 }
 
 #[test]
-fn claims_under_the_red_lock_are_unique_while_processes_are_killed() {
+fn red_claims_stay_unique_despite_kills() {
     torment(What::Red);
 }
 
 #[test]
-fn claims_under_the_group_lock_are_unique_while_processes_are_killed() {
+fn group_claims_stay_unique_despite_kills() {
     torment(What::Group);
 }
 

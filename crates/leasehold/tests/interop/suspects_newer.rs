@@ -17,7 +17,7 @@ fn values(place: &Place) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_fenced_lock_spends_tokens_on_re_entries_and_forgets_them_with_its_key() {
+async fn java_reentry_spends_fencing_tokens() {
     let place = place().await;
     let java = place.thread(LockKind::Fenced);
     let lease = json!({"lease_ms": 5000});
@@ -34,7 +34,7 @@ async fn a_java_fenced_lock_spends_tokens_on_re_entries_and_forgets_them_with_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_fenced_lock_takes_a_hold_without_an_expiry_for_its_own() {
+async fn java_fenced_try_claims_hold_without_expiry() {
     let place = place().await;
     place.int(&["HSET", "x", "stranger", "1"]);
     let java = place.thread(LockKind::Fenced);
@@ -56,7 +56,7 @@ async fn a_try_for_a_token_in_java_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_multi_lock_lets_the_tokens_of_a_fenced_member_end() {
+async fn java_multi_lock_expires_fencing_counter() {
     let place = place().await;
     let java = place.thread(LockKind::Multi);
     let lease = Some(Duration::from_secs(20));
@@ -71,7 +71,7 @@ async fn a_java_multi_lock_lets_the_tokens_of_a_fenced_member_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_asynchronous_java_group_lock_fails_or_is_over_at_once() {
+async fn async_java_group_lock_never_holds() {
     let place = place().await;
     let java = place.thread(LockKind::Group);
     let taken = java.start_on::<()>("lock_async", "G/a,b", json!({}));
@@ -84,7 +84,7 @@ async fn an_asynchronous_java_group_lock_fails_or_is_over_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unlock_of_a_java_group_that_has_lost_a_value_fails_and_releases_the_others() {
+async fn java_group_unlock_with_lost_value_fails() {
     let place = place().await;
     let java = place.thread(LockKind::Group);
     for lost in ["a", "b"] {
@@ -98,7 +98,7 @@ async fn an_unlock_of_a_java_group_that_has_lost_a_value_fails_and_releases_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_group_hold_inherits_the_count_of_one_that_has_ended() {
+async fn java_group_hold_inherits_expired_count() {
     let place = place().await;
     let java = place.thread(LockKind::Group);
     java.lock_lease("G/b", LONG).unwrap();
@@ -112,7 +112,7 @@ async fn a_java_group_hold_inherits_the_count_of_one_that_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unlock_of_a_java_group_wakes_one_that_waits_for_another_value() {
+async fn java_group_unlock_wakes_wrong_waiter() {
     let place = place().await;
     let [holder, a, b] = ["holder", "a", "b"].map(|name| place.other(name, LockKind::Group));
     holder.lock("G/a").unwrap();
@@ -140,7 +140,7 @@ async fn an_unlock_of_a_java_group_wakes_one_that_waits_for_another_value() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_lock_on_a_java_group_is_not_renewed() {
+async fn second_java_group_lock_is_not_renewed() {
     let place = place_with(json!({"watchdog_ms": 3000})).await;
     let java = place.thread(LockKind::Group);
     java.lock("G/a").unwrap();
@@ -158,7 +158,7 @@ async fn a_second_lock_on_a_java_group_is_not_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn java_says_false_for_two_values_it_has_forced_and_true_for_one_a_stranger_holds() {
+async fn java_group_misreports_forced_unlock_and_ownership() {
     let place = place().await;
     let java = place.thread(LockKind::Group);
     java.lock("G/a,b").unwrap();
@@ -170,7 +170,7 @@ async fn java_says_false_for_two_values_it_has_forced_and_true_for_one_a_strange
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_release_of_several_ids_publishes_their_number() {
+async fn java_release_of_ids_publishes_their_count() {
     let place = place().await;
     let java = place.thread(LockKind::Plain);
     assert_eq!(call(&java, "expirable_set", json!({"permits": 5})), true);

@@ -97,7 +97,7 @@ async fn a_release_of_ours_wakes_a_java_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_undone_acquire_of_ours_wakes_a_java_waiter() {
+async fn dropped_permit_wakes_java_waiter() {
     let place = place().await;
     let semaphore = place.rust.semaphore("x");
     semaphore.try_set_permits(1).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_release_of_java_wakes_our_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beside_many_tasks_of_ours_a_java_thread_has_its_turn() {
+async fn java_thread_gets_turn_beside_busy_tasks() {
     let Place { java, rust, .. } = &place().await;
     let semaphore = rust.semaphore("x");
     semaphore.try_set_permits(8).await.unwrap();
@@ -145,7 +145,7 @@ async fn beside_many_tasks_of_ours_a_java_thread_has_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn permits_with_leases_exclude_both_sides_and_expire_for_both() {
+async fn leased_permits_exclude_and_expire_across_sides() {
     let Place { java, rust, .. } = &place().await;
     let semaphore = rust.expirable_semaphore("x").poll_interval(HOUR);
     assert_eq!(call(java, "expirable_set", json!({"permits": 2})), true);
@@ -173,7 +173,7 @@ async fn permits_with_leases_exclude_both_sides_and_expire_for_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn permits_without_a_lease_are_understood_and_released_by_id() {
+async fn java_permits_without_lease_work_by_id() {
     let Place { java, rust, .. } = &place().await;
     let semaphore = rust.expirable_semaphore("x");
     call(java, "expirable_set", json!({"permits": 2}));
@@ -191,7 +191,7 @@ async fn permits_without_a_lease_are_understood_and_released_by_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_permits_are_released_by_java_where_it_writes_ids_as_we_do() {
+async fn new_java_releases_our_permits_by_id() {
     let Place { java, rust, .. } = &place().await;
     let semaphore = rust.expirable_semaphore("x");
     semaphore.try_set_permits(1).await.unwrap();
@@ -232,7 +232,7 @@ async fn permits_with_leases_wake_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_latch_is_set_counted_and_waited_for_from_both_sides() {
+async fn latch_counts_and_wakes_across_sides() {
     let place = place().await;
     let latch = place.rust.count_down_latch("x").poll_interval(HOUR);
     assert!(latch.try_set_count(2).await.unwrap());
@@ -265,7 +265,7 @@ async fn a_latch_is_set_counted_and_waited_for_from_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed() {
+async fn latch_waiters_see_javas_reset_after_zero() {
     let place = place().await;
     call(&place.java, "latch_set", json!({"count": 1}));
     let waiters: Vec<_> = (0..3)
@@ -293,7 +293,7 @@ async fn a_latch_that_java_counts_down_and_sets_again_at_once_is_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_latch_that_java_deletes_lets_us_go_on() {
+async fn java_latch_deletion_wakes_our_waiter() {
     let place = place().await;
     call(&place.java, "latch_set", json!({"count": 3}));
     let latch = place.rust.count_down_latch("x").poll_interval(HOUR);

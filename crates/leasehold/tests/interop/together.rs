@@ -18,37 +18,37 @@ const PAIR: &str = "hot,warm";
 const GROUP: &str = "hot/a,b";
 
 #[test]
-fn threads_of_both_versions_and_four_rust_processes_lose_no_count() {
+fn plain_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Plain, "hot");
 }
 
 #[test]
-fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fair_lock() {
+fn fair_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Fair, "hot");
 }
 
 #[test]
-fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_fenced_lock() {
+fn fenced_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Fenced, "hot");
 }
 
 #[test]
-fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_the_write_lock() {
+fn write_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Write, "hot");
 }
 
 #[test]
-fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_two_locks() {
+fn multi_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Multi, PAIR);
 }
 
 #[test]
-fn threads_of_one_version_and_four_rust_processes_lose_no_count_under_a_group() {
+fn group_lock_loses_no_count_beside_redisson() {
     no_count_is_lost(LockKind::Group, GROUP);
 }
 
 #[test]
-fn threads_of_both_versions_and_four_rust_processes_lose_no_count_under_a_majority() {
+fn red_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Red, "c0/hot,c1/hot,c2/hot");
 }
 

@@ -72,7 +72,7 @@ fn hold_once_and_break(wire: &mut Wire<'_>, java: &RedissonThread, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_are_on_the_wire_as_the_page_says() {
+async fn locks_match_documented_wire_format() {
     for name in NAMES {
         let place = Place::new();
         let mut wire = place.wire("Lock", name);
@@ -91,7 +91,7 @@ async fn locks_are_on_the_wire_as_the_page_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fair_lock_is_on_the_wire_as_the_page_says() {
+async fn fair_lock_matches_documented_wire_format() {
     for name in NAMES {
         let place = Place::new();
         let mut wire = place.wire("Fair lock", name);
@@ -119,7 +119,7 @@ async fn a_fair_lock_is_on_the_wire_as_the_page_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_write_lock_is_on_the_wire_as_the_page_says() {
+async fn rw_lock_matches_documented_wire_format() {
     for name in NAMES {
         let place = Place::new();
         let mut wire = place.wire("Read-write lock", name);
@@ -145,7 +145,7 @@ async fn a_read_write_lock_is_on_the_wire_as_the_page_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_is_on_the_wire_as_the_page_says() {
+async fn group_matches_documented_wire_format() {
     // 3.16.8 has no groups: then there must be no row for it either.
     for name in NAMES {
         let place = Place::new();
@@ -163,7 +163,7 @@ async fn a_group_is_on_the_wire_as_the_page_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_semaphore_is_on_the_wire_as_the_page_says() {
+async fn semaphore_matches_documented_wire_format() {
     for name in NAMES {
         let place = Place::new();
         let mut wire = place.wire("Semaphore", name);
@@ -187,7 +187,7 @@ async fn a_semaphore_is_on_the_wire_as_the_page_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn permits_with_leases_are_on_the_wire_as_the_page_says() {
+async fn leased_permits_match_documented_wire_format() {
     for name in NAMES {
         let place = Place::new();
         let mut wire = place.wire("Semaphore whose permits have leases", name);
@@ -207,7 +207,7 @@ async fn permits_with_leases_are_on_the_wire_as_the_page_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_latch_is_on_the_wire_as_the_page_says() {
+async fn latch_matches_documented_wire_format() {
     for name in NAMES {
         let place = Place::new();
         let mut wire = place.wire("Count-down latch", name);

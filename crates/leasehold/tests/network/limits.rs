@@ -89,7 +89,7 @@ async fn silent() -> (Embedded, Client, Network) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_waiter_is_told_that_it_is_held_by_who_never_answered() {
+async fn unanswered_wait_ends_in_an_error() {
     for (name, wait) in WAITS {
         let (server, client, network) = silent().await;
         // The last two go on after the first request was given up.
@@ -111,7 +111,7 @@ async fn no_waiter_is_told_that_it_is_held_by_who_never_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_asked_nothing_is_told_that_nothing_ran() {
+async fn waiter_without_request_fails_as_unavailable() {
     let (_server, client, _network) = silent().await;
     let waits = [100 * MS, 50 * MS].map(Limits::waits);
     let ended = in_line(&client, WAITS[0].1, &waits).await;
@@ -120,7 +120,7 @@ async fn who_has_asked_nothing_is_told_that_nothing_ran() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_waiter_bears_an_outage_for_as_long_as_it_was_told_to() {
+async fn each_waiter_has_its_own_outage_timeout() {
     for (name, wait) in WAITS {
         for refuses in [false, true] {
             let (_server, client, network) = silent().await;
@@ -136,7 +136,7 @@ async fn each_waiter_bears_an_outage_for_as_long_as_it_was_told_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_counts_for_a_waiter_from_when_it_came() {
+async fn late_waiters_outage_starts_on_arrival() {
     let (_server, client, _network) = silent().await;
     let wait = WAITS[0].1;
     let first = wait(client.clone(), Limits::bears(10_000 * MS));
@@ -149,7 +149,7 @@ async fn an_outage_counts_for_a_waiter_from_when_it_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_ends_an_outage_for_all_in_line() {
+async fn answer_ends_every_waiters_outage() {
     let (server, client, network) = silent().await;
     let held = server.client().lock("x").acquire().await.unwrap();
     let wait = WAITS[0].1;
@@ -171,7 +171,7 @@ async fn an_answer_ends_an_outage_for_all_in_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_tries_behind_a_line_that_nobody_answers_gets_an_error() {
+async fn try_behind_unanswered_waiters_fails() {
     for (name, wait) in WAITS {
         let (_server, client, _network) = silent().await;
         let waiter = tokio::spawn(wait(client.clone(), Limits::waits(LONG)));
@@ -189,7 +189,7 @@ async fn who_tries_behind_a_line_that_nobody_answers_gets_an_error() {
 
 /// None of them is polled after the first time.
 #[tokio::test(start_paused = true)]
-async fn many_that_nobody_polls_cost_the_next_in_line_no_longer_than_one() {
+async fn many_unpolled_waiters_delay_like_one() {
     let server = Embedded::new();
     let client = server.client();
     let held = server.client().lock("x").acquire().await.unwrap();

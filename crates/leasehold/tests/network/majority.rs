@@ -213,7 +213,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_two_holds_of_a_majority_overlap_whatever_fails_of_a_minority() {
+async fn failing_minority_causes_no_overlap() {
     for seed in seeds() {
         let (report, tokens) = play(seed, Stage::lock).await;
         if let Err(what) = report.judge().and_then(|()| tokens.judge()) {
@@ -224,7 +224,7 @@ async fn no_two_holds_of_a_majority_overlap_whatever_fails_of_a_minority() {
 
 /// The histories are hard enough to see what the distrust is for.
 #[tokio::test(start_paused = true)]
-async fn without_the_distrust_of_restarted_servers_holds_do_overlap() {
+async fn trusting_restarted_servers_lets_holds_overlap() {
     for seed in 0..400 {
         let report = play(seed, |stage, process| {
             stage.lock(process).distrust_restarted(false)
@@ -240,7 +240,7 @@ async fn without_the_distrust_of_restarted_servers_holds_do_overlap() {
 /// Multi-locks over the same stage: no dead-lock, nothing left, no overlap, and tokens
 /// that rise.
 #[tokio::test(start_paused = true)]
-async fn multi_locks_of_several_servers_neither_overlap_nor_dead_lock_while_networks_fail() {
+async fn failing_networks_cause_no_multi_lock_overlap() {
     for seed in seeds() {
         let mut rng = Rng::with_seed(seed);
         let stage = Stage::with_clocks_apart(&mut rng);
@@ -294,7 +294,7 @@ async fn multi_locks_of_several_servers_neither_overlap_nor_dead_lock_while_netw
 
 /// Groups with values in common, with requests that get lost, come late and come twice.
 #[tokio::test(start_paused = true)]
-async fn groups_neither_overlap_nor_leave_anything_while_networks_fail() {
+async fn failing_networks_cause_no_group_overlap() {
     for seed in seeds() {
         let mut rng = Rng::with_seed(seed);
         let stage = Stage::new(&mut rng);

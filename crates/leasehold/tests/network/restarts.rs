@@ -75,7 +75,7 @@ fn majority(clients: &[Client]) -> RedLock {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_say_that_it_was_started_has_no_vote() {
+async fn server_hiding_its_restart_cannot_vote() {
     let scene = Scene::new().await;
     scene.networks[0].hide_start(true);
     let guard = scene
@@ -85,7 +85,7 @@ async fn a_server_that_does_not_say_that_it_was_started_has_no_vote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_says_when_it_was_started_is_without_a_vote_after_each_connection() {
+async fn each_unexplained_reconnect_suspends_the_vote() {
     let scene = Scene::new().await;
     scene.networks[0].hide_start(true);
     let votes = async || {
@@ -121,7 +121,7 @@ async fn a_wait_outlasts_the_restart_of_all_servers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_that_stay_silent_after_a_restart_are_an_outage() {
+async fn servers_silent_after_restart_are_an_outage() {
     let scene = Scene::new().await;
     let lock = majority(&scene.theirs).outage_timeout(5 * SECOND);
     scene.masters.iter().for_each(Embedded::restart);
@@ -135,7 +135,7 @@ async fn servers_that_stay_silent_after_a_restart_are_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_was_extended_is_safe_from_who_asks_for_a_shorter_lease() {
+async fn shorter_request_respects_an_extended_hold() {
     let scene = Scene::new().await;
     let guard = scene.hold_of_two(&scene.ours().fixed_lease(SECOND)).await;
     guard.extend(25 * SECOND).await.unwrap();
@@ -184,7 +184,7 @@ async fn no_lease_of_a_majority_exceeds_the_longest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_longer_lease_than_the_default_is_noted_on_every_member_first() {
+async fn longer_lease_is_first_noted_everywhere() {
     let scene = Scene::new().await;
     let lock = scene.theirs().longest_lease(60 * SECOND);
     scene.networks[2].refuse(true);
@@ -226,7 +226,7 @@ async fn a_longer_lease_than_the_default_is_noted_on_every_member_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_expects_the_default_hears_of_a_longer_lease() {
+async fn client_with_defaults_honours_longer_notes() {
     let scene = Scene::new().await;
     let long = scene
         .ours()
@@ -237,7 +237,7 @@ async fn who_expects_the_default_hears_of_a_longer_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_server_has_noted_counts_for_the_votes_before_it() {
+async fn one_servers_note_applies_to_earlier_votes() {
     let scene = Scene::new().await;
     let long = scene
         .ours()
@@ -254,7 +254,7 @@ async fn what_one_server_has_noted_counts_for_the_votes_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_longest_lease_protects_only_if_all_have_it() {
+async fn all_clients_must_share_the_longest_lease() {
     let scene = Scene::new().await;
     let guard = scene
         .hold_of_two(&scene.ours().fixed_lease(25 * SECOND))
@@ -268,7 +268,7 @@ async fn a_shorter_longest_lease_protects_only_if_all_have_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_note_that_all_servers_have_forgotten_protects_nobody() {
+async fn note_all_servers_forgot_protects_nobody() {
     let scene = Scene::new().await;
     let long = scene
         .ours()
@@ -287,7 +287,7 @@ async fn a_note_that_all_servers_have_forgotten_protects_nobody() {
 
 /// What remains, and is told in `docs/fencing.md`.
 #[tokio::test(start_paused = true)]
-async fn a_token_goes_back_where_the_only_server_in_common_lost_its_counter() {
+async fn losing_the_shared_counter_lowers_tokens() {
     let scene = Scene::new().await;
     scene.masters[0].step_clock_ahead(3600 * SECOND);
     let guard = scene.hold_of_two(&scene.ours()).await;
@@ -318,7 +318,7 @@ async fn a_note_that_is_no_number_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_moves_to_what_the_others_keep_to_when_a_member_is_lost() {
+async fn deadline_follows_the_remaining_members() {
     let scene = Scene::new().await;
     let lock = scene.ours().fixed_lease(10 * SECOND);
     let guard = lock.acquire().await.unwrap();
@@ -344,7 +344,7 @@ async fn the_deadline_moves_to_what_the_others_keep_to_when_a_member_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_majority_is_lost_with_the_member_that_is_one_too_many() {
+async fn losing_the_second_member_loses_the_majority() {
     let scene = Scene::new().await;
     for [first, second] in [[0, 1], [1, 2], [2, 0]] {
         let guard = scene.ours().acquire().await.unwrap();

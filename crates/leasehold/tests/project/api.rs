@@ -19,7 +19,7 @@ fn types_cross_threads() {
 
 #[cfg(feature = "blocking")]
 #[test]
-fn blocking_types_cross_threads_but_for_the_per_thread_guard() {
+fn blocking_types_are_send_and_sync() {
     use leasehold::blocking;
     is_send_sync::<(blocking::Client, blocking::Lock, blocking::AnyLock)>();
     is_send_sync::<blocking::Lock<blocking::Explicit>>();

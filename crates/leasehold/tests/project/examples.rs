@@ -52,14 +52,14 @@ fn every_example_runs_on_a_server() {
 }
 
 #[test]
-fn the_holder_that_stood_still_is_refused_by_the_store() {
+fn fencing_example_refuses_the_late_write() {
     let text = run("fenced_writes", &[]);
     assert!(text.contains("the late write was refused"), "{text}");
     assert!(text.contains("the store has: 9 left"), "{text}");
 }
 
 #[test]
-fn the_supplier_is_called_by_three_at_a_time() {
+fn semaphore_example_admits_three_callers() {
     let text = run("limit_concurrency", &[]);
     assert!(text.contains("never more than 3 at a time"), "{text}");
 }

@@ -5,7 +5,7 @@ use leasehold_testkit::RedisServer;
 const PAGE: &str = include_str!("../../../../docs/fencing.md");
 
 #[test]
-fn the_check_for_redis_refuses_a_smaller_token_and_no_other() {
+fn fencing_script_refuses_only_smaller_tokens() {
     let (_, rest) = PAGE.split_once("```lua\n").unwrap();
     let (script, _) = rest.split_once("```").unwrap();
     let server = RedisServer::start().unwrap();

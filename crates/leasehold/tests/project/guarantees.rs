@@ -45,7 +45,7 @@ fn every_name_exists() {
 }
 
 #[test]
-fn every_sentence_has_a_test_a_mutant_and_an_end() {
+fn every_guarantee_has_test_mutant_and_end() {
     let rows = rows(&page());
     assert!(rows.len() > 20);
     for row in rows {

@@ -366,7 +366,7 @@ fn every_section_with_a_table_has_a_test() {
 }
 
 #[tokio::test]
-async fn names_become_keys_and_channels_as_the_table_says() {
+async fn keys_and_channels_match_the_name_table() {
     let (_, rest) = PAGE.split_once("| name | lock's channel |").unwrap();
     let rows = rest.lines().skip(2).map_while(|line| {
         let cells: Result<[&str; 5], _> = cells(line).try_into();
@@ -431,7 +431,7 @@ async fn values_have_the_field_names_of_the_table() {
 
 #[tokio::test]
 #[should_panic(expected = "Lock: no row for `leasehold:{orders}:new`")]
-async fn a_key_that_the_page_does_not_name_is_found() {
+async fn undocumented_key_is_found() {
     let place = Place::new().await;
     let mut wire = place.wire(LOCK, "orders");
     let new = ["SET", "leasehold:{orders}:new", "1"];
@@ -441,7 +441,7 @@ async fn a_key_that_the_page_does_not_name_is_found() {
 
 #[tokio::test]
 #[should_panic(expected = "Lock: no row for `orders`")]
-async fn a_field_that_the_page_does_not_name_is_found() {
+async fn undocumented_field_is_found() {
     let place = Place::new().await;
     let mut wire = place.wire(LOCK, "orders");
     let _guard = place.client.lock("orders").acquire().await.unwrap();
@@ -454,7 +454,7 @@ async fn a_field_that_the_page_does_not_name_is_found() {
 
 #[tokio::test]
 #[should_panic(expected = "Lock: no row for `1` on `redisson_lock__channel:{orders}`")]
-async fn a_message_that_the_page_does_not_name_is_found() {
+async fn undocumented_message_is_found() {
     let place = Place::new().await;
     let mut wire = place.wire(LOCK, "orders");
     let message = ["PUBLISH", "redisson_lock__channel:{orders}", "1"];

@@ -47,7 +47,7 @@ async fn an_address_where_nothing_answers_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_url_that_is_none_says_how_to_write_one() {
+async fn malformed_url_error_shows_url_scheme() {
     for url in [
         "",
         "localhost:6379",
@@ -66,7 +66,7 @@ async fn a_url_that_is_none_says_how_to_write_one() {
 
 #[cfg(feature = "tls")]
 #[tokio::test]
-async fn tls_to_a_plain_port_and_the_reverse_say_what_to_try() {
+async fn tls_mismatch_error_names_other_scheme() {
     let plain = RedisServer::start().unwrap();
     let error = refused(&format!("rediss://127.0.0.1:{}", plain.port())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -85,7 +85,7 @@ async fn tls_to_a_plain_port_and_the_reverse_say_what_to_try() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_never_answers_is_given_up() {
+async fn connect_gives_up_on_silent_server() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://127.0.0.1:{}", silent.local_addr().unwrap().port());
     let builder = Client::builder().connect_timeout(Duration::from_millis(200));

@@ -12,7 +12,7 @@ fn scene_with(clock: &ClockShim) -> Scene {
 }
 
 #[tokio::test]
-async fn a_server_an_hour_ahead_serves_like_any_other() {
+async fn server_an_hour_ahead_serves_normally() {
     let clock = ClockShim::new().unwrap();
     clock.step_ahead(HOUR);
     let mut scene = scene_with(&clock);
@@ -27,7 +27,7 @@ async fn a_server_an_hour_ahead_serves_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_holder_whose_server_jumps_ahead_is_told_at_its_next_renewal() {
+async fn holder_learns_of_loss_after_clock_jump() {
     let clock = ClockShim::new().unwrap();
     let scene = scene_with(&clock);
     scene
@@ -36,7 +36,7 @@ async fn a_holder_whose_server_jumps_ahead_is_told_at_its_next_renewal() {
 }
 
 #[tokio::test]
-async fn a_single_try_succeeds_although_the_server_has_jumped_ahead() {
+async fn single_try_survives_server_clock_jump() {
     let clock = ClockShim::new().unwrap();
     let mut scene = scene_with(&clock);
     let ours = scene.client(builder()).await;
@@ -48,7 +48,7 @@ async fn a_single_try_succeeds_although_the_server_has_jumped_ahead() {
 }
 
 #[tokio::test]
-async fn a_hold_outlives_a_server_clock_that_jumps_back() {
+async fn hold_outlives_server_clock_stepping_back() {
     let clock = ClockShim::new().unwrap();
     let mut scene = scene_with(&clock);
     let ours = scene.client(builder()).await;
@@ -91,7 +91,7 @@ async fn overlap_within(scene: &mut Scene, rounds: usize, lease: Duration) -> Op
 }
 
 #[tokio::test]
-async fn a_server_clock_within_the_drift_lets_nobody_in_early() {
+async fn clock_within_allowed_drift_causes_no_overlap() {
     let clock = ClockShim::running_fast(10_000).unwrap();
     let mut scene = scene_with(&clock);
     let overlap = overlap_within(&mut scene, 5, LEASE).await;
@@ -102,7 +102,7 @@ async fn a_server_clock_within_the_drift_lets_nobody_in_early() {
 /// Beyond the drift that clients were told of the promise ends; a test that could not see
 /// that would show nothing about a clock within it.
 #[tokio::test]
-async fn a_server_clock_beyond_the_drift_is_found_by_the_history() {
+async fn clock_beyond_allowed_drift_causes_overlap() {
     let clock = ClockShim::running_fast(80_000).unwrap();
     let mut scene = scene_with(&clock);
     let overlap = overlap_within(&mut scene, 20, LEASE * 2).await;

@@ -30,7 +30,7 @@ fn crowd(server: &RedisServer, size: usize) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
-async fn a_full_server_is_told_at_connect_with_its_own_words() {
+async fn connect_error_repeats_full_servers_message() {
     let server = RedisServer::start().unwrap();
     let crowd = crowd(&server, 20);
     eventually("they are in", async || {
@@ -56,7 +56,7 @@ async fn a_full_server_is_told_at_connect_with_its_own_words() {
 }
 
 #[tokio::test]
-async fn without_room_for_wake_ups_waiters_poll_and_are_served() {
+async fn waiters_poll_while_server_refuses_subscriber() {
     let server = RedisServer::start().unwrap();
     let holder = Client::connect(&server.url()).await.unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
@@ -88,7 +88,7 @@ async fn without_room_for_wake_ups_waiters_poll_and_are_served() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_the_server_throws_out_comes_back() {
+async fn disconnected_subscriber_subscribes_again() {
     let server = RedisServer::start().unwrap();
     set(&server, "client-output-buffer-limit", "pubsub 32kb 0 0");
     let holder = Client::connect(&server.url()).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_subscriber_that_the_server_throws_out_comes_back() {
 }
 
 #[tokio::test]
-async fn idle_connections_that_the_server_closes_cost_nobody_anything() {
+async fn idle_disconnects_harm_no_holder_or_waiter() {
     let server = RedisServer::builder().arg("timeout", "1").start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let guard = client.lock("x").acquire().await.unwrap();

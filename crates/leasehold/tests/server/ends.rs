@@ -95,7 +95,7 @@ fn everything_is_free(server: &RedisServer) {
 }
 
 #[test]
-fn guards_that_are_dropped_as_the_runtime_ends_are_given_back() {
+fn runtime_end_releases_dropped_guards() {
     let server = RedisServer::start().unwrap();
     for runtime in both_flavors() {
         let failed: Result<(), &str> = runtime.block_on(async {
@@ -114,7 +114,7 @@ fn guards_that_are_dropped_as_the_runtime_ends_are_given_back() {
 }
 
 #[test]
-fn guards_of_tasks_that_end_with_the_runtime_are_given_back() {
+fn runtime_end_releases_guards_of_its_tasks() {
     let server = RedisServer::start().unwrap();
     for runtime in both_flavors() {
         runtime.block_on(async {
@@ -149,7 +149,7 @@ fn nothing_is_left(server: &RedisServer) {
 
 /// More than one call takes.
 #[test]
-fn a_thousand_guards_that_are_dropped_as_the_runtime_ends_are_given_back() {
+fn runtime_end_releases_thousand_dropped_guards() {
     let server = RedisServer::start().unwrap();
     for runtime in both_flavors() {
         runtime.block_on(async {
@@ -167,7 +167,7 @@ fn a_thousand_guards_that_are_dropped_as_the_runtime_ends_are_given_back() {
 
 /// Some have asked, some are about to: none may take a lock for nobody.
 #[test]
-fn acquires_that_the_runtime_ends_in_the_middle_of_leave_nothing() {
+fn runtime_end_undoes_acquires_in_flight() {
     let server = RedisServer::start().unwrap();
     for round in 0..20 {
         for runtime in both_flavors() {
@@ -247,7 +247,7 @@ fn is_told(what: &str, error: &leasehold::Error) {
 }
 
 #[test]
-fn a_client_whose_runtime_has_ended_says_so_at_once() {
+fn client_fails_at_once_after_runtime_ends() {
     let server = RedisServer::start().unwrap();
     let (client, guard) = orphan(&server);
     let other = current_thread();
@@ -274,7 +274,7 @@ fn a_client_whose_runtime_has_ended_says_so_at_once() {
 }
 
 #[test]
-fn a_client_whose_runtime_ends_before_it_has_connected_says_so_at_once() {
+fn unconnected_client_fails_after_its_runtime_ends() {
     let server = RedisServer::start().unwrap();
     let runtime = current_thread();
     let client = {
@@ -293,7 +293,7 @@ fn a_client_whose_runtime_ends_before_it_has_connected_says_so_at_once() {
 }
 
 #[test]
-fn an_acquire_that_has_not_left_when_the_runtime_ends_never_does() {
+fn runtime_end_discards_queued_acquire() {
     let server = RedisServer::start().unwrap();
     let [runtime, other] = [current_thread(), current_thread()];
     let client = runtime.block_on(async {
@@ -317,7 +317,7 @@ fn an_acquire_that_has_not_left_when_the_runtime_ends_never_does() {
 }
 
 #[test]
-fn who_waits_is_told_when_the_runtime_of_its_client_ends() {
+fn runtime_end_fails_waiters_on_other_threads() {
     let server = RedisServer::start().unwrap();
     for runtime in both_flavors() {
         let (client, guard) = runtime.block_on(async {
@@ -346,7 +346,7 @@ fn who_waits_is_told_when_the_runtime_of_its_client_ends() {
 }
 
 #[test]
-fn a_majority_goes_on_while_the_runtime_of_a_minority_has_ended() {
+fn majority_survives_end_of_minority_runtime() {
     let servers = [(); 3].map(|()| RedisServer::start().unwrap());
     let (ended, _guard) = orphan(&servers[0]);
     current_thread().block_on(async {
@@ -363,7 +363,7 @@ fn a_majority_goes_on_while_the_runtime_of_a_minority_has_ended() {
 
 /// The reason is a fact of the hold, so a leaked guard's twin is asked.
 #[tokio::test]
-async fn a_closed_client_renews_nothing_of_any_kind_and_says_how_many_it_leaves() {
+async fn closed_client_stops_renewing_and_counts_holds() {
     let server = RedisServer::start().unwrap();
     let lease = Duration::from_secs(2);
     let client = Client::builder()

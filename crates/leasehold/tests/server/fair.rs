@@ -48,7 +48,7 @@ async fn nothing_is_left(server: &RedisServer, clients: &[&Client]) {
 }
 
 #[tokio::test]
-async fn a_killed_process_that_waits_is_passed_over_after_its_timeout() {
+async fn killed_waiter_is_skipped_after_its_timeout() {
     let server = RedisServer::start().unwrap();
     let ours = builder().connect(&server.url()).await.unwrap();
     let theirs = builder().connect(&server.url()).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_killed_process_that_waits_is_passed_over_after_its_timeout() {
 /// Redisson counts 300 s for each that stands in line: whoever leaves takes them off the
 /// timeouts of all behind it.
 #[tokio::test]
-async fn several_dead_waiters_take_their_allowance_off_those_behind() {
+async fn removing_dead_waiters_lowers_later_timeouts() {
     const ALLOWANCE_MS: i64 = 300_000;
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_place_in_line_outlives_the_connection() {
 }
 
 #[tokio::test]
-async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
+async fn grant_with_lost_reply_is_asked_again() {
     let (server, proxy, ours, beside) = through_proxy().await;
     let guard = lock_of(&beside).acquire().await.unwrap();
     let lease = LEASE * 10;
@@ -172,7 +172,7 @@ async fn a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_from_then() {
 }
 
 #[tokio::test]
-async fn a_request_held_back_beyond_the_release_of_its_hold_is_undone() {
+async fn replayed_acquire_after_release_is_undone() {
     let (server, proxy, _, beside) = through_proxy().await;
     // The server grants for as long as a reply is waited for.
     let patient = Client::builder().reply_timeout(Duration::from_secs(3));
@@ -198,7 +198,7 @@ async fn a_request_held_back_beyond_the_release_of_its_hold_is_undone() {
 }
 
 #[tokio::test]
-async fn a_give_up_whose_reply_is_lost_leaves_nothing() {
+async fn give_up_with_lost_reply_leaves_nothing() {
     let (server, proxy, ours, beside) = through_proxy().await;
     for strike in [
         Strike::LoseReply,
@@ -218,7 +218,7 @@ async fn a_give_up_whose_reply_is_lost_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn waiters_stand_in_line_again_after_a_restart_without_data() {
+async fn waiters_rejoin_queue_after_empty_restart() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let ours = builder().connect(&proxy.url()).await.unwrap();
@@ -242,7 +242,7 @@ async fn waiters_stand_in_line_again_after_a_restart_without_data() {
 }
 
 #[tokio::test]
-async fn a_line_is_kept_and_served_when_the_server_is_out_of_memory() {
+async fn fair_queue_survives_out_of_memory() {
     let server = RedisServer::start().unwrap();
     let ours = builder().connect(&server.url()).await.unwrap();
     let timeout = LEASE * 3;
@@ -270,7 +270,7 @@ async fn a_line_is_kept_and_served_when_the_server_is_out_of_memory() {
 
 /// The list without the set makes Redisson fail, or wait for ever.
 #[tokio::test]
-async fn a_denied_command_leaves_no_waiter_in_the_list_alone() {
+async fn denied_command_leaves_queue_and_timeouts_equal() {
     const COMMANDS: [&str; 16] = [
         "time",
         "hset",
@@ -326,7 +326,7 @@ async fn a_denied_command_leaves_no_waiter_in_the_list_alone() {
 /// What a long line costs the server. Run it with `--ignored --nocapture`.
 #[tokio::test]
 #[ignore = "measures, for minutes"]
-async fn a_line_of_thousands_is_served_in_its_order() {
+async fn long_fair_queue_is_served_in_order() {
     for (one_of_redissons, waiters) in [(false, 5000), (true, 1000)] {
         let server = RedisServer::start().unwrap();
         let client = Client::connect(&server.url()).await.unwrap();
@@ -383,7 +383,7 @@ fn usec(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn something_else_in_place_of_the_line_is_named_and_left_alone() {
+async fn wrong_type_queue_key_is_named() {
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
     let keys = [

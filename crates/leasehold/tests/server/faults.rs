@@ -12,7 +12,7 @@ use super::scene::{LEASE, builder, steady, struck, through_proxy};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
-async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
+async fn acquire_with_lost_reply_leaves_no_lock() {
     let (server, proxy, ours, _) = through_proxy().await;
     let fault = proxy.cut_after_next(b"lock.acquire");
     let error = ours.lock("x").try_acquire().await.unwrap_err();
@@ -31,7 +31,7 @@ async fn an_acquire_whose_reply_is_lost_leaves_no_lock() {
 }
 
 #[tokio::test]
-async fn an_acquire_whose_request_is_lost_is_asked_again() {
+async fn acquire_with_lost_request_is_sent_again() {
     let (server, proxy, ours, _) = through_proxy().await;
     let fault = proxy.cut_before_next(b"lock.acquire");
     let guard = ours.lock("x").acquire().await.unwrap();
@@ -93,7 +93,7 @@ async fn a_hold_counts_from_before_its_request_left() {
 }
 
 #[tokio::test]
-async fn a_dropped_acquire_that_the_network_held_back_takes_nothing() {
+async fn delayed_request_of_dropped_acquire_takes_nothing() {
     let (server, proxy, ours, _) = through_proxy().await;
     proxy.hold(true);
     let lock = ours.lock("x");
@@ -111,7 +111,7 @@ async fn a_dropped_acquire_that_the_network_held_back_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_clock_that_jumped_ahead_costs_one_more_ask() {
+async fn late_request_is_asked_again() {
     // As seen from the client it is the same as our own clock being behind: the
     // first request says "too late", the next one knows the time.
     let server = RedisServer::start().unwrap();
@@ -147,7 +147,7 @@ async fn a_waiter_whose_connections_are_cut_is_served() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_lost_right_after_its_handshake_is_opened_again() {
+async fn connection_lost_after_handshake_is_reopened() {
     let (_server, proxy, ours, _) = through_proxy().await;
     for _ in 0..3 {
         // The script is loaded first thing on every connection.
@@ -160,7 +160,7 @@ async fn a_connection_that_is_lost_right_after_its_handshake_is_opened_again() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_message_was_lost_is_served_by_its_poll() {
+async fn waiter_polls_after_silent_key_removal() {
     let (server, _proxy, ours, _) = through_proxy().await;
     let lock = ours.lock("x").poll_interval(Duration::from_millis(100));
     let guard = lock.acquire().await.unwrap();
@@ -177,7 +177,7 @@ async fn a_waiter_whose_message_was_lost_is_served_by_its_poll() {
 }
 
 #[tokio::test]
-async fn a_server_that_restarts_empty_tells_holders_and_serves_waiters() {
+async fn server_restart_tells_holder_and_serves_waiter() {
     let (server, _proxy, ours, beside) = through_proxy().await;
     let _ = ours;
     let ours = builder()
@@ -200,7 +200,7 @@ async fn a_server_that_restarts_empty_tells_holders_and_serves_waiters() {
 }
 
 #[tokio::test]
-async fn a_key_deleted_under_its_holder_is_told_as_deleted() {
+async fn flushed_key_is_reported_as_deleted() {
     let server = RedisServer::start().unwrap();
     let client = builder()
         .lease(LEASE * 4)
@@ -220,7 +220,7 @@ async fn a_key_deleted_under_its_holder_is_told_as_deleted() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_costs_the_lock_before_anyone_else_can_have_it() {
+async fn frozen_server_costs_hold_before_successor_enters() {
     let (server, _proxy, _, beside) = through_proxy().await;
     let ours = builder()
         .lease(LEASE * 2)
@@ -260,7 +260,7 @@ async fn a_frozen_server_costs_the_lock_before_anyone_else_can_have_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_is_an_error_and_never_a_none() {
+async fn unreachable_server_is_an_error_not_none() {
     let (server, _proxy, _, beside) = through_proxy().await;
     let (other, lock) = (beside.lock("y").acquire().await.unwrap(), beside.lock("x"));
     server.kill().unwrap();
@@ -283,7 +283,7 @@ async fn a_server_that_is_gone_is_an_error_and_never_a_none() {
 }
 
 #[tokio::test]
-async fn a_wait_rides_over_a_restart_with_its_scripts_gone() {
+async fn wait_survives_server_restart_without_scripts() {
     let (server, _proxy, _, beside) = through_proxy().await;
     beside
         .lock("x")
@@ -311,7 +311,7 @@ async fn a_wait_rides_over_a_restart_with_its_scripts_gone() {
 }
 
 #[tokio::test]
-async fn two_processes_worth_of_clients_stay_exclusive_while_connections_are_cut() {
+async fn clients_stay_exclusive_while_connections_are_cut() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let recorder = Recorder::new();
@@ -349,7 +349,7 @@ async fn two_processes_worth_of_clients_stay_exclusive_while_connections_are_cut
 }
 
 #[tokio::test]
-async fn a_line_of_waiters_is_told_of_an_outage_together() {
+async fn local_waiters_report_an_outage_together() {
     let (server, _proxy, _, beside) = through_proxy().await;
     let limit = Duration::from_millis(800);
     server.kill().unwrap();
@@ -368,7 +368,7 @@ async fn a_line_of_waiters_is_told_of_an_outage_together() {
 }
 
 #[tokio::test]
-async fn a_wait_on_a_silent_server_ends_with_its_time() {
+async fn timed_wait_ends_despite_silent_server() {
     let server = RedisServer::start().unwrap();
     let client = Client::builder()
         .reply_timeout(Duration::from_secs(1))
@@ -387,7 +387,7 @@ async fn a_wait_on_a_silent_server_ends_with_its_time() {
 }
 
 #[tokio::test]
-async fn a_short_renewal_that_was_refused_with_others_does_not_cut_a_longer_one() {
+async fn retried_short_extend_keeps_longer_lease() {
     let server = RedisServer::start().unwrap();
     let rules = [
         "ACL", "SETUSER", "app", "on", ">pw", "+@all", "~app:*", "&*",
@@ -468,7 +468,7 @@ async fn a_renewal_counts_from_before_its_request_left() {
 }
 
 #[tokio::test]
-async fn a_confirmation_that_comes_after_the_deadline_revives_nothing() {
+async fn late_extend_reply_revives_no_lost_hold() {
     let (_server, proxy, ours, _) = through_proxy().await;
     let lease = Duration::from_millis(200);
     let guard = ours.lock("x").fixed_lease(lease).acquire().await.unwrap();
@@ -486,7 +486,7 @@ async fn a_confirmation_that_comes_after_the_deadline_revives_nothing() {
 }
 
 #[tokio::test]
-async fn a_release_before_the_subscription_stands_wakes_the_waiter_at_its_confirmation() {
+async fn release_before_subscription_wakes_waiter() {
     let (_server, proxy, ours, beside) = through_proxy().await;
     let guard = beside.lock("x").acquire().await.unwrap();
     // The connection for messages can't be made until the release is long over; the

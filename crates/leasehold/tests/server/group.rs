@@ -11,7 +11,7 @@ use crate::support::{HOUR, eventually};
 const LEASE: Duration = Duration::from_millis(900);
 
 #[tokio::test]
-async fn out_of_memory_refuses_new_groups_and_lets_old_ones_renew_and_go() {
+async fn full_memory_refuses_only_new_groups() {
     let server = RedisServer::start().unwrap();
     let builder = Client::builder().lease(LEASE);
     let client = builder.connect(&server.url()).await.unwrap();
@@ -39,7 +39,7 @@ async fn out_of_memory_refuses_new_groups_and_lets_old_ones_renew_and_go() {
 /// What dead holders left beside a value does not take the value from who has it now, in a
 /// group of a few fields and in one of many.
 #[tokio::test]
-async fn what_the_dead_left_goes_and_takes_nothing_from_the_living() {
+async fn removing_dead_group_fields_keeps_living_hold() {
     // The field of the value `a`.
     const FIELD: &str = "qwvAS12pR0CgRitaypEjUw";
     for dead in [3, 100] {
@@ -70,7 +70,7 @@ async fn what_the_dead_left_goes_and_takes_nothing_from_the_living() {
 
 /// What can't be done without a command leaves nothing half done.
 #[tokio::test]
-async fn each_command_denied_by_itself_is_told_or_not_missed() {
+async fn denied_command_leaves_no_half_made_group() {
     for denied in [
         "time", "hlen", "hexists", "hget", "hset", "hdel", "pttl", "pexpire", "hscan", "publish",
     ] {
@@ -106,7 +106,7 @@ async fn each_command_denied_by_itself_is_told_or_not_missed() {
 }
 
 #[tokio::test]
-async fn a_new_group_whose_expiry_is_denied_is_not_made() {
+async fn denied_expiry_leaves_no_new_group() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "~*", "&*", "-pexpire"]).await;
     let error = client

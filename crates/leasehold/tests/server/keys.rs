@@ -7,7 +7,7 @@ use leasehold::{Client, ErrorKind};
 use leasehold_testkit::{RedisServer, Reply};
 
 #[tokio::test]
-async fn a_key_of_another_kind_is_refused_and_left_alone() {
+async fn wrong_type_key_is_refused_unchanged() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let holder = "7e57c0de-0000-4000-8000-000000000000:1";
@@ -44,7 +44,7 @@ async fn a_key_of_another_kind_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_lock_without_expiry_ends_a_wait_with_an_error() {
+async fn key_without_expiry_fails_timed_acquire() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let holder = "7e57c0de-0000-4000-8000-000000000000:1";
@@ -68,7 +68,7 @@ async fn a_lock_without_expiry_ends_a_wait_with_an_error() {
 }
 
 #[tokio::test]
-async fn a_hold_made_persistent_gets_its_expiry_back_at_the_next_renewal() {
+async fn renewal_restores_expiry_of_persisted_key() {
     let server = RedisServer::start().unwrap();
     let builder = Client::builder().lease(Duration::from_millis(300));
     let client = builder.connect(&server.url()).await.unwrap();

@@ -50,7 +50,7 @@ async fn denied_without_a_storm(client: &Client, proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn a_password_that_is_rotated_is_told_at_once_and_heals_by_itself() {
+async fn rotated_password_is_reported_and_client_recovers() {
     let (server, proxy, client) = logged_in().await;
     set_user(&server, &["resetpass", ">new"]);
     // Who is connected stays so.
@@ -71,7 +71,7 @@ async fn a_password_that_is_rotated_is_told_at_once_and_heals_by_itself() {
 }
 
 #[tokio::test]
-async fn a_hold_outlives_a_password_that_is_rotated_when_the_client_can_ask_for_it() {
+async fn hold_outlives_password_rotation_with_credentials_callback() {
     let server = RedisServer::start().unwrap();
     set_user(&server, &["on", ">old", "+@all", "~*", "&*"]);
     let proxy = Proxy::to(server.port());
@@ -126,7 +126,7 @@ async fn a_hold_outlives_a_password_that_is_rotated_when_the_client_can_ask_for_
 }
 
 #[tokio::test]
-async fn a_user_who_is_deleted_is_told_at_once() {
+async fn deleted_user_gets_denied_at_once() {
     let (server, proxy, client) = logged_in().await;
     let held = Client::connect(&server.url()).await.unwrap();
     let _held = held.lock("y").acquire().await.unwrap();
@@ -141,7 +141,7 @@ async fn a_user_who_is_deleted_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_permission_is_taken_is_told_at_its_next_ask() {
+async fn revoked_permission_fails_waiter_at_next_ask() {
     let (server, _proxy, client) = logged_in().await;
     let holder = Client::connect(&server.url()).await.unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();

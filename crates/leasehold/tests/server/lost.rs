@@ -45,7 +45,7 @@ async fn a_doubled_acquire_is_one_hold() {
 }
 
 #[tokio::test]
-async fn requests_that_come_again_long_after_touch_nobodys_hold() {
+async fn old_duplicate_requests_touch_no_later_hold() {
     let mut scene = Scene::new();
     let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
@@ -113,7 +113,7 @@ async fn a_release_whose_reply_vanishes_succeeds_once() {
 }
 
 #[tokio::test]
-async fn a_lock_is_kept_while_every_second_renewal_is_lost() {
+async fn hold_survives_loss_of_every_second_renewal() {
     for strike in [Strike::CutAfter, Strike::LoseReply] {
         let mut scene = Scene::new();
         let ours = scene.client(builder()).await;
@@ -149,7 +149,7 @@ async fn an_acquire_that_comes_too_late_grants_nothing() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_served_on_a_new_connection_while_its_request_is_stuck() {
+async fn stuck_request_is_resent_on_new_connection() {
     let mut scene = Scene::new();
     let ours = scene.client(builder()).await;
     let fault = scene.proxy.strike_next(ACQUIRE, Strike::HoldRequest);
@@ -200,7 +200,7 @@ fn believed(scene: &Scene, name: &str, outcome: leasehold::Result<LockGuard>) ->
 }
 
 #[tokio::test]
-async fn nobody_believes_in_a_lock_of_a_batch_that_was_cut() {
+async fn cut_batch_leaves_no_false_hold() {
     for (spare, strike) in [
         (1, Strike::CutBefore),
         (1, Strike::CutInRequest),
@@ -241,7 +241,7 @@ async fn nobody_believes_in_a_lock_of_a_batch_that_was_cut() {
 }
 
 #[tokio::test]
-async fn waiters_whose_batch_was_cut_all_get_their_locks() {
+async fn waiters_of_cut_batch_are_served() {
     for strike in [Strike::CutInRequest, Strike::CutAfter, Strike::LoseReply] {
         let mut scene = Scene::new();
         let ours = scene.client(builder()).await;
@@ -281,7 +281,7 @@ async fn releases_whose_batch_was_cut_all_happen() {
 }
 
 #[tokio::test]
-async fn a_client_that_hears_nothing_from_its_server_asks_again_when_it_does() {
+async fn client_hearing_no_replies_recovers() {
     let mut scene = Scene::new();
     let ours = scene.client(builder()).await;
     // The requests arrive, the replies wait: one direction only.

@@ -42,7 +42,7 @@ fn keys(server: &RedisServer) -> usize {
 }
 
 #[tokio::test]
-async fn it_works_while_two_of_five_are_down_from_the_start() {
+async fn majority_works_with_two_of_five_down() {
     let servers = start(5);
     servers[1].kill().unwrap();
     servers[3].kill().unwrap();
@@ -70,7 +70,7 @@ async fn it_works_while_two_of_five_are_down_from_the_start() {
 }
 
 #[tokio::test]
-async fn with_three_of_five_down_it_fails_and_names_each() {
+async fn majority_fails_with_three_of_five_down() {
     let servers = start(5);
     for server in &servers[..3] {
         server.kill().unwrap();
@@ -100,7 +100,7 @@ async fn with_three_of_five_down_it_fails_and_names_each() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_not_waited_for_and_keeps_nothing() {
+async fn majority_does_not_wait_for_silent_server() {
     let servers = start(3);
     let proxy = Proxy::to(servers[2].port());
     let urls = [servers[0].url(), servers[1].url(), proxy.url()];
@@ -146,7 +146,7 @@ async fn it_is_lost_when_the_majority_is_gone() {
 }
 
 #[tokio::test]
-async fn servers_that_came_back_empty_have_no_vote_for_one_longest_lease() {
+async fn restarted_servers_lose_vote_for_longest_lease() {
     let servers = start(3);
     let (ours, theirs) = (of(&servers), of(&servers));
     let error = distrusting(&ours).try_acquire().await.unwrap_err();
@@ -181,7 +181,7 @@ enum Untold {
 }
 
 #[tokio::test]
-async fn a_server_whose_info_is_missing_when_it_is_connected_again_has_no_vote() {
+async fn reconnected_server_without_info_has_no_vote() {
     for untold in [Untold::Denied, Untold::LateReply, Untold::LateRequest] {
         let server = RedisServer::start().unwrap();
         let user = ["ACL", "SETUSER", "app", "on", ">pw", "+@all", "~*", "&*"];
@@ -221,7 +221,7 @@ async fn a_server_whose_info_is_missing_when_it_is_connected_again_has_no_vote()
 }
 
 #[tokio::test]
-async fn two_addresses_of_one_server_are_found_out_and_named() {
+async fn two_addresses_of_one_server_are_refused() {
     let servers = start(2);
     let proxy = Proxy::to(servers[0].port());
     let urls = [servers[0].url(), proxy.url(), servers[1].url()];
@@ -261,7 +261,7 @@ async fn two_addresses_of_one_server_are_found_out_and_named() {
 }
 
 #[tokio::test]
-async fn two_addresses_of_a_server_that_denies_info_are_not_found_out() {
+async fn duplicate_server_is_undetected_without_info() {
     let servers = start(2);
     let user = [
         "ACL", "SETUSER", "app", "on", ">pw", "+@all", "-info", "~*", "&*",
@@ -277,7 +277,7 @@ async fn two_addresses_of_a_server_that_denies_info_are_not_found_out() {
 }
 
 #[tokio::test]
-async fn two_databases_of_one_server_are_one_member_too_many() {
+async fn majority_refuses_two_databases_of_one_server() {
     let server = RedisServer::start().unwrap();
     let urls = [server.url(), format!("{}/1", server.url())];
     let clients = clients(urls);
@@ -302,7 +302,7 @@ async fn members_whose_addresses_are_shown_alike_are_two() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_lazy_client_says_what_connecting_would_have_said() {
+async fn lazy_client_reports_connect_errors() {
     let server = RedisServer::builder().password("secret").start().unwrap();
     let url = format!("redis://127.0.0.1:{}", server.port());
     let client = Client::builder().connect_in_background(&url).unwrap();

@@ -225,7 +225,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_denied_command_costs_what_needs_it_and_nothing_else() {
+async fn denied_command_fails_only_dependent_actions() {
     for denied in COMMANDS {
         let scene = Scene::new(denied).await;
         for (action, _) in NEEDS {
@@ -235,7 +235,7 @@ async fn a_denied_command_costs_what_needs_it_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn without_subscriptions_or_their_upkeep_waiters_are_still_served() {
+async fn denied_pubsub_command_leaves_waiters_to_poll() {
     for denied in ["subscribe", "unsubscribe", "publish"] {
         let scene = Scene::new(denied).await;
         for _ in 0..2 {
@@ -255,7 +255,7 @@ async fn without_subscriptions_or_their_upkeep_waiters_are_still_served() {
 }
 
 #[tokio::test]
-async fn a_connection_for_messages_that_may_not_ping_is_kept() {
+async fn subscriber_survives_denied_ping() {
     let scene = Scene::new("ping").await;
     let guard = scene.admin.lock("x").acquire().await.unwrap();
     let lock = scene.lock();
@@ -303,7 +303,7 @@ async fn a_denied_channel_is_warned_of_once() {
 }
 
 #[tokio::test]
-async fn a_user_of_the_lock_alone_can_lock_and_not_break() {
+async fn user_limited_to_key_cannot_force_unlock() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "~x", "&*"]).await;
     let lock = client.lock("x").fixed_lease(Duration::from_secs(30));
@@ -321,7 +321,7 @@ async fn a_user_of_the_lock_alone_can_lock_and_not_break() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_only_read_the_key_is_refused() {
+async fn user_with_read_only_key_is_refused() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "%R~x", "&*"]).await;
     let error = client.lock("x").acquire().await.unwrap_err();

@@ -9,7 +9,7 @@ use super::scene::{NAME, SUBSCRIBE, Scene, builder, struck};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
-async fn a_release_between_the_failed_try_and_the_subscription_is_not_missed() {
+async fn release_during_subscribe_wakes_waiter() {
     // The server hears of the subscription after the release, or just before it.
     for strike in [Strike::HoldRequest, Strike::HoldReply] {
         let mut scene = Scene::new();
@@ -26,7 +26,7 @@ async fn a_release_between_the_failed_try_and_the_subscription_is_not_missed() {
 }
 
 #[tokio::test]
-async fn a_subscription_that_is_not_confirmed_is_made_again() {
+async fn unconfirmed_subscription_is_made_again() {
     for strike in [
         Strike::CutBefore,
         Strike::CutInRequest,
@@ -48,7 +48,7 @@ async fn a_subscription_that_is_not_confirmed_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_connection_cut_right_behind_its_confirmation_costs_no_wake_up() {
+async fn cut_after_subscribe_reply_loses_no_wakeup() {
     let mut scene = Scene::new();
     let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
@@ -62,7 +62,7 @@ async fn a_connection_cut_right_behind_its_confirmation_costs_no_wake_up() {
 }
 
 #[tokio::test]
-async fn waiters_are_served_by_their_polls_when_every_message_is_swallowed() {
+async fn waiters_poll_when_messages_are_lost() {
     let mut scene = Scene::new();
     let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
     scene.proxy.swallow_messages(true);
@@ -83,7 +83,7 @@ async fn waiters_are_served_by_their_polls_when_every_message_is_swallowed() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_messages_are_cut_off_alone_is_served() {
+async fn waiter_survives_cut_message_connections() {
     let mut scene = Scene::new();
     let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
@@ -106,7 +106,7 @@ async fn a_waiter_whose_messages_are_cut_off_alone_is_served() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_calls_are_cut_off_alone_is_served() {
+async fn waiter_survives_cut_call_connection() {
     let mut scene = Scene::new();
     let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;

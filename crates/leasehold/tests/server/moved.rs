@@ -52,7 +52,7 @@ async fn is_renewed_beyond_its_lease(guard: &LockGuard) {
 }
 
 #[tokio::test]
-async fn a_demoted_server_is_left_for_the_one_that_its_name_stands_for() {
+async fn client_follows_name_from_demoted_server() {
     let (old, new, name) = replicated().await;
     let client = builder().connect(&name.url()).await.unwrap();
     let guard = client
@@ -81,7 +81,7 @@ async fn a_demoted_server_is_left_for_the_one_that_its_name_stands_for() {
 
 /// Only the connection for calls is lost, and is opened again to another server.
 #[tokio::test]
-async fn the_connection_for_messages_follows_the_one_for_calls() {
+async fn subscriber_follows_call_connection_to_new_server() {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
     let name = Proxy::to(old.port());
     let client = builder().connect(&name.url()).await.unwrap();
@@ -109,7 +109,7 @@ async fn the_connection_for_messages_follows_the_one_for_calls() {
 }
 
 #[tokio::test]
-async fn a_server_that_stays_demoted_is_not_connected_to_all_the_time() {
+async fn demoted_server_is_reconnected_at_limited_rate() {
     let server = RedisServer::start().unwrap();
     let name = Proxy::to(server.port());
     let client = builder().connect(&name.url()).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_server_that_stays_demoted_is_not_connected_to_all_the_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_loads_for_too_long_is_left_for_another() {
+async fn client_leaves_server_that_loads_too_long() {
     let old = std::sync::Arc::new(slow_to_load());
     let new = RedisServer::start().unwrap();
     let name = Proxy::to(old.port());

@@ -27,13 +27,13 @@ const TASKS: usize = 3;
 const ENOUGH: usize = 100;
 
 #[test]
-fn nobody_overlaps_and_no_count_is_lost_while_network_and_server_fail() {
+fn network_and_server_faults_lose_no_count() {
     let arena = Arena::run(&Trouble::OUTSIDE);
     arena.judge_counters();
 }
 
 #[test]
-fn nobody_overlaps_while_processes_are_stopped_and_killed_too() {
+fn killed_and_stopped_processes_cause_no_overlap() {
     // A process that is stopped in the middle of a count finishes it when it goes on, too
     // late or not: only what it believes in can be judged.
     Arena::run(&Trouble::EVERYWHERE);

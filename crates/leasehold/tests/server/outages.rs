@@ -35,7 +35,7 @@ async fn loads(scene: &mut Scene, lease: Duration) -> Vec<Load> {
 }
 
 #[tokio::test]
-async fn a_hold_survives_a_server_that_restarts_with_its_data() {
+async fn hold_survives_server_restart_with_data() {
     let server = RedisServer::builder()
         .arg("appendonly", "yes")
         .arg("appendfsync", "always")
@@ -58,7 +58,7 @@ async fn a_hold_survives_a_server_that_restarts_with_its_data() {
 }
 
 #[tokio::test]
-async fn a_holder_whose_key_is_removed_is_told_at_its_next_renewal() {
+async fn removed_key_is_reported_at_next_renewal() {
     let mut cases = JoinSet::new();
     for command in [
         &["FLUSHALL"][..],
@@ -78,13 +78,13 @@ async fn a_holder_whose_key_is_removed_is_told_at_its_next_renewal() {
 }
 
 #[tokio::test]
-async fn a_holder_whose_server_came_back_empty_is_told_at_its_next_renewal() {
+async fn empty_restart_is_reported_at_next_renewal() {
     let by_force = |server: &RedisServer| server.restart().unwrap();
     Scene::new().take_away("restart", by_force).await;
 }
 
 #[tokio::test]
-async fn nobody_overlaps_when_a_server_stands_still_for_three_leases() {
+async fn server_freeze_causes_no_overlap() {
     let mut scene = Scene::new();
     // Long enough for a renewal that fails to be the reason, on a busy machine too.
     let ours = scene.client(builder().lease(LEASE * 2)).await;
@@ -110,7 +110,7 @@ async fn nobody_overlaps_when_a_server_stands_still_for_three_leases() {
 }
 
 #[tokio::test]
-async fn nobody_overlaps_when_the_server_pauses_its_clients_for_three_leases() {
+async fn client_pause_causes_no_overlap() {
     for mode in ["WRITE", "ALL"] {
         let mut scene = Scene::new();
         let ours = scene.client(builder().lease(LEASE * 2)).await;
@@ -131,7 +131,7 @@ async fn nobody_overlaps_when_the_server_pauses_its_clients_for_three_leases() {
 }
 
 #[tokio::test]
-async fn nobody_notices_that_the_scripts_are_flushed_all_the_time() {
+async fn constant_script_flushes_cause_no_errors() {
     let mut scene = Scene::new();
     let loads = loads(&mut scene, LEASE * 8).await;
     let ours = scene.client(builder()).await;
@@ -184,7 +184,7 @@ fn kill_oldest(server: &RedisServer) -> i64 {
 }
 
 #[tokio::test]
-async fn nobody_overlaps_or_waits_for_ever_while_clients_are_killed() {
+async fn killed_connections_cause_no_overlap_or_hang() {
     let kinds: [(&str, Kill); 3] = [
         ("calls", |server| kill_kind(server, "normal")),
         ("messages", |server| kill_kind(server, "pubsub")),

@@ -18,7 +18,7 @@ pub(crate) async fn client_with(server: &RedisServer, rules: &[&str]) -> Client 
 }
 
 #[tokio::test]
-async fn a_denied_key_fails_its_own_operation_and_no_other() {
+async fn denied_key_fails_only_its_own_operation() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "~app:*", "&*"]).await;
     let mut tasks = tokio::task::JoinSet::new();
@@ -45,7 +45,7 @@ async fn a_denied_key_fails_its_own_operation_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_denied_channel_costs_the_wake_up_and_nothing_else() {
+async fn denied_channel_costs_only_the_wakeup() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
     let guard = client.lock("x").acquire().await.unwrap();
@@ -63,7 +63,7 @@ async fn a_denied_channel_costs_the_wake_up_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_denied_command_in_the_script_is_named_and_leaves_no_lock() {
+async fn denied_script_command_leaves_no_lock() {
     let server = RedisServer::start().unwrap();
     let client = client_with(&server, &["+@all", "~*", "&*", "-pexpire"]).await;
     let error = client.lock("x").acquire().await.unwrap_err();
@@ -152,7 +152,7 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_rule_in_the_error_is_all_that_a_user_lacks() {
+async fn error_names_every_missing_acl_rule() {
     let kinds = [
         "lock",
         "fair",

@@ -31,7 +31,7 @@ fn judge(child: (u64, u64), parent: (u64, u64, u64)) {
 }
 
 #[tokio::test]
-async fn a_killed_holder_is_succeeded_when_its_lease_is_over() {
+async fn killed_holders_lock_is_free_after_lease() {
     let mut scene = Scene::new();
     let theirs = scene.beside(builder()).await;
     let mut holder = child::hold(&scene.server.url(), LEASE * 3);
@@ -74,7 +74,7 @@ async fn a_killed_waiter_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_holder_that_was_stopped_beyond_its_lease_uses_the_lock_no_more() {
+async fn resumed_holder_stops_using_expired_lock() {
     let mut scene = Scene::new();
     let theirs = scene.beside(builder()).await;
     let holder = child::hold(&scene.server.url(), LEASE * 3);
@@ -105,7 +105,7 @@ async fn a_holder_that_was_stopped_beyond_its_lease_uses_the_lock_no_more() {
 }
 
 #[tokio::test]
-async fn a_grant_that_reaches_a_process_when_its_lease_is_over_is_no_lock() {
+async fn reply_read_after_its_lease_grants_nothing() {
     let mut scene = Scene::new();
     let theirs = scene.beside(builder()).await;
     let fault = scene.proxy.strike_next(ACQUIRE, Strike::HoldReply);
@@ -130,7 +130,7 @@ async fn a_grant_that_reaches_a_process_when_its_lease_is_over_is_no_lock() {
 }
 
 #[test]
-fn a_holder_whose_only_thread_was_blocked_is_told_before_it_does_anything_else() {
+fn blocked_holder_learns_of_loss_before_working() {
     let server = RedisServer::start().unwrap();
     let recorder = Recorder::new();
     let (held, is_held) = mpsc::channel();

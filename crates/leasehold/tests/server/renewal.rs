@@ -8,7 +8,7 @@ use leasehold_testkit::RedisServer;
 use crate::support::eventually;
 
 #[tokio::test]
-async fn holder_hears_of_failing_renewals_while_it_still_holds_the_lock() {
+async fn holder_sees_failed_renewal_before_loss() {
     let server = RedisServer::start().unwrap();
     let client = Client::builder()
         .lease(Duration::from_secs(3))

@@ -51,7 +51,7 @@ async fn without_memory_holds_are_renewed_turned_and_released() {
 }
 
 #[tokio::test]
-async fn nothing_without_an_end_is_left_when_a_command_is_denied() {
+async fn denied_command_leaves_no_key_without_expiry() {
     for denied in ["hset", "set", "pexpire", "zadd", "zrem", "time", "hget"] {
         let server = RedisServer::start().unwrap();
         let admin = Client::connect(&server.url()).await.unwrap();
@@ -82,7 +82,7 @@ async fn nothing_without_an_end_is_left_when_a_command_is_denied() {
 /// Redisson's release goes through all read holds each time. When thousands leave at the
 /// same time that keeps the server busy for seconds.
 #[tokio::test]
-async fn two_thousand_readers_that_leave_together_do_not_keep_the_server_busy() {
+async fn mass_read_release_keeps_server_responsive() {
     const READERS: u64 = 2000;
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
@@ -138,7 +138,7 @@ async fn fields_of_dead_readers_go() {
 }
 
 #[tokio::test]
-async fn marks_of_writers_that_have_left_the_line_go() {
+async fn marks_of_departed_writers_are_removed() {
     const MARKS: &str = "leasehold:{x}:writers";
     let server = RedisServer::start().unwrap();
     let ours = Client::connect(&server.url()).await.unwrap();

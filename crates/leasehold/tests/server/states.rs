@@ -82,7 +82,7 @@ async fn a_server_that_loads_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_became_a_replica_is_told_and_waited_for() {
+async fn demotion_is_reported_and_waited_out() {
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
     let guard = client.lock("x").fixed_lease(HOUR).acquire().await.unwrap();
@@ -114,7 +114,7 @@ async fn a_replica_refuses_new_locks() {
 }
 
 #[tokio::test]
-async fn out_of_memory_refuses_new_locks_and_lets_old_ones_renew_and_go() {
+async fn full_memory_refuses_only_new_locks() {
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
     let (held, extended) = (client.lock("held"), client.lock("extended"));
@@ -140,7 +140,7 @@ async fn out_of_memory_refuses_new_locks_and_lets_old_ones_renew_and_go() {
 }
 
 #[tokio::test]
-async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
+async fn failing_save_leaves_nothing_half_released() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let client = builder().connect(&proxy.url()).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_server_that_can_not_save_is_told_and_nothing_is_half_released() {
 }
 
 #[tokio::test]
-async fn a_script_that_does_not_end_costs_the_lock_and_no_overlap() {
+async fn endless_script_costs_hold_but_no_overlap() {
     let server = RedisServer::builder()
         .arg("lua-time-limit", "50")
         .start()
@@ -230,7 +230,7 @@ async fn a_script_that_does_not_end_costs_the_lock_and_no_overlap() {
 }
 
 #[tokio::test]
-async fn an_evicted_lock_is_told_and_a_server_that_evicts_is_warned_of() {
+async fn evicted_lock_and_evicting_server_are_reported() {
     let server = RedisServer::builder()
         .arg("maxmemory-policy", "volatile-ttl")
         .start()

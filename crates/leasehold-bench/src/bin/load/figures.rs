@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_grows_by_a_tenth_is_not_steady() {
+    fn ten_percent_memory_growth_is_not_steady() {
         let gib = 1 << 30;
         assert!(is_steady(gib, gib + gib / 50));
         assert!(!is_steady(gib, gib + gib / 10));

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_grows_with_work_and_not_with_sleep() {
+    fn busy_work_adds_to_cpu_time() {
         let before = cpu_of_this_thread();
         while cpu_of_this_thread() - before < Duration::from_millis(50) {
             std::hint::black_box(0);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_comes_through_a_pipe_as_it_was() {
+    fn every_event_survives_a_round_trip() {
         for event in [
             Event::Ready,
             Event::Asked { at: 1 },

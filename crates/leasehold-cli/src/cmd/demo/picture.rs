@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_shows_waits_and_holds_in_their_columns() {
+    fn rows_draw_waits_and_holds_in_columns() {
         let picture = draw(&two_workers(), &Marks::new(true), true);
         let rows: Vec<&str> = picture.lines().skip(1).collect();
         assert_eq!(rows[0], format!("a  {}", "#".repeat(36)));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_holder_holds_until_its_deadline_at_the_latest() {
+    fn hold_of_killed_holder_ends_by_deadline() {
         let events = [
             Event::Asked { at: 10 },
             Event::Acquired {

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_first_and_then_each_step_with_its_arguments() {
+    fn call_encodes_keys_before_steps() {
         let sha = Script::of(&[]).sha.clone();
         let number = NUMBER.to_string();
         assert_eq!(
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_replies_of_a_call_are_those_behind_its_number() {
+    fn call_replies_must_match_its_number() {
         let replies = decoded(&format!("*3\r\n:{NUMBER}\r\n:1\r\n$-1\r\n"), 2);
         assert_eq!(
             replies.expect("its replies"),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_did_not_run_is_told_from_one_that_may_have() {
+    fn call_error_says_whether_it_ran() {
         let noscript = decoded("-NOSCRIPT No matching script.\r\n", 1).expect_err("an error");
         assert!(noscript.script_is_missing() && !noscript.is_refused_whole());
         let refused = decoded("-NOPERM No permissions to access a key\r\n", 1);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_a_value_a_refusal_or_too_late() {
+    fn operation_reply_is_value_failure_or_late() {
         let read = |bytes: &str| read(reply(bytes).expect("it can be parsed"), &address());
         for (bytes, value) in [
             (":9007199254740992\r\n", Value::Int(1 << 53)),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_operation_names_the_permissions_that_it_needs() {
+    fn denied_operation_names_missing_permissions() {
         let script = Script::of(&[]);
         let [operation, _] = operations();
         let denied = |said| failure_of(&operation, Failure::from_reply(said, &address()), &script);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_good_until_the_reply_timeout_on_the_clock_of_the_server() {
+    fn grant_deadline_follows_the_server_clock() {
         let node = node();
         let before = node.clock.now();
         node.learn_time(1_000_000, before);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_brings_the_script_to_a_server_that_has_forgotten_it() {
+    fn missing_script_is_sent_by_one_call() {
         let node = node();
         assert!(!node.lacks_the_script());
         node.forgot_the_script();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_the_same_if_it_says_so_and_was_not_started_again() {
+    fn server_identity_is_its_run_id() {
         let node = node();
         assert!(!node.is_the_one_of(&told(Some("a"))), "the first one");
         node.learn(&told(Some("a")));

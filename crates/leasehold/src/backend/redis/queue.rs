@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_does_not_fit_opens_the_next_call() {
+    fn excess_operation_starts_the_next_call() {
         let mut queue = Queue::default();
         for n in 0..=MAX_OPERATIONS {
             push(&mut queue, &n.to_string());
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn returned_operations_take_their_old_place_when_all_calls_are_back() {
+    fn returned_operations_regain_their_queue_order() {
         let mut queue = queue_of(&["a", "b"]);
         let first = queue.next_batch().expect("a and b");
         push(&mut queue, "c");
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_given_up_on_its_way_does_not_go_again() {
+    fn operation_abandoned_in_flight_is_not_resent() {
         let mut queue = queue_of(&["a"]);
         let given_up = push(&mut queue, "b");
         push(&mut queue, "c");
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_given_up_before_it_goes_again_never_ran() {
+    fn operation_abandoned_before_resend_never_ran() {
         let mut queue = Queue::default();
         // The server has said that it did not run: given up now, it needs no undo.
         let given_up = push(&mut queue, "a");
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_name_travels_alone_until_the_next_connection() {
+    fn refused_name_is_isolated_until_reconnect() {
         let mut queue = queue_of(&["a", "b", "c"]);
         queue.remember_refused(b"b");
         assert_eq!(next(&mut queue), ["a"]);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_can_be_taken_out_and_the_others_keep_their_order() {
+    fn removing_operations_keeps_the_others_order() {
         let mut queue = queue_of(&["a", "x", "b"]);
         let taken = queue.take_unless(|operation| operation.parts[0] != b"x");
         assert_eq!((taken.len(), queue.len()), (1, 2));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demoted_server_is_left_at_once_and_a_loading_one_after_a_while() {
+    fn demoted_server_is_dropped_before_loading_one() {
         assert!(left_after(&[("READONLY You can't write", 0)]));
         assert!(left_after(&[(
             "@user_script: 3: -READONLY You can't write",

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_step_uses_has_names_of_its_own() {
+    fn shared_lua_names_are_unique_per_step() {
         for step in crate::primitives::steps() {
             let mut used = Vec::new();
             collect(step.uses, &mut used);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_the_commands_that_a_user_needs() {
+    fn wire_format_page_lists_required_commands() {
         let page = include_str!("../../../../../docs/wire-format.md");
         let words: Vec<_> = page.split_whitespace().collect();
         let rules = Script::of(&crate::primitives::steps())

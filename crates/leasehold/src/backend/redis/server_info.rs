@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_says_it_is_too_old_is_refused() {
+    fn outdated_server_version_is_refused() {
         let address = Arc::from("redis://h");
         for (info, good) in [
             ("# Server\r\nredis_version:4.0.14\r\n", false),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_evicts_is_one_with_a_limit_and_a_policy() {
+    fn eviction_needs_memory_limit_and_policy() {
         let info = |limit: &str, policy: &str| {
             format!("# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_policy:{policy}\r\n")
         };

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_answer_can_have_is_refused_at_once() {
+    fn malformed_reply_is_refused_at_once() {
         for reply in [
             &b"*1000000000\r\n"[..],
             b"$2147483647\r\n",
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_does_not_end_is_refused_before_it_fills_the_memory() {
+    fn endless_reply_is_refused_at_the_limit() {
         // CR and LF as well: neither ends a line alone, so an endless line of them has to be cut
         // like any other.
         for piece in [&b"x"[..], b"\r", b"\n"] {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_before_the_end_is_kept_for_it() {
+    fn last_error_explains_the_closed_connection() {
         let mut replies = Replies::default();
         replies
             .read(b"+OK\r\n-ERR max number of clients reached\r\n")
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_comes_on_the_connection_for_messages() {
+    fn unsolicited_pubsub_reply_is_refused() {
         let subscribe = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n";
         let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\n0\r\n";
         // Each connection begins with the answers to the handshake, which are no messages.

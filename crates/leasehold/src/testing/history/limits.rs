@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_to_wait_is_counted_and_what_was_never_in_use_is_not() {
+    fn waits_count_but_empty_uses_do_not() {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(2, 15, 20, 30),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_while_there_was_room_and_saw_it_go_had_to_wait() {
+    fn request_that_lost_its_room_is_contended() {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 5, 20, 30),

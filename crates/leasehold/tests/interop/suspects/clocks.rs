@@ -4,7 +4,7 @@ use super::*;
 use leasehold_testkit::ClockShim;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn javas_leases_and_places_in_line_are_over_for_a_server_whose_clock_is_ahead() {
+async fn server_clock_ahead_expires_java_leases_early() {
     let clock = ClockShim::new().unwrap();
     let server = topology::start_with(RedisServer::builder().clock(&clock));
     clock.step_ahead(Duration::from_secs(3600));

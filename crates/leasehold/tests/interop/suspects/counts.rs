@@ -8,7 +8,7 @@ const SEMAPHORE: &str = "redisson_sc:{x}";
 const LATCH: &str = "redisson_countdownlatch__channel__{x}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn draining_in_java_drops_the_expiry_of_a_semaphore_and_ours_keeps_it() {
+async fn java_add_and_drain_drop_semaphore_expiry() {
     let place = place().await;
     let semaphore = place.rust.semaphore("x");
     let java = place.thread(LockKind::Plain);
@@ -31,7 +31,7 @@ async fn draining_in_java_drops_the_expiry_of_a_semaphore_and_ours_keeps_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_in_java_makes_a_semaphore_of_nothing() {
+async fn java_release_creates_missing_semaphore() {
     let place = place().await;
     let java = place.thread(LockKind::Plain);
     call(&java, "semaphore_release", json!({"permits": 2}));
@@ -42,7 +42,7 @@ async fn a_release_in_java_makes_a_semaphore_of_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_is_lost_leaves_java_waiting_and_ours_asks() {
+async fn lost_message_leaves_java_waiters_asleep() {
     let server = topology::start();
     let proxy = Proxy::to(server.port());
     let place = Place {
@@ -108,7 +108,7 @@ async fn one_message_serves_one_asynchronous_waiter_of_javas() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_latch_that_java_deletes_says_nothing_to_those_who_wait_in_java() {
+async fn deleting_java_latch_wakes_no_java_waiter() {
     let place = place().await;
     let java = place.thread(LockKind::Plain);
     assert_eq!(call(&java, "latch_set", json!({"count": 1})), true);
@@ -128,7 +128,7 @@ async fn a_latch_that_java_deletes_says_nothing_to_those_who_wait_in_java() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_latch_that_opens_and_is_set_again_is_missed_by_java_and_not_by_ours() {
+async fn java_waiter_misses_latch_reset_after_zero() {
     let server = topology::start();
     let proxy = Proxy::to(server.port());
     let place = Place {
@@ -160,7 +160,7 @@ async fn a_latch_that_opens_and_is_set_again_is_missed_by_java_and_not_by_ours()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_ended_leases_break_javas_permits_and_not_ours() {
+async fn thousands_of_expired_leases_break_java_permits() {
     let place = place().await;
     place.text(&["SET", "x", "0"]);
     let fill = "for n = 1, 9000 do redis.call('ZADD', KEYS[1], n, n) end return 'OK'";

@@ -42,7 +42,7 @@ impl Place {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn java_unlocks_a_free_fair_lock_without_an_error() {
+async fn java_unlocks_free_fair_lock_without_error() {
     let place = place().await;
     let java = place.thread(LockKind::Fair);
     java.unlock("x").expect("although nobody holds it");
@@ -54,7 +54,7 @@ async fn java_unlocks_a_free_fair_lock_without_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_of_newer_java_spin_behind_a_head_that_is_dead() {
+async fn new_java_waiters_spin_behind_dead_head() {
     let place = place().await;
     place.int(&["RPUSH", QUEUE, "dead"]);
     place.set_score("dead", place.now_ms() + 300_000);
@@ -80,7 +80,7 @@ async fn waiters_of_newer_java_spin_behind_a_head_that_is_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_of_3_16_8_that_has_outwaited_a_lease_sleeps_for_ever() {
+async fn old_java_waiter_outlasting_lease_never_wakes() {
     let place = place().await;
     place.stranger_holds("x", LONG);
     let java = place.thread(LockKind::Fair);
@@ -107,7 +107,7 @@ async fn a_waiter_of_3_16_8_that_has_outwaited_a_lease_sleeps_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_waiter_that_has_waited_too_long_comes_in_last() {
+async fn timed_out_java_waiter_is_served_last() {
     let place = place().await;
     place.stranger_holds("x", LONG);
     let [a, b, c] = ["a", "b", "c"].map(|name| place.other(name, LockKind::Fair));
@@ -133,7 +133,7 @@ async fn a_java_waiter_that_has_waited_too_long_comes_in_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_of_seconds_in_java_keeps_its_place_for_milliseconds() {
+async fn java_wait_in_seconds_counts_as_milliseconds() {
     let place = place().await;
     place.stranger_holds("x", LONG);
     let java = place.thread(LockKind::Fair);
@@ -151,7 +151,7 @@ async fn a_wait_of_seconds_in_java_keeps_its_place_for_milliseconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_asynchronous_java_waiter_that_gives_up_takes_five_minutes_from_those_behind() {
+async fn async_java_timeout_costs_successors_five_minutes() {
     let place = place().await;
     place.stranger_holds("x", LONG);
     let [a, b] = ["a", "b"].map(|name| place.other(name, LockKind::Fair));
@@ -181,7 +181,7 @@ async fn an_asynchronous_java_waiter_that_gives_up_takes_five_minutes_from_those
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_head_that_leaves_a_free_lock_calls_nobody_and_ours_does() {
+async fn departing_java_head_wakes_no_successor() {
     let place = place().await;
     place.stranger_holds("x", LONG);
     let [a, b] = ["a", "b"].map(|name| place.other(name, LockKind::Fair));
@@ -210,7 +210,7 @@ async fn a_java_head_that_leaves_a_free_lock_calls_nobody_and_ours_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_waiter_that_is_interrupted_stays_in_line() {
+async fn interrupted_java_waiter_stays_in_queue() {
     let place = place().await;
     place.stranger_holds("x", LONG);
     let java = place.thread(LockKind::Fair);

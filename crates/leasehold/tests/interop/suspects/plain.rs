@@ -5,7 +5,7 @@ use leasehold_testkit::Proxy;
 use leasehold_testkit::Strike;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_re_entry_with_a_shorter_lease_shortens_javas_hold_and_not_ours() {
+async fn java_reentry_with_shorter_lease_cuts_hold() {
     let place = place().await;
     let java = place.thread(LockKind::Plain);
     java.lock_lease("x", LONG).unwrap();
@@ -23,7 +23,7 @@ async fn a_re_entry_with_a_shorter_lease_shortens_javas_hold_and_not_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_explicit_lease_in_java_is_that_of_the_next_thread_on_the_same_object() {
+async fn java_lease_leaks_to_next_thread() {
     let place = place().await;
     let leased = place.other("leased", LockKind::Plain).shared();
     let watched = place.other("watched", LockKind::Plain).shared();
@@ -38,7 +38,7 @@ async fn an_explicit_lease_in_java_is_that_of_the_next_thread_on_the_same_object
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_is_lost_leaves_java_without_the_lock_that_it_took() {
+async fn java_loses_lock_when_reply_is_lost() {
     let server = topology::start();
     let proxy = Proxy::to(server.port());
     let settings = json!({"timeout_ms": 3000, "retry_attempts": 0});
@@ -55,7 +55,7 @@ async fn a_reply_that_is_lost_leaves_java_without_the_lock_that_it_took() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unlock_of_newer_java_writes_a_key_and_takes_it_away() {
+async fn new_java_unlock_writes_temporary_key() {
     let place = place().await;
     let java = place.thread(LockKind::Plain);
     let count = |command: &str| place.server.calls(command);
@@ -97,7 +97,7 @@ async fn each_release_makes_every_java_process_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn java_fails_to_wait_for_more_names_than_it_has_channels() {
+async fn java_wait_fails_without_free_channel() {
     // The first two have to be subscribed within it.
     let mut settings = json!({"timeout_ms": 8000, "retry_attempts": 0, "channels": 2});
     if !IS_OLD {

@@ -60,7 +60,7 @@ async fn javas_renewals_grow_with_each_lock_and_unlock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn java_renews_one_mode_no_more_when_it_leaves_the_other() {
+async fn leaving_one_java_mode_stops_others_renewal() {
     let place = place_with(watchdog(WATCHDOG_MS)).await;
     let (read, write) = (place.thread(LockKind::Read), place.thread(LockKind::Write));
     // 3.16.8 loses what it still reads, 4.7.0 what it still writes.
@@ -81,7 +81,7 @@ async fn java_renews_one_mode_no_more_when_it_leaves_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unlock_in_java_that_fails_takes_the_watchdog_from_a_hold_that_stays() {
+async fn failed_java_unlock_stops_watchdog_of_hold() {
     let place = place_with(watchdog(WATCHDOG_MS)).await;
     let java = place.thread(LockKind::Plain);
     java.lock("x").unwrap();
@@ -96,7 +96,7 @@ async fn an_unlock_in_java_that_fails_takes_the_watchdog_from_a_hold_that_stays(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_that_fails_is_the_last_one_of_3_16_8() {
+async fn failed_renewal_is_old_javas_last() {
     let place = place_with(watchdog(WATCHDOG_MS)).await;
     let java = place.thread(LockKind::Plain);
     java.lock("x").unwrap();
@@ -116,7 +116,7 @@ async fn a_renewal_that_fails_is_the_last_one_of_3_16_8() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_of_another_type_ends_javas_renewal_of_other_locks() {
+async fn wrong_type_key_stops_other_java_renewals() {
     let place = place_with(watchdog(WATCHDOG_MS)).await;
     let java = place.thread(LockKind::Plain);
     let names: Vec<_> = (0..8).map(|n| format!("x{n}")).collect();
@@ -135,7 +135,7 @@ async fn one_key_of_another_type_ends_javas_renewal_of_other_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_forced_unlock_the_next_hold_of_a_java_process_may_not_be_renewed() {
+async fn forced_unlock_leaves_next_java_hold_unrenewed() {
     let place = place_with(watchdog(WATCHDOG_MS)).await;
     let [forced, next] = ["forced", "next"].map(|name| place.other(name, LockKind::Plain));
     let force = async |name| {

@@ -41,7 +41,7 @@ impl Pair {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_replica_makes_newer_java_give_permits_that_it_was_refused() {
+async fn silent_replica_makes_new_java_add_permits() {
     let pair = Pair::new(json!({"retry_attempts": 0})).await;
     let mut settings = json!({"replica": pair.replica.url()});
     if !IS_OLD {
@@ -67,7 +67,7 @@ async fn a_silent_replica_makes_newer_java_give_permits_that_it_was_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_replica_makes_java_locks_fail_and_3_16_8_leave_them_taken() {
+async fn silent_replica_makes_java_lock_fail() {
     let pair = Pair::new(json!({"retry_attempts": 0})).await;
     pair.replica.pause().unwrap();
     let wait = Duration::from_secs(1);
@@ -78,7 +78,7 @@ async fn a_silent_replica_makes_java_locks_fail_and_3_16_8_leave_them_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_reply_makes_java_with_replicas_take_a_lock_twice() {
+async fn replicated_java_locks_twice_after_lost_reply() {
     let pair = Pair::new(json!({"timeout_ms": 1500})).await;
     // So that the server has its script.
     pair.java.lock_lease("x", LONG).unwrap();

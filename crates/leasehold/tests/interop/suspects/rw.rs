@@ -10,7 +10,7 @@ const LEASE_MS: &[u8] = b"\r\n30000\r\n";
 const CHANNEL: &str = "redisson_rwlock:{x}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_unlock_inside_a_write_hold_cuts_javas_write_hold_and_not_ours() {
+async fn inner_read_unlock_cuts_java_write_hold() {
     let place = place().await;
     let (read, write) = (place.thread(LockKind::Read), place.thread(LockKind::Write));
     write.lock_lease("x", LONG).unwrap();
@@ -56,7 +56,7 @@ async fn a_downgrade_in_java_wakes_nobody() {
 
 /// The answer comes after the message that the lock is free: to who sleeps that is a wake-up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_reader_that_is_refused_as_a_java_writer_unlocks_sleeps_on_and_ours_wakes_it() {
+async fn refused_java_reader_misses_java_writers_release() {
     let server = topology::start();
     let proxy = Proxy::to(server.port());
     let readers = JavaClient::with(VERSION, &proxy.url(), json!({}));
@@ -101,7 +101,7 @@ async fn a_java_reader_that_is_refused_as_a_java_writer_unlocks_sleeps_on_and_ou
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_re_entry_in_java_adds_its_lease_to_that_of_the_hold() {
+async fn java_write_reentry_adds_lease_to_hold() {
     let place = place().await;
     let write = place.thread(LockKind::Write);
     for _ in 0..3 {
@@ -111,7 +111,7 @@ async fn a_write_re_entry_in_java_adds_its_lease_to_that_of_the_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn java_readers_pass_a_java_writer_that_waits_and_none_can_upgrade() {
+async fn java_readers_overtake_writer_and_cannot_upgrade() {
     let place = place().await;
     let [a, b] = ["a", "b"].map(|name| place.other(name, LockKind::Read));
     let writer = place.other("writer", LockKind::Write);
@@ -127,7 +127,7 @@ async fn java_readers_pass_a_java_writer_that_waits_and_none_can_upgrade() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_reader_whose_lease_is_over_is_told_that_it_reads() {
+async fn expired_java_read_hold_is_still_reported() {
     let place = place().await;
     let [ended, other] = ["ended", "other"].map(|name| place.other(name, LockKind::Read));
     other.lock_lease("x", LONG).unwrap();
@@ -154,7 +154,7 @@ async fn a_java_reader_whose_lease_is_over_is_told_that_it_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_of_3_16_8_keeps_the_dead_and_cuts_the_living() {
+async fn old_java_reader_cuts_longer_read_leases() {
     const WATCHDOG_MS: u64 = 3000;
     let place = place_with(json!({"watchdog_ms": WATCHDOG_MS})).await;
     let strangers = [place.stranger(), place.stranger()];
@@ -190,7 +190,7 @@ async fn a_reader_of_3_16_8_keeps_the_dead_and_cuts_the_living() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_of_a_java_read_hold_is_that_of_the_next_one_of_the_same_object() {
+async fn java_read_lease_leaks_to_next_hold() {
     let place = place().await;
     let other = place.other("other", LockKind::Read);
     other.lock_lease("x", LONG).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_multi_lock_of_newer_java_multiplies_its_lease_with_each_round() {
+async fn new_java_multi_lease_grows_each_round() {
     let place = place().await;
     place.stranger_holds("b", LONG);
     let java = place.thread(LockKind::Multi);
@@ -21,7 +21,7 @@ async fn a_multi_lock_of_newer_java_multiplies_its_lease_with_each_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unlock_of_a_newer_java_multi_lock_stops_at_the_first_error() {
+async fn new_java_multi_unlock_stops_at_error() {
     let place = place_with(json!({"watchdog_ms": 3000})).await;
     let java = place.thread(LockKind::Multi);
     java.lock("a,b").unwrap();
@@ -37,7 +37,7 @@ async fn an_unlock_of_a_newer_java_multi_lock_stops_at_the_first_error() {
 
 /// Whoever holds it by then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_java_multi_lock_has_a_member_that_it_has_lost_and_cuts_the_lease_of_its_holder() {
+async fn java_multi_lock_claims_lost_member() {
     let place = place().await;
     place.stranger_holds("b", LONG);
     let java = place.thread(LockKind::Multi);

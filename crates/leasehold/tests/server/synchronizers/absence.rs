@@ -29,7 +29,7 @@ async fn warnings_of(client: &Client) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_wait_for_a_semaphore_that_is_not_there_warns_once() {
+async fn wait_for_missing_semaphore_warns_once() {
     let server = Embedded::new();
     assert_eq!(warnings_of(&server.client()).await, 2);
     // One that is there and has no permits is nothing to warn of.

@@ -130,7 +130,7 @@ fn rule(server: &RedisServer, rules: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_a_denied_command_keeps_from_happening_does_not_happen_by_halves() {
+async fn denied_command_leaves_no_half_done_change() {
     let (server, scene) = scene().await;
     let mut refused = 0;
     for command in COMMANDS {
@@ -153,7 +153,7 @@ async fn what_a_denied_command_keeps_from_happening_does_not_happen_by_halves() 
 }
 
 #[tokio::test]
-async fn a_permit_that_may_not_be_counted_as_free_stays_in_use() {
+async fn refused_permit_release_leaves_permit_in_use() {
     let (server, scene) = scene().await;
     let mut refused = 0;
     for command in COMMANDS {

@@ -79,7 +79,7 @@ impl Place {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_to_an_acquire_no_permit_is_lost_or_doubled() {
+async fn faulty_acquire_loses_or_doubles_no_permit() {
     for (what, fate) in fates() {
         for held in [true, false] {
             let place = place();
@@ -107,7 +107,7 @@ async fn whatever_happens_to_an_acquire_no_permit_is_lost_or_doubled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_is_dropped_at_any_time_takes_nothing_whenever_it_comes() {
+async fn dropped_acquire_takes_nothing_whenever_delivered() {
     for (what, fate) in fates() {
         for ms in [0, 1, 2, 3, 100, 999, 1001, 1600, 2001] {
             let place = place();
@@ -129,7 +129,7 @@ async fn an_acquire_that_is_dropped_at_any_time_takes_nothing_whenever_it_comes(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_undo_that_goes_wrong_itself_still_gives_all_back() {
+async fn faulty_undo_still_returns_all_permits() {
     for (what, fate) in fates() {
         let place = place();
         place
@@ -179,7 +179,7 @@ async fn whatever_happens_to_a_release_it_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_to_adding_and_draining_it_counts_once() {
+async fn add_and_drain_count_once_after_faults() {
     for (what, fate) in fates() {
         let place = place();
         let semaphore = place.client.semaphore("x");
@@ -208,7 +208,7 @@ async fn whatever_happens_to_adding_and_draining_it_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_with_leases_all_come_back_whatever_happens_to_one_request() {
+async fn leased_permits_return_after_any_fault() {
     for step in [
         Step::ExpirableAcquire,
         Step::ExpirableRelease,
@@ -234,7 +234,7 @@ async fn permits_with_leases_all_come_back_whatever_happens_to_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_to_a_count_down_it_counts_once() {
+async fn count_down_counts_once_after_any_fault() {
     for (what, fate) in fates() {
         let place = place();
         let latch = place.client.count_down_latch("x");
@@ -260,7 +260,7 @@ async fn whatever_happens_to_a_count_down_it_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_message_everybody_is_served_by_polls_and_nobody_misses_zero() {
+async fn polls_serve_waiters_without_any_message() {
     let place = place();
     place.network.on_message(|_| None);
     let semaphore = place.client.semaphore("s");
@@ -279,7 +279,7 @@ async fn without_any_message_everybody_is_served_by_polls_and_nobody_misses_zero
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_misses_zero_although_the_clock_of_the_server_is_set_back() {
+async fn latch_waiter_sees_zero_despite_clock_setback() {
     let place = place();
     place.network.on_message(|_| None);
     let opens = place.witness.count_down_latch("l");
@@ -328,7 +328,7 @@ async fn a_message_about_an_earlier_zero_opens_nothing() {
 
 /// Its message is published while nobody listens yet.
 #[tokio::test(start_paused = true)]
-async fn a_latch_that_opens_before_the_subscription_is_confirmed_lets_its_waiters_in() {
+async fn latch_opened_before_subscription_wakes_waiters() {
     for set_again in [false, true] {
         let place = place();
         place.network.on_subscription(|_| 500 * MS);
@@ -350,7 +350,7 @@ async fn a_latch_that_opens_before_the_subscription_is_confirmed_lets_its_waiter
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_comes_behind_all_its_undos_takes_nothing() {
+async fn acquire_delivered_after_its_undos_takes_nothing() {
     let place = place();
     place
         .witness
@@ -370,7 +370,7 @@ async fn an_acquire_that_comes_behind_all_its_undos_takes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_ran_does_not_count_again_when_its_marker_is_gone() {
+async fn release_without_its_marker_counts_once() {
     for dropped in [true, false] {
         let place = place();
         let admin = place.witness.semaphore("x");
@@ -405,7 +405,7 @@ async fn a_release_that_ran_does_not_count_again_when_its_marker_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_the_network_held_back_for_long_does_not_count_again() {
+async fn long_delayed_duplicate_counts_once() {
     let place = place();
     let latch = place.client.count_down_latch("x");
     latch.try_set_count(10).await.unwrap();
@@ -423,7 +423,7 @@ async fn a_copy_that_the_network_held_back_for_long_does_not_count_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_ran_is_not_repeated_beyond_its_marker_however_slow_the_server_may_be() {
+async fn request_is_not_repeated_beyond_its_marker() {
     let server = Embedded::new();
     let builder = Client::builder().reply_timeout(30 * SECOND);
     let (client, network) = server.client_over_network(&builder).unwrap();
@@ -445,7 +445,7 @@ async fn a_request_that_ran_is_not_repeated_beyond_its_marker_however_slow_the_s
 /// What a caller may conclude from an error: whether something may have changed, and what
 /// becomes of it.
 #[tokio::test(start_paused = true)]
-async fn an_error_says_what_becomes_of_a_request_that_may_have_run() {
+async fn error_tells_outcome_of_unanswered_request() {
     let place = place();
     place
         .network

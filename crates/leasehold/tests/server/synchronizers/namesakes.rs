@@ -24,7 +24,7 @@ async fn use_of(client: &Client, name: &str, way: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_in_braces_whose_namesake_is_there_is_told_once() {
+async fn braced_name_beside_namesake_warns_once() {
     for way in 0..4 {
         let server = Embedded::new();
         let warnings = Warnings::listen();

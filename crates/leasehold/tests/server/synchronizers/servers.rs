@@ -28,7 +28,7 @@ async fn free(server: &RedisServer) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_cut_at_any_point_neither_loses_nor_doubles_a_permit() {
+async fn cut_connection_neither_loses_nor_doubles_permits() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let direct = Client::connect(&server.url()).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_connection_cut_at_any_point_neither_loses_nor_doubles_a_permit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_count_down_that_is_cut_at_any_point_counts_once() {
+async fn cut_count_down_counts_once() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let direct = Client::connect(&server.url()).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_count_down_that_is_cut_at_any_point_counts_once() {
 
 /// Redisson leaves no note of a zero, ours do: at the zero and when they set it again.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_messages_nobody_misses_a_zero_that_one_side_counted_to_and_the_other_set_again() {
+async fn poll_sees_zero_reset_by_other_side() {
     let server = RedisServer::start().unwrap();
     let ours = Client::connect(&server.url()).await.unwrap();
     let java = |parts: &[&str]| server.command(parts).unwrap();
@@ -132,7 +132,7 @@ async fn without_messages_nobody_misses_a_zero_that_one_side_counted_to_and_the_
 }
 
 #[tokio::test]
-async fn out_of_memory_permits_are_released_and_renewed_and_a_latch_is_opened() {
+async fn full_memory_allows_releases_and_count_downs() {
     let server = RedisServer::start().unwrap();
     let lease = Duration::from_millis(900);
     let client = Client::builder()
@@ -181,7 +181,7 @@ async fn out_of_memory_permits_are_released_and_renewed_and_a_latch_is_opened() 
 }
 
 #[tokio::test]
-async fn markers_stay_few_while_a_semaphore_is_used_without_end() {
+async fn idempotency_markers_stay_few_in_long_use() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let semaphore = client.semaphore("x");
@@ -200,7 +200,7 @@ fn texts(heard: &mut Heard) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn each_leased_permit_that_comes_back_has_its_message_and_there_are_some_more() {
+async fn leased_permit_release_publishes_extra_messages() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let semaphore = client.expirable_semaphore("x");
@@ -215,7 +215,7 @@ async fn each_leased_permit_that_comes_back_has_its_message_and_there_are_some_m
 }
 
 #[tokio::test]
-async fn an_undone_acquire_for_several_tells_of_each_permit_that_it_gives_back() {
+async fn undone_acquire_publishes_each_returned_permit() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let client = Client::connect(&proxy.url()).await.unwrap();
@@ -247,7 +247,7 @@ async fn an_undone_acquire_for_several_tells_of_each_permit_that_it_gives_back()
 
 /// Plain permits have no lease: what is not given back stays in use for ever.
 #[tokio::test]
-async fn permits_come_back_when_a_server_that_refused_them_takes_them() {
+async fn refused_permit_releases_are_resent_until_accepted() {
     type Refuses = fn(&RedisServer, bool);
     let refusals: [(Refuses, ErrorKind); 3] = [
         (

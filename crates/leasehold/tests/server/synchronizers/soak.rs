@@ -29,7 +29,7 @@ fn duration() -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_permit_over_the_limit_and_all_back_at_the_end() {
+async fn permits_stay_within_limit_through_soak() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let direct = Client::connect(&server.url()).await.unwrap();

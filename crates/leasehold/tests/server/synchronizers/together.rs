@@ -72,7 +72,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_at_the_same_time_goes_as_one_request() {
+async fn simultaneous_releases_share_one_request() {
     let mut scene = scene().await;
     let requests = scene.strike(Fate::delivered(MS, MS));
     let released = scene.permits.split_off(3);
@@ -95,7 +95,7 @@ async fn a_request_takes_64_releases_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_to_that_request_each_permit_comes_back_once() {
+async fn shared_release_request_counts_once_after_faults() {
     for (what, fate) in fates() {
         let mut scene = scene().await;
         let requests = scene.strike(fate);
@@ -162,7 +162,7 @@ async fn whoever_tries_behind_a_drop_gets_its_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_nobody_polls_holds_up_no_other() {
+async fn unpolled_release_delays_no_other() {
     let mut scene = scene().await;
     let requests = scene.strike(Fate::delivered(MS, MS));
     let first = scene.permits.pop().unwrap();
@@ -182,7 +182,7 @@ async fn a_release_that_nobody_polls_holds_up_no_other() {
 }
 
 #[test]
-fn without_its_runtime_a_release_ends_with_an_error() {
+fn release_fails_after_its_runtime_ends() {
     let theirs = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

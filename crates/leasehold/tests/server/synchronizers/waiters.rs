@@ -28,7 +28,7 @@ async fn semaphore_of(permits: u32) -> (Embedded, Semaphore) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_waiters_for_a_latch_share_the_asks() {
+async fn thousand_latch_waiters_share_asks() {
     let server = Embedded::new();
     let opens = server.client().count_down_latch("x");
     opens.try_set_count(3).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_thousand_waiters_for_a_latch_share_the_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_costs_each_process_two_asks_at_most_however_many_wait() {
+async fn release_costs_each_process_two_asks() {
     let (server, semaphore) = semaphore_of(1).await;
     semaphore.drain().await.unwrap();
     let clients: Vec<_> = (0..3).map(|_| client(&server)).collect();
@@ -90,7 +90,7 @@ async fn a_release_costs_each_process_two_asks_at_most_however_many_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_all_sizes_are_served_in_their_order_without_a_lost_wake_up() {
+async fn mixed_size_waiters_are_served_in_order() {
     let (server, semaphore) = semaphore_of(10).await;
     semaphore.drain().await.unwrap();
     let (client, _network) = client(&server);
@@ -116,7 +116,7 @@ async fn waiters_of_all_sizes_are_served_in_their_order_without_a_lost_wake_up()
 }
 
 #[tokio::test(start_paused = true)]
-async fn within_a_turn_permits_pass_on_without_a_request() {
+async fn permits_pass_within_turn_without_requests() {
     let (server, semaphore) = semaphore_of(4).await;
     let (client, network) = client(&server);
     let before = network.requests();
@@ -178,7 +178,7 @@ impl Busy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_a_busy_process_another_process_has_its_turn() {
+async fn busy_process_gives_another_its_turn() {
     let ms = Duration::from_millis;
     let many = Busy {
         permits: 4,
@@ -249,7 +249,7 @@ fn assert_nobody_starves(what: &str, rounds: [u64; 3]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_lost_many_races_is_still_woken_by_each_release() {
+async fn equal_processes_share_a_permit_fairly() {
     let acquire = async |client: &Client| {
         let semaphore = client.semaphore("x").poll_interval(HOUR);
         semaphore.acquire().await.unwrap()
@@ -285,7 +285,7 @@ async fn asks_while(others: impl AsyncFnOnce(&Embedded)) -> u64 {
 
 /// A flood of messages without a release is in `hostile/messages.rs`.
 #[tokio::test(start_paused = true)]
-async fn each_release_is_followed_though_somebody_else_is_always_quicker() {
+async fn each_release_wakes_losing_waiter() {
     let releases = asks_while(async |server| {
         let other = server.client().semaphore("x");
         for _ in 0..500 {
@@ -301,7 +301,7 @@ async fn each_release_is_followed_though_somebody_else_is_always_quicker() {
 
 /// A release of the waiter's own client is one as well.
 #[tokio::test(start_paused = true)]
-async fn each_release_of_ones_own_is_followed_though_somebody_else_is_always_quicker() {
+async fn own_release_wakes_losing_waiter() {
     let (server, other) = semaphore_of(0).await;
     let (client, network) = client(&server);
     let ours = client.semaphore("x").poll_interval(HOUR);
@@ -369,7 +369,7 @@ impl AskedForTwo {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_not_polled_keeps_no_permit_from_those_behind_it() {
+async fn unpolled_head_withholds_no_permit() {
     let mut scene = AskedForTwo::new().await;
     let permit = timeout(10 * SECOND, &mut scene.behind).await;
     drop(permit.expect("it has one").unwrap());
@@ -379,7 +379,7 @@ async fn one_that_is_not_polled_keeps_no_permit_from_those_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_for_several_is_undone_with_the_head() {
+async fn shared_request_is_undone_with_head() {
     let mut scene = AskedForTwo::new().await;
     scene.behind.abort();
     assert!((&mut scene.behind).await.unwrap_err().is_cancelled());
@@ -396,7 +396,7 @@ async fn a_request_for_several_is_undone_with_the_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_lost_answer_may_have_granted_goes_back_though_nobody_polls_the_head() {
+async fn lost_reply_returns_permits_with_unpolled_head() {
     let mut scene = AskedForTwo::new().await;
     // The request has arrived, and its answer is on its way.
     tokio::time::sleep(Duration::from_millis(15)).await;
@@ -408,7 +408,7 @@ async fn what_a_lost_answer_may_have_granted_goes_back_though_nobody_polls_the_h
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_release_with_a_lease_is_followed_though_somebody_else_is_always_quicker() {
+async fn leased_release_wakes_losing_waiter() {
     let server = Embedded::new();
     let other = server.client().expirable_semaphore("x");
     other.try_set_permits(1).await.unwrap();
@@ -431,7 +431,7 @@ async fn each_release_with_a_lease_is_followed_though_somebody_else_is_always_qu
 /// What is free while a process stands down is for others first, but a wait that would be
 /// over by then has no other chance.
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_shorter_than_the_stand_down_asks() {
+async fn short_wait_asks_during_stand_down() {
     let (server, _) = semaphore_of(1).await;
     let (client, network) = client(&server);
     network.on_request(|_| Fate::default());
@@ -447,7 +447,7 @@ async fn a_wait_that_is_shorter_than_the_stand_down_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_passes_on_to_the_first_in_line_does_not_wait_for_a_message() {
+async fn handed_on_permit_needs_no_message() {
     let (server, _) = semaphore_of(1).await;
     let (client, network) = client(&server);
     network.on_message(|_| None);

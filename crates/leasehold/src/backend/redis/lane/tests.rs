@@ -149,7 +149,7 @@ async fn all_answered(replies: Vec<Queued>) {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_one_call_leaves_beside_one_that_nobody_polls() {
+async fn unpolled_call_does_not_block_excess_operations() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let (redis, unpolled) = beside_an_unpolled_call(&server).await;
     let submit = |n: usize| redis.submit(operation(&format!("x{n}"), "ours", false));
@@ -158,7 +158,7 @@ async fn what_does_not_fit_one_call_leaves_beside_one_that_nobody_polls() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_one_call_leaves_beside_one_that_nobody_polls() {
+async fn unpolled_call_does_not_block_large_operations() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let (redis, unpolled) = beside_an_unpolled_call(&server).await;
     // Two such names are too long for one call.
@@ -169,7 +169,7 @@ async fn what_is_too_large_for_one_call_leaves_beside_one_that_nobody_polls() {
 }
 
 #[tokio::test]
-async fn what_travels_alone_leaves_beside_a_call_that_nobody_polls() {
+async fn unpolled_call_does_not_block_isolated_operations() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let (redis, unpolled) = beside_an_unpolled_call(&server).await;
     // Refused names in the middle of the others: each ends one call and begins another.
@@ -182,7 +182,7 @@ async fn what_travels_alone_leaves_beside_a_call_that_nobody_polls() {
 
 /// No reply comes that would make room.
 #[tokio::test]
-async fn what_does_not_fit_one_call_does_not_wait_for_its_reply() {
+async fn excess_operations_do_not_wait_for_replies() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let redis = connect(&server).await;
     let first = redis.submit(operation("first", "ours", false)).await;
@@ -205,7 +205,7 @@ async fn what_does_not_fit_one_call_does_not_wait_for_its_reply() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_nobody_waits_for_does_not_go_again() {
+async fn abandoned_acquire_is_not_resent() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let redis = connect(&server).await;
     let first = redis.submit(operation("first", "ours", false)).await;
@@ -235,7 +235,7 @@ async fn a_release_that_nobody_waits_for_goes_again() {
 
 /// The refused operation is in the same call as the others.
 #[tokio::test]
-async fn what_goes_again_after_a_refusal_is_what_somebody_waits_for() {
+async fn refused_call_is_resent_without_abandoned_operations() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let redis = connect(&server).await;
     let first = redis.submit(operation("first", "ours", false)).await;

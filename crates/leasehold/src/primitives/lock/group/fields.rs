@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn long_and_empty_texts_are_encoded_as_kryo_does() {
+    fn text_lengths_are_encoded_like_kryo() {
         assert_eq!(kryo5(""), [3, 0x81]);
         let long = "x".repeat(100);
         // 101 is one more than 64 and 37 more.
