@@ -167,8 +167,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Whether the operation can still be, or become, something that ran. `false`
-    /// once it has been taken out of the queue.
+    /// What tells, also when this has been dropped, whether the operation may have run.
     pub(crate) fn ticket(&self) -> Ticket {
         match self {
             Self::Ready(_) => Ticket::Ran,

@@ -140,9 +140,9 @@ impl Terms {
 
     /// How often the watchdog has to act on the hold.
     pub(crate) fn watch_every(&self) -> Option<Duration> {
-        // A renewal reminds the server as well. Where both are set, `rw/kind.rs` has made the
-        // period of the renewal no longer than that of the reminder.
-        self.renew_every.or(self.remind_every)
+        // A renewal reminds the server as well. The sooner of the two: an owner may have entered
+        // through two handles, one that renews and one that only reminds, but more often.
+        self.renew_every.into_iter().chain(self.remind_every).min()
     }
 }
 

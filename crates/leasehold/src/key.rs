@@ -229,7 +229,7 @@ impl Key {
         format!("{prefix}:{}", self.as_tag())
     }
 
-    fn as_tag(&self) -> String {
+    pub(crate) fn as_tag(&self) -> String {
         if self.name.contains('{') {
             self.name.to_string()
         } else {

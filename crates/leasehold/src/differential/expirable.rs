@@ -12,7 +12,13 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "3"],
         &["SET", "KEY", "9"],
         &["HSET", "KEY", "c:1", "1"],
-        &["ZADD", "KEY", "1", "6161616161616161616161616161616161"],
+        // A permit by its id as Redisson 3.16.8 writes it: the text of 32 hex digits.
+        &[
+            "ZADD",
+            "KEY:timeout",
+            "9000000000000000",
+            "61616161616161616161616161616130",
+        ],
     ],
 };
 

@@ -319,8 +319,6 @@ struct Seen {
     told: bool,
 }
 
-impl Asker<'_> {}
-
 impl Ask for Asker<'_> {
     type Grant = ();
 

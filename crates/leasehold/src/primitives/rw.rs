@@ -200,7 +200,7 @@ impl RwLock {
     }
 
     /// Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock. 30 s
-    /// by default, which is Redisson's default too; at least 3 ms. Holds are confirmed at least
+    /// by default, which is Redisson's default too; less than 3 ms counts as 3 ms. Holds are confirmed at least
     /// once in each third of it, because the renewals of such a client can cut all leases of the
     /// lock to that timeout.
     #[doc(alias = "lockWatchdogTimeout")]

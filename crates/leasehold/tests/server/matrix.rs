@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold::inspect::Found;
 use leasehold::{Client, ErrorKind, Lock, LossReason, Result};
 use leasehold_testkit::{RedisServer, Reply};
@@ -300,6 +301,33 @@ async fn a_denied_channel_is_warned_of_once() {
     }
     assert_eq!(warnings.count(denied), 1);
     assert_eq!(warnings.count("redisson_lock__channel:{x}"), 1);
+}
+
+#[tokio::test]
+async fn each_of_several_denied_channels_is_warned_of() {
+    let server = RedisServer::start().unwrap();
+    let warnings = Warnings::listen();
+    let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
+    let locks: Vec<_> = (0..5).map(|n| client.lock(&format!("x{n}"))).collect();
+    let guards = join_all(locks.iter().map(leasehold::Lock::acquire)).await;
+    // Their channels are asked for in one request, which the server refuses as a whole.
+    let waits = join_all(locks.iter().map(|lock| {
+        let lock = lock.clone().poll_interval(Duration::from_millis(20));
+        async move { lock.acquire().await.unwrap().release().await.unwrap() }
+    }));
+    let waits = tokio::spawn(waits);
+    let denied = "denies this channel";
+    eventually("each is told", async || warnings.count(denied) == 5).await;
+    for guard in guards {
+        guard.unwrap().release().await.unwrap();
+    }
+    waits.await.unwrap();
+    for n in 0..5 {
+        assert_eq!(
+            warnings.count(&format!("redisson_lock__channel:{{x{n}}}")),
+            1
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,6 @@
 //! Keys with their values and expiry: what a step's twin works on. Method names and
 //! rules are the server's own commands.
 
-#![allow(dead_code, reason = "used by the primitives to come")]
-
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::backend::step::Refusal;

@@ -186,21 +186,17 @@ impl<'a> Session<'a> {
         for chunk in self.channels.take_fresh().chunks(CHUNK) {
             let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
             match self.subscribe(&names).await? {
-                Ok(()) => self.confirmed(chunk, false),
+                Ok(()) => (chunk.iter()).for_each(|name| self.channels.subscribed(name, false)),
                 // The server refuses the whole command because of one channel in it.
                 Err(_) if chunk.len() > 1 => {
                     for name in chunk {
-                        let denied = self.subscribe(&[name]).await?.is_err();
-                        self.confirmed(std::slice::from_ref(name), denied);
+                        match self.subscribe(&[name]).await? {
+                            Ok(()) => self.channels.subscribed(name, false),
+                            Err(error) => self.denied(name, &error),
+                        }
                     }
                 }
-                Err(error) => {
-                    tracing::warn!(
-                        channel = %chunk[0], %error,
-                        "the server denies this channel; its waiters poll"
-                    );
-                    self.confirmed(chunk, true);
-                }
+                Err(error) => self.denied(&chunk[0], &error),
             }
         }
         Ok(())
@@ -225,10 +221,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn confirmed(&mut self, names: &[Arc<str>], denied: bool) {
-        for name in names {
-            self.channels.subscribed(name, denied);
-        }
+    fn denied(&self, name: &Arc<str>, error: &RedisError) {
+        tracing::warn!(
+            channel = %name, %error,
+            "the server denies this channel; its waiters poll"
+        );
+        self.channels.subscribed(name, true);
     }
 
     /// A channel is wanted or no longer wanted. New channels are subscribed at once; idle ones
