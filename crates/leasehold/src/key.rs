@@ -179,11 +179,7 @@ impl Key {
 
     /// Redisson's `suffixName` for the leases of permits.
     pub(crate) fn timeout_key(&self) -> String {
-        if self.name.contains('{') {
-            format!("{}:timeout", self.name)
-        } else {
-            format!("{{{}}}:timeout", self.name)
-        }
+        format!("{}:timeout", self.as_tag())
     }
 
     /// A key of our own: what the request `id` has replied.

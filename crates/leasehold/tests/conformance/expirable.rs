@@ -367,6 +367,7 @@ async fn dropped_expirable_acquire_leaks_no_permit() {
             if done {
                 break;
             }
+            assert!(polls < 999, "it was never acquired");
         }
     }
 }

@@ -153,17 +153,9 @@ async fn reply_may_arrive_byte_by_byte() {
         }
         Some(Action::Send(Vec::new()))
     });
-    for query in ["", "?protocol=resp3"] {
-        let url = format!("{}{query}", server.url());
-        let client = Client::connect(&url).await;
-        // It does not speak RESP3, and says so.
-        let Ok(client) = client else {
-            assert!(!query.is_empty());
-            continue;
-        };
-        let guard = client.lock("x").acquire().await.unwrap();
-        guard.release().await.unwrap();
-    }
+    let client = Client::connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    guard.release().await.unwrap();
 }
 
 /// A server that says about itself what is given, if anything.
