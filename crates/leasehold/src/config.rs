@@ -15,7 +15,7 @@ const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often a waiter asks when nothing wakes it.
 pub(crate) const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a wait goes on while no server answers. One default lease: by then every earlier hold
-/// is over.
+/// is over. It has no range: any span is allowed (`Lock::outage_timeout` in `setters.rs`).
 pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 
 const MIN_LEASE: Duration = Duration::from_millis(10);

@@ -36,6 +36,8 @@ pub(crate) struct SafetyMargin {
 impl SafetyMargin {
     /// A server counts in whole milliseconds, when it sets the end of a lease and when it looks
     /// whether that has come.
+    // Up to 1 ms each time. The drift is a fraction of the lease that the client's builder sets
+    // (`drift_fraction` in `client.rs`).
     const ROUNDING: Duration = Duration::from_millis(2);
 
     /// The end of a hold whose confirmed request was sent at `sent`.

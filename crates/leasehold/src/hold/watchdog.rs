@@ -288,6 +288,9 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
         }
         return;
     }
+    // An eighth of what is left: several tries fit into the rest of any lease, and they come faster
+    // as it ends. At most half a second, so that a short outage costs no more than that; at least
+    // 5 ms, so that the last ones are no busy loop.
     let pause = (left / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
     shared.schedule_at(hold, now + pause);
 }

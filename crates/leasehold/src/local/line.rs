@@ -3,8 +3,8 @@
 //! together: once one of them got in, the others ask at the same time.
 //!
 //! A future is polled by its caller, and a caller may stop: a loop around `select!` does. So a
-//! waiter that was woken has to be polled within a short time. If it is not, it is passed over:
-//! the turn goes to the next in line, and the waiter keeps its place for when it is polled
+//! waiter that was woken has to be polled within a short time (`looks.rs`). If it is not, it is
+//! passed over (`order.rs`): the turn goes to the next in line, and the waiter keeps its place for when it is polled
 //! again. Its request is not taken back: if the server has granted it the lock, it holds it.
 //!
 //! To find such a waiter, its future is polled with a waker of the line's own ([`Seat`]), which

@@ -9,6 +9,11 @@
 //! Order of arrival is kept, whichever threads submit, so an operation that undoes another always
 //! runs behind it. The [`Queue`] knows which operations wait and which go again in their old place.
 //!
+//! When the connection breaks, what was under way ends as "may have run" (`exchange.rs`, and
+//! `NoReplies` in `call.rs`), and what waits goes on with the next connection (`Lane::opening`,
+//! `Lane::up`). If the first attempt to connect fails, it fails as "did not run"
+//! (`Lane::down`). `keep_connected` in `reconnect.rs` decides which.
+//!
 //! Two locks, in this order: `departures`, `state`. Under `state` no task is spawned or dropped and
 //! no waiter answered: a runtime that has ended drops a task at once, and the call in it comes back
 //! for that lock. The driver's lock and that of a carried call are last: nothing is locked under

@@ -133,7 +133,8 @@ impl AnyLock {
     }
 }
 
-/// The members in the one order that is the same in every process, each of them once, and the
+/// The members in the one order that is the same in every process that calls the servers by the
+/// same addresses, each of them once, and the
 /// name of the whole lock.
 pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock>, Key)> {
     let mut placed = Vec::with_capacity(members.len());

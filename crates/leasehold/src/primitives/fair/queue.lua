@@ -4,6 +4,7 @@
 -- timeouts  zset: the time (ms) from which Redisson takes a waiter for gone; Redisson's
 -- waiters   zset: those among them that are ours, and the time (ms) until which each
 --           counts as alive unless it asks again; our own key
+-- Their names are made in `key.rs` (`fair_queue`, `fair_timeouts`, `fair_waiters`).
 --
 -- Redisson's arithmetic: a waiter's timeout is that of the one before it and an
 -- allowance, and whoever leaves takes its allowance off all behind it. Each of ours

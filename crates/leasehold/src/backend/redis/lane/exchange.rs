@@ -123,6 +123,7 @@ fn finish(node: &Node, operations: Vec<Waiting>, replies: Result<Replies, NoRepl
             }
         }
         Err(why) => {
+            // Of a connection that is lost nobody knows what still ran on it.
             let failure = why.into_failure(node.address(), node.reply_timeout());
             node.refusals.refused(&failure, node.clock.now());
             for waiting in operations {
