@@ -189,6 +189,40 @@ fn runtime_end_undoes_acquires_in_flight() {
     }
 }
 
+/// The server has more to read than it reads at once, and answers the first part. If the socket were
+/// closed by then, that answer would reset it, and the server would drop the rest: the undos.
+#[test]
+fn runtime_end_waits_for_the_last_read() {
+    let server = RedisServer::start().unwrap();
+    let names: Vec<_> = (0..300).map(|n| format!("{n}:{:0>300}", "")).collect();
+    let leaves_nothing = || {
+        let runtime = current_thread();
+        runtime.block_on(async {
+            let client = for_an_hour().connect(&server.url()).await.unwrap();
+            server.pause().unwrap();
+            for name in &names {
+                let lock = client.lock(name);
+                tokio::spawn(async move { lock.acquire().await });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(30));
+                server.resume().unwrap();
+            });
+            drop(runtime);
+        });
+        // It comes behind everything that the server has read.
+        server.command(&["PING"]).unwrap();
+        let nothing = server.keys().is_empty();
+        server.command(&["FLUSHALL"]).unwrap();
+        nothing
+    };
+    // The wait is short: on a busy machine a server may take longer at times, but not always.
+    assert!((0..10).any(|_| leaves_nothing()), "locks are left");
+}
+
 /// Not a test when it is run as one: a program that ends early.
 #[test]
 fn a_program_that_fails() {
