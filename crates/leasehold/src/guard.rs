@@ -79,7 +79,7 @@ impl Share {
         // Asked before the guard leaves, whose limit may be the one that is over.
         let loss = hold.loss();
         match hold.leave(self.claim) {
-            Leaving::Shared => self.context.watchdog.keep(&hold),
+            Leaving::Shared { moves_look } => self.look_again(moves_look),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
                 // Ended before it is removed: a renewal that is under way puts back no hold
@@ -185,8 +185,16 @@ impl Share {
         if joined.must_confirm {
             return self.confirm().await;
         }
-        self.context.watchdog.keep(self.hold());
+        self.look_again(joined.moves_look);
         Ok(())
+    }
+
+    /// A guard that came or went may have moved the watchdog's next look. Most move nothing, and a
+    /// re-entry costs nothing then.
+    fn look_again(&self, moves_look: bool) {
+        if moves_look {
+            self.context.watchdog.keep(self.hold());
+        }
     }
 
     /// Ends the hold `limit` from now at the latest.
@@ -259,7 +267,7 @@ impl Drop for Share {
             self.hold().leave(self.claim)
         };
         match leaving {
-            Leaving::Shared => self.context.watchdog.keep(self.hold()),
+            Leaving::Shared { moves_look } => self.look_again(moves_look),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
                 self.hold().end();

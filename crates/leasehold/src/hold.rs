@@ -127,13 +127,16 @@ pub(crate) struct Joined {
     pub(crate) claim: ClaimId,
     /// It wants more than the server has confirmed.
     pub(crate) must_confirm: bool,
+    /// The watchdog has to look at the hold at another time than before.
+    pub(crate) moves_look: bool,
 }
 
 /// What a guard that leaves has to do about the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// Others still share the hold.
-    Shared,
+    /// Others still share the hold. The watchdog may have to look at it at another time than
+    /// before.
+    Shared { moves_look: bool },
     /// The last one: give it back.
     Last,
     /// The last one, but it stays until its lease ends.

@@ -339,14 +339,19 @@ impl Grant {
                 state.stay.claims.renewed_lease() < Some(terms.lease) || left < terms.lease / 3
             }
         };
+        let before = state.course();
         let claim = state.stay.claims.add(terms, now);
         state.longest_asked = state.longest_asked.max(terms.lease);
+        let moves_look = state.course() != before;
         drop(state);
-        // With the guard's limit the deadline may come earlier.
-        self.changed.notify_waiters();
+        if moves_look {
+            // With the guard's limit the deadline may come earlier.
+            self.changed.notify_waiters();
+        }
         Ok(Some(Joined {
             claim,
             must_confirm,
+            moves_look,
         }))
     }
 
@@ -357,6 +362,7 @@ impl Grant {
         // Judged first: a hold whose time is over stays lost without the guard whose limit that
         // was.
         state.check(now);
+        let before = state.course();
         if !state.stay.claims.remove(claim) {
             return state.nobody_left();
         }
@@ -364,16 +370,20 @@ impl Grant {
         // watchdog gives it back when the remaining claims are over (`is_cut`).
         let wanted = self.margin.end(now, state.wants(now));
         state.valid_until = state.valid_until.min(wanted);
+        let moves_look = state.course() != before;
         drop(state);
-        self.changed.notify_waiters();
-        Leaving::Shared
+        if moves_look {
+            self.changed.notify_waiters();
+        }
+        Leaving::Shared { moves_look }
     }
 
     /// One guard less, for which the hold is left to its lease when the last one goes.
     pub(crate) fn forget(&self, claim: ClaimId) -> Leaving {
         let mut state = self.state.lock();
         if state.stay.claims.forget(claim) {
-            return Leaving::Shared;
+            // Its claim stays. A limit that has gone makes the next look come too early at most.
+            return Leaving::Shared { moves_look: false };
         }
         state.nobody_left()
     }

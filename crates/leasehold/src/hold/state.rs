@@ -37,6 +37,14 @@ pub(super) struct State {
     pub(super) failing: Option<(Moment, Cow<'static, str>)>,
 }
 
+/// How often a hold is looked at, and when it ends.
+#[derive(PartialEq, Eq)]
+pub(super) struct Course {
+    watch_every: Option<Duration>,
+    must_end_at: Option<Moment>,
+    valid_until: Moment,
+}
+
 impl State {
     /// Asked for at `asked_at`, by one guard.
     pub(super) fn new(terms: Terms, asked_at: Moment) -> Self {
@@ -62,6 +70,16 @@ impl State {
         }
         let kept = (self.kept > 0).then(|| terms.lease / 3);
         terms.watch_every().into_iter().chain(kept).min()
+    }
+
+    /// What the holder and the watchdog go by. While it is the same, nobody has to be told that
+    /// guards have come or gone.
+    pub(super) fn course(&self) -> Course {
+        Course {
+            watch_every: self.watch_every(),
+            must_end_at: self.must_end_at(),
+            valid_until: self.valid_until,
+        }
     }
 
     pub(super) fn look_at(&self, at: Moment) -> Option<Look> {
@@ -170,5 +188,48 @@ impl State {
             since: now.saturating_sub(*since),
             cause: cause.clone().into_owned(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn terms() -> Terms {
+        Terms {
+            lease: LEASE,
+            renew_every: Some(LEASE / 3),
+            remind_every: None,
+            max_hold: None,
+            longest_lease: None,
+        }
+    }
+
+    #[test]
+    fn reentry_on_the_same_terms_keeps_the_course() {
+        let now = Moment::from_millis(1000);
+        let mut state = State::new(terms(), now);
+        let alone = state.course();
+        let claim = state.stay.claims.add(terms(), now);
+        assert!(state.course() == alone);
+        assert!(state.stay.claims.remove(claim));
+        assert!(state.course() == alone);
+
+        let sooner = Terms {
+            renew_every: Some(LEASE / 6),
+            ..terms()
+        };
+        let ends = Terms {
+            max_hold: Some(LEASE),
+            ..terms()
+        };
+        for other in [sooner, ends] {
+            let claim = state.stay.claims.add(other, now);
+            assert!(state.course() != alone);
+            assert!(state.stay.claims.remove(claim));
+            assert!(state.course() == alone);
+        }
     }
 }

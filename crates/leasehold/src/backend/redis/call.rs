@@ -36,22 +36,28 @@ pub(crate) fn draw_number() -> i64 {
     fastrand::i64(1_000_000_000_000_000..1 << 53)
 }
 
+/// At most so long are the count of the keys, a call's number and its latest time.
+const NUMBERS_LEN: usize = 60;
+
 /// The command that runs these operations.
 pub(crate) fn encode<'a>(
     script: &Script,
     header: Header,
     operations: impl Iterator<Item = &'a Operation> + Clone,
 ) -> Cmd {
-    let mut command = Cmd::new();
-    match header.script {
-        ScriptRef::Sha => command.arg("EVALSHA").arg(&script.sha),
-        ScriptRef::Source => command.arg("EVAL").arg(&script.text),
+    let (name, source) = match header.script {
+        ScriptRef::Sha => ("EVALSHA", &script.sha),
+        ScriptRef::Source => ("EVAL", &script.text),
     };
-    let keys: usize = operations
-        .clone()
-        .map(|operation| operation.step.keys)
-        .sum();
-    command.arg(keys);
+    // Sized beforehand: a command that grows is copied several times on its way.
+    let (mut arguments, mut bytes, mut keys) = (5, name.len() + source.len() + NUMBERS_LEN, 0);
+    for operation in operations.clone() {
+        arguments += 1 + operation.parts.len();
+        bytes += operation.step.name.len() + operation.parts.iter().map(Vec::len).sum::<usize>();
+        keys += operation.step.keys;
+    }
+    let mut command = Cmd::with_capacity(arguments, bytes);
+    command.arg(name).arg(source).arg(keys);
     for operation in operations.clone() {
         for key in &operation.parts[..operation.step.keys] {
             command.arg(&key[..]);
