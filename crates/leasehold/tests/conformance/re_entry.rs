@@ -8,6 +8,7 @@ use leasehold::{Lock, LossReason};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{LEASE, lock_of, place};
+use crate::support::eventually;
 
 async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
     let outer = lock.acquire().await.unwrap();
@@ -150,4 +151,25 @@ async fn forgotten_reentry_leaves_its_lease() {
     };
     assert!(left > LEASE * 40, "{left:?}");
     assert!(lock.force_unlock().await.unwrap());
+}
+
+#[tokio::test]
+async fn dropped_acquire_leaves_the_name_to_its_owner() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let held = lock_of(&theirs, "x").acquire().await.unwrap();
+    let lock = lock_of(&ours, "x").owned_by(&leasehold::Owner::new());
+    let branch = || {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await.unwrap() })
+    };
+    // The first asks for both of them.
+    let (first, second) = (branch(), branch());
+    eventually("it waits", async || ours.activity().lines == 1).await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    held.release().await.unwrap();
+    let guard = timeout(LEASE * 20, second).await.expect("it asks now");
+    guard.unwrap().release().await.unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
 }
