@@ -363,7 +363,7 @@ async fn only_a_majority_draws_a_token() {
     let (_places, clients) = masters().await;
     let owner = leasehold::Owner::new();
     let lock = majority(&clients).owned_by(&owner);
-    let guard = lock.acquire().await.unwrap();
+    let guard = of_all(&lock).await;
     assert!(clients[2].lock("x").force_unlock().await.unwrap());
     let token = guard.fencing_token().await.unwrap();
     // It enters again with a new hold in the place of that one, which changes nothing.
@@ -372,7 +372,7 @@ async fn only_a_majority_draws_a_token() {
     drop(again);
     guard.release().await.unwrap();
 
-    let guard = lock.acquire().await.unwrap();
+    let guard = of_all(&lock).await;
     for client in &clients[1..] {
         assert!(client.lock("x").force_unlock().await.unwrap());
     }
