@@ -26,9 +26,7 @@ fn main() -> Result<()> {
     // Another thread does not get in; this one does: holds belong to threads.
     let other = thread::scope(|scope| {
         let asked = scope.spawn(|| {
-            let got_in = client
-                .lock("till")
-                .try_acquire_for(Duration::from_millis(50));
+            let got_in = client.lock("till").try_acquire();
             got_in.map(|guard| guard.is_some())
         });
         asked.join().expect("no thread panics")

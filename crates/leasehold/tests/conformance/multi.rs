@@ -40,7 +40,7 @@ async fn with_one_member_held_it_holds_none() {
     for name in ["a", "b"] {
         let guard = theirs.lock(name).acquire().await.unwrap();
         assert!(both(&ours).try_acquire().await.unwrap().is_none());
-        let short = Duration::from_millis(50);
+        let short = LEASE / 2;
         let waited = both(&ours).try_acquire_for(short).await.unwrap();
         assert!(waited.is_none());
         eventually("the other one is free", async || {

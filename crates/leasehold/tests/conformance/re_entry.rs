@@ -10,16 +10,19 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{LEASE, lock_of, place};
 use crate::support::eventually;
 
+/// Long enough for a busy machine: a quarter of it is left when the holds are looked at.
+const LONG: Duration = LEASE.saturating_mul(3);
+
 async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
     let outer = lock.acquire().await.unwrap();
-    sleep_until(outer.as_ref().valid_until() - LEASE / 2).await;
+    sleep_until(outer.as_ref().valid_until() - LONG / 2).await;
     let asked = Instant::now();
     let inner = lock.acquire().await.unwrap();
     // Less the drift and the rounding, as for a new hold.
-    let least = asked + LEASE - LEASE / 100 - Duration::from_millis(3);
+    let least = asked + LONG - LONG / 100 - Duration::from_millis(3);
     let until = inner.as_ref().valid_until();
     assert!(until >= least, "{:?} too little, {lock:?}", least - until);
-    sleep_until(asked + LEASE * 3 / 4).await;
+    sleep_until(asked + LONG * 3 / 4).await;
     assert!(inner.as_ref().is_held() && outer.as_ref().is_held());
     assert!(rival.try_acquire().await.unwrap().is_none(), "{lock:?}");
     inner.into().release().await.unwrap();
@@ -30,11 +33,11 @@ async fn reentry_gets_its_whole_lease() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let owner = leasehold::Owner::new();
-    let plain = lock_of(&ours, "x").owned_by(&owner).fixed_lease(LEASE);
-    let rw = ours.rw_lock("rw").owned_by(&owner).fixed_lease(LEASE);
-    let other = ours.rw_lock("other").owned_by(&owner).fixed_lease(LEASE);
+    let plain = lock_of(&ours, "x").owned_by(&owner).fixed_lease(LONG);
+    let rw = ours.rw_lock("rw").owned_by(&owner).fixed_lease(LONG);
+    let other = ours.rw_lock("other").owned_by(&owner).fixed_lease(LONG);
     let group = ours.group_lock("g", ["a", "b"]);
-    let group = group.owned_by(&owner).fixed_lease(LEASE);
+    let group = group.owned_by(&owner).fixed_lease(LONG);
     tokio::join!(
         is_good_for_what_it_asked_for(plain, lock_of(&theirs, "x")),
         is_good_for_what_it_asked_for(rw.write_lock(), theirs.rw_lock("rw").write_lock()),
@@ -43,11 +46,11 @@ async fn reentry_gets_its_whole_lease() {
             // Two read, so the rival is a writer.
             let lock = other.read_lock();
             let outer = lock.acquire().await.unwrap();
-            sleep_until(outer.valid_until() - LEASE / 2).await;
+            sleep_until(outer.valid_until() - LONG / 2).await;
             let asked = Instant::now();
             let inner = lock.acquire().await.unwrap();
-            assert!(inner.valid_until() >= asked + LEASE * 19 / 20);
-            sleep_until(asked + LEASE * 3 / 4).await;
+            assert!(inner.valid_until() >= asked + LONG * 19 / 20);
+            sleep_until(asked + LONG * 3 / 4).await;
             let writer = theirs.rw_lock("other").write_lock();
             assert!(writer.try_acquire().await.unwrap().is_none());
             drop((outer, inner));
@@ -139,12 +142,12 @@ async fn forgotten_reentry_leaves_its_lease() {
     let place = place();
     let client = place.client().await;
     let lock = lock_of(&client, "x").owned_by(&leasehold::Owner::new());
-    let outer = lock.clone().fixed_lease(LEASE / 4);
+    let outer = lock.clone().fixed_lease(LEASE);
     let outer = outer.acquire().await.unwrap();
     let long = lock.clone().fixed_lease(LEASE * 50);
     long.acquire().await.unwrap().forget();
     assert_eq!(outer.hold_count(), 1);
-    sleep_until(Instant::now() + LEASE / 2).await;
+    sleep_until(Instant::now() + LEASE * 3 / 2).await;
     outer.release().await.unwrap();
     let Ttl::Left(left) = lock.remaining_ttl().await.unwrap() else {
         panic!("it was to last");

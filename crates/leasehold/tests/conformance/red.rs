@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold::testing::history::Recorder;
 use leasehold::{Client, ErrorKind, LossReason, RedLock};
 
+use super::tokens::of_all;
 use super::{LEASE, place};
 use crate::support::{HOUR, Place, eventually};
 
@@ -89,7 +90,7 @@ async fn only_a_majority_is_granted() {
         // What it got of the third one is given back.
         let third = &masters.places[(n + 2) % 3];
         eventually("it is free", async || third.keys().is_empty()).await;
-        let short = Duration::from_millis(100);
+        let short = LEASE;
         let waited = ours.lock().try_acquire_for(short).await.unwrap();
         assert!(waited.is_none());
         one.release().await.unwrap();
@@ -159,14 +160,8 @@ async fn it_is_renewed_and_lives_on_a_majority() {
     let masters = Masters::start(3);
     let ours = masters.process_with(LEASE).await;
     let theirs = masters.process().await;
-    let guard = ours.lock().acquire().await.unwrap();
-    eventually("all three have granted", async || {
-        masters.places.iter().all(|place| place.keys() == ["x"])
-    })
-    .await;
-    if guard.members().len() == 3 {
-        masters.places[1].remove("x");
-    }
+    let guard = of_all(&ours.lock()).await;
+    masters.places[1].remove("x");
     let lost = tokio::time::timeout(LEASE * 4, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     assert!(theirs.lock().try_acquire().await.unwrap().is_none());

@@ -78,7 +78,7 @@ async fn readers_share_and_writers_exclude() {
     let writing = other.try_write().await.unwrap().expect("free");
     assert!(lock.try_write().await.unwrap().is_none());
     assert!(lock.try_read().await.unwrap().is_none());
-    let wait = Duration::from_millis(20);
+    let wait = LEASE / 2;
     assert!(lock.try_read_for(wait).await.unwrap().is_none());
     assert!(lock.try_write_for(wait).await.unwrap().is_none());
     writing.release().await.unwrap();
@@ -251,7 +251,7 @@ async fn downgraded_hold_keeps_its_lease_terms() {
     let lost = tokio::time::timeout(LEASE * 3, reading.lost()).await;
     assert!(lost.is_err(), "renewed: {lost:?}");
     reading.release().await.unwrap();
-    let short = lock.fixed_lease(LEASE / 3);
+    let short = lock.fixed_lease(LEASE);
     let reading = short.write().await.unwrap().downgrade().await.unwrap();
     assert_eq!(reading.lost().await, LossReason::Expired);
     drop(reading);

@@ -282,7 +282,7 @@ async fn aborted_waiter_costs_no_permit() {
     eventually("both are back", async || free(&semaphore).await == 2).await;
     assert!(
         semaphore
-            .try_acquire_many_for(3, LEASE / 4)
+            .try_acquire_many_for(3, LEASE / 2)
             .await
             .unwrap()
             .is_none()

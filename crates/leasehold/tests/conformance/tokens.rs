@@ -158,7 +158,7 @@ async fn force_unlocked_hold_draws_no_token() {
 async fn lost_hold_refuses_its_token() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let lock = ours.lock("x").fixed_lease(LEASE / 4);
+    let lock = ours.lock("x").fixed_lease(LEASE);
     let guard = lock.acquire().await.unwrap();
     let token = guard.fencing_token().await.unwrap();
     guard.lost().await;
@@ -264,7 +264,7 @@ fn majority(clients: &[Client]) -> RedLock {
 }
 
 /// A hold of all three: on a busy machine one may answer too late.
-async fn of_all(lock: &RedLock) -> LockGuard {
+pub(super) async fn of_all(lock: &RedLock) -> LockGuard {
     loop {
         let guard = lock.acquire().await.unwrap();
         if guard.members().len() == 3 {
