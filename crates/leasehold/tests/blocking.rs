@@ -31,11 +31,11 @@ const SOON: Duration = Duration::from_secs(10);
 #[test]
 fn a_lock_is_renewed_while_its_thread_computes() {
     let server = RedisServer::start().unwrap();
-    let builder = leasehold::Client::builder().lease(LEASE);
+    let builder = leasehold::Client::builder().lease(LEASE * 3);
     let client = Client::connect_with(&builder, &server.url()).unwrap();
     let guard = client.lock("x").acquire().unwrap();
     let started = Instant::now();
-    // Never yields, for many leases.
+    // Never yields, beyond its lease.
     let mut sum = 0u64;
     while started.elapsed() < LEASE * 4 {
         sum = sum.wrapping_mul(31).wrapping_add(7);
@@ -428,8 +428,8 @@ fn a_latch_lets_threads_go_on_together() {
 /// One client for each server.
 fn masters() -> ([RedisServer; 3], [Client; 3]) {
     let servers = [(); 3].map(|()| RedisServer::start().unwrap());
-    // Longer than the test waits, but for what is renewed.
-    let builder = leasehold::Client::builder().lease(LEASE);
+    // Shorter than the test waits: what is held then was renewed.
+    let builder = leasehold::Client::builder().lease(LEASE * 3);
     let clients = servers
         .each_ref()
         .map(|server| Client::connect_with(&builder, &server.url()).unwrap());
@@ -447,7 +447,7 @@ fn composite_locks_keep_all_client_threads_alive() {
     let guards = (multi.acquire().unwrap(), red.acquire().unwrap());
     // A guard keeps them, too.
     drop((multi, red));
-    thread::sleep(LEASE * 3);
+    thread::sleep(LEASE * 4);
     assert!(guards.0.is_held(), "{:?}", guards.0.loss());
     assert!(guards.1.is_held(), "{:?}", guards.1.loss());
     // On a busy machine one vote may come too late to be counted.
@@ -463,13 +463,13 @@ fn composite_locks_keep_all_client_threads_alive() {
 #[test]
 fn group_lock_keeps_its_clients_thread_alive() {
     let server = RedisServer::start().unwrap();
-    let builder = leasehold::Client::builder().lease(LEASE);
+    let builder = leasehold::Client::builder().lease(LEASE * 3);
     let client = Client::connect_with(&builder, &server.url()).unwrap();
     let group = client.group_lock("g", ["a", "b"]);
     drop(client);
     let guard = group.acquire().unwrap();
     drop(group);
-    thread::sleep(LEASE * 2);
+    thread::sleep(LEASE * 4);
     assert!(guard.is_held());
     drop(guard);
     assert!(server.keys().is_empty());

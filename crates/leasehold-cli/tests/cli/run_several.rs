@@ -54,7 +54,7 @@ fn redlock_run_needs_a_majority() {
     };
     // Right after its start a server may have forgotten what it granted: for the longest lease
     // that anybody may have.
-    let lease = ["--lease", "1s"];
+    let lease = ["--lease", "10s"];
     let wait = [&lease[..], &["--wait", "90s", "--outage-timeout", "90s"]].concat();
     servers[1].kill().expect("it runs");
     let mut holder = start(&mut run(&wait, "echo held; read end"));

@@ -11,6 +11,7 @@ use crate::support::eventually;
 fn of_each_kind(client: &Client) -> Vec<AnyLock> {
     let locks = ["m1", "m2"].map(|name| client.lock(name));
     let majority = RedLock::new([client.lock("r")]).unwrap();
+    let majority = majority.member_timeout(Duration::from_secs(10));
     vec![
         client.lock("plain").into(),
         client.fair_lock("fair").into(),

@@ -128,9 +128,9 @@ async fn permit_leases_end_with_their_semaphore() {
     let place = place();
     let client = place.client().await;
     let (plain, leased) = (client.semaphore("x"), client.expirable_semaphore("x"));
-    let life = LEASE * 2;
+    let life = LEASE * 3;
     assert!(plain.try_set_permits_for(2, life).await.unwrap());
-    for lease in [LEASE / 2, HOUR] {
+    for lease in [LEASE * 2, HOUR] {
         leased
             .clone()
             .fixed_lease(lease)

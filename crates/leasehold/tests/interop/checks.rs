@@ -14,7 +14,7 @@ use crate::support::{HOUR, eventually};
 use crate::what::What;
 use crate::{child, topology};
 
-const SHORT: Duration = Duration::from_millis(150);
+const SHORT: Duration = Duration::from_millis(400);
 /// Renewed every third of it.
 const WATCHDOG: Duration = Duration::from_millis(2400);
 

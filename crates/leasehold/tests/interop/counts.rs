@@ -14,6 +14,7 @@ use leasehold::inspect::Ttl;
 use leasehold::{Client, CountDownLatch, ExpirableSemaphore, PermitId, Semaphore};
 use leasehold_testkit::RedisServer;
 
+use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
 
 const RECORDINGS: [(&str, &str, usize); 6] = [
@@ -56,13 +57,25 @@ async fn semaphore_and_latch_state_matches_redisson_recordings() {
         let mut compared = 0;
         for step in steps(text) {
             let what = format!("{what}, step {}", step.call);
+            let before = since_epoch();
             stage.play(&step).await;
             if let Some(state) = &step.state {
-                assert_eq!(&stage.state(), state, "{what}");
+                // A lease that this step has set began at one time between the two.
+                let states = || [before, since_epoch()].map(|now| stage.state(now));
+                if !stage.waiters.is_empty() {
+                    let seen = async || is_between(state, &states());
+                    eventually("the step lets a waiter go on", seen).await;
+                }
+                let states = states();
+                assert!(is_between(state, &states), "{what}: {state:?}, {states:?}");
                 compared += 1;
             }
         }
         assert!(compared >= least, "{what}: only {compared} states compared");
+        for waiter in stage.waiters {
+            let done = tokio::time::timeout(SOON, waiter).await;
+            done.expect("each waiter is let go on").unwrap();
+        }
     }
 }
 
@@ -129,13 +142,31 @@ fn rounded(seconds: f64) -> i64 {
     seconds.ceil() as i64
 }
 
+fn since_epoch() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_secs_f64()
+}
+
+/// Whether both times show these keys, and each number is none that lies outside of theirs.
+fn is_between(state: &State, [before, after]: &[State; 2]) -> bool {
+    state.len() == before.len()
+        && state.iter().all(|(key, numbers)| {
+            let (Some(most), Some(least)) = (before.get(key), after.get(key)) else {
+                return false;
+            };
+            numbers.len() == most.len()
+                && numbers.len() == least.len()
+                && (0..numbers.len()).all(|at| (least[at]..=most[at]).contains(&numbers[at]))
+        })
+}
+
 struct Stage {
     server: RedisServer,
     client: Client,
     permits: HashMap<String, PermitId>,
     /// Kept, so that they are renewed.
     held: Vec<leasehold::ExpirablePermit>,
-    waiter: Option<tokio::task::JoinHandle<()>>,
+    waiters: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Stage {
@@ -146,7 +177,7 @@ impl Stage {
             server,
             permits: HashMap::new(),
             held: Vec::new(),
-            waiter: None,
+            waiters: Vec::new(),
         }
     }
 
@@ -162,17 +193,6 @@ impl Stage {
             "latch" => self.latch(name, method, &arguments, expected).await,
             _ => self.expirable(name, method, &arguments, expected).await,
         }
-        // Whoever waited until this step goes on before the keys are looked at.
-        if let Some(waiter) = self.waiter.take() {
-            if expected == "(waiting)" {
-                self.waiter = Some(waiter);
-            } else {
-                let done = tokio::time::timeout(Duration::from_millis(500), waiter);
-                if let Ok(done) = done.await {
-                    done.unwrap();
-                }
-            }
-        }
     }
 
     async fn semaphore(&mut self, name: &str, method: &str, arguments: &[&str], expected: &str) {
@@ -181,7 +201,7 @@ impl Stage {
         let permits = n.unwrap_or(1).unsigned_abs();
         match (method, arguments) {
             ("acquire", _) if expected == "(waiting)" => {
-                self.waiter = Some(tokio::spawn(async move {
+                self.waiters.push(tokio::spawn(async move {
                     semaphore.acquire_many(permits).await.unwrap().forget();
                 }));
                 self.waits().await;
@@ -234,7 +254,8 @@ impl Stage {
         let latch: CountDownLatch = self.client.count_down_latch(name).poll_interval(HOUR);
         match (method, arguments) {
             ("await", _) if expected == "(waiting)" => {
-                self.waiter = Some(tokio::spawn(async move { latch.wait().await.unwrap() }));
+                let wait = async move { latch.wait().await.unwrap() };
+                self.waiters.push(tokio::spawn(wait));
                 self.waits().await;
             }
             ("await", []) => latch.wait().await.unwrap(),
@@ -339,11 +360,10 @@ impl Stage {
         eventually("it waits", async || self.client.activity().channels == 1).await;
     }
 
-    /// What stands in Redis. Keys of our own, which Redisson never looks at, are left out.
-    fn state(&self) -> State {
+    /// What stands in Redis, with the leases as at `now`. Keys of our own, which Redisson never
+    /// looks at, are left out.
+    fn state(&self, now: f64) -> State {
         let ask = |parts: &[&str]| self.server.command(parts).unwrap();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now = now.unwrap().as_secs_f64();
         let keys = self.server.keys().into_iter();
         keys.filter(|key| !key.starts_with("leasehold:"))
             .map(|key| {

@@ -14,7 +14,7 @@ use crate::javas::asleep;
 use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-const SHORT: Duration = Duration::from_millis(150);
+const SHORT: Duration = Duration::from_millis(400);
 
 struct Place {
     server: RedisServer,

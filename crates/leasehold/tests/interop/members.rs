@@ -11,7 +11,7 @@ use super::VERSION;
 use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-const SHORT: Duration = Duration::from_millis(150);
+const SHORT: Duration = Duration::from_millis(400);
 
 struct Place {
     servers: Vec<RedisServer>,

@@ -15,7 +15,7 @@ use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
 use crate::topology;
 
-const SHORT: Duration = Duration::from_millis(150);
+const SHORT: Duration = Duration::from_millis(400);
 const LEASE: Duration = Duration::from_millis(1500);
 
 /// Permits that are only counted, or permits with ids and leases.

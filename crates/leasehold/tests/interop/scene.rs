@@ -10,6 +10,9 @@ use crate::support::eventually;
 use crate::topology;
 use crate::what::What;
 
+/// The lease of both sides' renewed holds, unless a test sets another.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
 /// A server and everybody at it: Redisson in these versions, then ours.
 pub(crate) struct Scene {
     pub(crate) what: What,
@@ -64,9 +67,10 @@ impl Scene {
     /// Lets all who wait in, one after the other; says in which order they came.
     pub(crate) async fn serve(&mut self, mut waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
         let mut order = Vec::new();
+        let mut limit = SOON;
         while !waiting.is_empty() {
             let next = async || waiting.iter().any(|(_, waiting)| waiting.is_done());
-            let woken = tokio::time::timeout(SOON, eventually("one is served", next)).await;
+            let woken = tokio::time::timeout(limit, eventually("one is served", next)).await;
             let who = |list: &[(usize, Waiting)]| -> Vec<_> {
                 list.iter()
                     .map(|(side, _)| self.sides[*side].who.clone())
@@ -83,6 +87,10 @@ impl Scene {
             let both = waiting.iter().find(|(_, waiting)| waiting.is_done());
             assert!(both.is_none(), "two hold it at once");
             assert!(self.sides[side].unlock().await);
+            // Redisson's unlock of a write lock wakes its threads that sleep. One that does not
+            // sleep yet looks again when the lease that it has been told is over.
+            let may_be_missed = self.what == What::Write && self.sides[side].is_java();
+            limit = if may_be_missed { SOON + WATCHDOG } else { SOON };
             order.push(side);
         }
         order

@@ -89,6 +89,10 @@ impl Side {
         }
     }
 
+    pub(crate) fn is_java(&self) -> bool {
+        matches!(self.body, Body::Java { .. })
+    }
+
     /// Whether a message wakes it.
     pub(crate) fn sleeps(&self) -> bool {
         match &self.body {

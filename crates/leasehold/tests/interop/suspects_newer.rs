@@ -6,6 +6,7 @@ use leasehold_testkit::redisson::LockKind;
 use serde_json::json;
 
 use super::suspects::{Place, call, place, place_with, start};
+use crate::javas::asleep;
 use crate::sides::SOON;
 use crate::support::eventually;
 
@@ -120,10 +121,10 @@ async fn java_group_unlock_wakes_wrong_waiter() {
     let before = place.asks();
     let wait_a = a.start_lock("G/a");
     place.asked(before, 2).await;
+    asleep(&[&a]).await;
     let wait_b = b.start_lock("G/b");
     place.asked(before, 4).await;
-    // They sleep, in this order.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    asleep(&[&b]).await;
     holder.unlock("G/b").unwrap();
     // The unlock, and the one that was woken.
     place.asked(before, 6).await;

@@ -1,5 +1,7 @@
 //! The exclusive primitives that the checks hold for: what Java calls each, and ours.
 
+use std::time::Duration;
+
 use leasehold::settings::{Backoff, WaitStrategy};
 use leasehold::{AnyLock, Client, MultiLock, RedLock};
 use leasehold_testkit::RedissonVersion;
@@ -90,6 +92,7 @@ impl What {
             Self::Red => {
                 let lock = RedLock::new(members()).unwrap();
                 // The server has just been started.
+                let lock = lock.member_timeout(Duration::from_secs(5));
                 lock.distrust_restarted(false).into()
             }
             Self::Group => client.group_lock("G", ["a", "b"]).into(),

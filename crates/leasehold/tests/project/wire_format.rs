@@ -248,6 +248,7 @@ async fn the_lock_of_a_majority() {
         let place = Place::new().await;
         let mut wire = place.wire(SEVERAL, name);
         let lock = RedLock::new([place.client.lock(name)]).unwrap();
+        let lock = lock.member_timeout(Duration::from_secs(10));
         // The server has just been started; that it was told how long is enough.
         for minutes in [1, 2] {
             let longest = Duration::from_secs(minutes * 60);

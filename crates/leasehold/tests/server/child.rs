@@ -56,7 +56,8 @@ fn a_process_of_its_own() {
     }
 }
 
-/// Says `held` with the time, then `told` with the time of the last use and the reason.
+/// Says `held` with the time, `uses` at each use, then `told` with the time of the last use and
+/// the reason.
 async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
     let client = builder().lease(lease).connect(url).await?;
     println!("asks");
@@ -72,6 +73,7 @@ async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
             break;
         }
         used = now;
+        println!("uses");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     println!("released {:?}", guard.release().await.map_err(|e| e.kind()));

@@ -79,6 +79,9 @@ async fn denied_script_command_leaves_no_lock() {
     assert!(server.keys().is_empty());
 }
 
+/// Longer than a busy server takes for an answer.
+const A_WHILE: Duration = Duration::from_secs(2);
+
 /// All that a client does with one sort of thing.
 async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
     match kind {
@@ -94,17 +97,10 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
         }
         "fair" => {
             let held = other.fair_lock("x").acquire().await?;
-            let lock =
-                client
-                    .fair_lock("x")
-                    .wait_strategy(WaitStrategy::Backoff(Backoff::constant(
-                        Duration::from_millis(5),
-                    )));
-            assert!(
-                lock.try_acquire_for(Duration::from_millis(50))
-                    .await?
-                    .is_none()
-            );
+            let backoff = Backoff::constant(Duration::from_millis(5));
+            let lock = client.fair_lock("x");
+            let lock = lock.wait_strategy(WaitStrategy::Backoff(backoff));
+            assert!(lock.try_acquire_for(A_WHILE).await?.is_none());
             held.release().await?;
             lock.acquire().await?.release().await?;
         }
@@ -112,8 +108,7 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
             let lock = client.rw_lock("x");
             let reads = lock.read().await?;
             let more = lock.read().await?;
-            let wait = Duration::from_millis(50);
-            assert!(lock.try_write_for(wait).await?.is_none());
+            assert!(lock.try_write_for(A_WHILE).await?.is_none());
             reads.release().await?;
             more.release().await?;
             lock.write().await?.downgrade().await?.release().await?;

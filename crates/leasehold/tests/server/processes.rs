@@ -83,6 +83,9 @@ async fn resumed_holder_stops_using_expired_lock() {
     let lock = theirs.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { (lock.acquire().await.unwrap(), monotonic_ns()) });
     eventually("it waits", async || theirs.activity().channels == 1).await;
+    // The history needs a use behind the waiter's request.
+    let uses = holder.count("uses");
+    eventually("a use", async || holder.count("uses") > uses).await;
     holder.pause();
     let stopped = monotonic_ns();
     let (guard, from) = waiter.await.unwrap();

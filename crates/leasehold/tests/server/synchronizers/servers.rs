@@ -278,7 +278,7 @@ async fn refused_permit_releases_are_resent_until_accepted() {
     ];
     for (refuse, kind) in refusals {
         let server = RedisServer::start().unwrap();
-        let builder = Client::builder().reply_timeout(Duration::from_millis(100));
+        let builder = Client::builder().reply_timeout(Duration::from_secs(2));
         let client = builder.connect(&server.url()).await.unwrap();
         let semaphore = client.semaphore("x");
         semaphore.try_set_permits(3).await.unwrap();
