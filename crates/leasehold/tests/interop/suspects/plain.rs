@@ -110,9 +110,11 @@ async fn java_wait_fails_without_free_channel() {
     }
     let threads = names.map(|name| place.java.thread(name));
     let start = |n: usize| threads[n].start_lock(names[n]);
-    let waiting = [start(0), start(1)];
-    for name in ["a", "b"] {
-        let channel = format!("redisson_lock__channel:{{{name}}}");
+    let mut waiting = Vec::new();
+    // One after the other: two that subscribe at once need a connection each.
+    for n in [0, 1] {
+        waiting.push(start(n));
+        let channel = format!("redisson_lock__channel:{{{}}}", names[n]);
         place.listen(1, &channel).await;
     }
     let error = start(2).wait(SOON).unwrap_err();
