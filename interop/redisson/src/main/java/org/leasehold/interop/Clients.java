@@ -91,6 +91,8 @@ final class Clients {
                 .setSubscriptionConnectionMinimumIdleSize(1)
                 // A fair lock listens on a channel for each waiting thread.
                 .setSubscriptionsPerConnection(50)
+                // A JVM that has just been started on a busy machine may need longer than 10 s.
+                .setConnectTimeout(60_000)
                 // The address is a number; there is nothing to look up again.
                 .setDnsMonitoringInterval(-1);
         call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(single::setTimeout);
@@ -117,6 +119,7 @@ final class Clients {
                 .setMasterConnectionMinimumIdleSize(1)
                 .setSlaveConnectionMinimumIdleSize(1)
                 .setSubscriptionConnectionMinimumIdleSize(1)
+                .setConnectTimeout(60_000)
                 .setDnsMonitoringInterval(-1);
         call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(pair::setTimeout);
         call.optional("retry_attempts")
