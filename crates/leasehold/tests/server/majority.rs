@@ -240,7 +240,14 @@ async fn two_addresses_of_one_server_are_refused() {
         };
         let locks = || clients.iter().map(|client| client.lock("x"));
         let majority = RedLock::new(locks()).unwrap().distrust_restarted(false);
-        names(majority.acquire().await.unwrap_err());
+        let mut refused = None;
+        // The two servers are a majority as long as nobody knows the third address.
+        eventually("it is refused", async || match majority.acquire().await {
+            Ok(guard) => guard.release().await.is_err(),
+            Err(error) => refused.insert(error).kind() == ErrorKind::Misuse,
+        })
+        .await;
+        names(refused.unwrap());
         names(majority.try_acquire().await.unwrap_err());
         // A lock that it has already would be waited for.
         let all = MultiLock::new(locks()).unwrap();
