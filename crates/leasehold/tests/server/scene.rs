@@ -4,6 +4,8 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::testing::history::{Inside, Recorder};
@@ -134,14 +136,15 @@ impl Scene {
         let (lock, recorder) = (lock.clone(), self.recorder.clone());
         let who = who.to_owned();
         let (stop, stopped) = watch::channel(());
+        let holds = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&holds);
         let task = tokio::spawn(async move {
             let mut errors = Vec::new();
-            let mut holds = 0;
             while !stopped.has_changed().unwrap_or(true) {
                 let asked = recorder.ask(lock.name(), &who);
                 let released = match lock.acquire().await {
                     Ok(guard) => {
-                        holds += 1;
+                        count.fetch_add(1, Ordering::Relaxed);
                         let inside = asked.acquired(&guard);
                         tokio::time::sleep(Duration::from_millis(1)).await;
                         Hold { guard, inside }.release().await
@@ -150,9 +153,9 @@ impl Scene {
                 };
                 errors.extend(released.err());
             }
-            (holds, errors)
+            errors
         });
-        Load { stop, task }
+        Load { stop, holds, task }
     }
 
     /// Takes the lock away from its holder by force. The holder is told with its next
@@ -219,12 +222,18 @@ impl Scene {
 /// Somebody who takes a lock again and again.
 pub(crate) struct Load {
     stop: watch::Sender<()>,
-    task: JoinHandle<(usize, Vec<Error>)>,
+    holds: Arc<AtomicUsize>,
+    task: JoinHandle<Vec<Error>>,
 }
 
 impl Load {
-    /// Ends it, and says how often it held the lock and what went wrong.
-    pub(crate) async fn stop(self) -> (usize, Vec<Error>) {
+    /// How often it has held the lock so far.
+    pub(crate) fn holds(&self) -> usize {
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, and says what went wrong.
+    pub(crate) async fn stop(self) -> Vec<Error> {
         drop(self.stop);
         let stopped = tokio::time::timeout(PATIENCE, self.task).await;
         stopped.expect("whoever asks is served").unwrap()
