@@ -341,3 +341,31 @@ async fn failing_networks_cause_no_group_overlap() {
         }
     }
 }
+
+/// Of two servers one refuses at once, and that alone prevents a majority. Nobody waits for the other
+/// one then, or knows for how long it is held.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_was_not_heard_is_asked_when_the_others_are_free() {
+    let servers = [Embedded::new(), Embedded::new()];
+    let builder = Client::builder().reply_timeout(3000 * MS);
+    let sides = servers
+        .each_ref()
+        .map(|server| server.client_over_network(&builder).unwrap());
+    let way = [MS, 400 * MS];
+    for ((_, network), way) in sides.iter().zip(way) {
+        network.on_request(move |_| Fate::delivered(way, MS));
+    }
+    for server in &servers {
+        let held = server.client().lock("x").fixed_lease(LEASE);
+        held.acquire().await.unwrap().forget();
+    }
+    let members = sides.iter().map(|(client, _)| client.lock("x"));
+    let lock = RedLock::new(members).unwrap();
+    let lock = lock
+        .member_timeout(1000 * MS)
+        .distrust_restarted(false)
+        .poll_interval(3600 * 1000 * MS);
+    let start = Instant::now();
+    let guard = lock.try_acquire_for(LEASE * 5).await.unwrap();
+    assert!(guard.is_some(), "no answer in {:?}", start.elapsed());
+}

@@ -107,9 +107,13 @@ async fn next_before<F: Future>(
 }
 
 impl<T> Votes<'_, T> {
-    /// When `quorum` members can be free; `None` if that is not known.
-    fn free_in(&self, quorum: usize) -> Option<Duration> {
-        let free = std::iter::repeat_n(Duration::ZERO, self.given_back);
+    /// When `quorum` of so many members can be free; `None` if that is not known.
+    fn free_in(&self, quorum: usize, members: usize) -> Option<Duration> {
+        let answered = self.granted.len() + self.given_back + self.busy.len() + self.errors.len();
+        // Those that nobody has waited for may be free. Taken for held, they would have the waiter
+        // sleep when the others are free again.
+        let unheard = members.saturating_sub(answered);
+        let free = std::iter::repeat_n(Duration::ZERO, self.given_back + unheard);
         // Members that were granted in vain are free once they are back. A member without an expiry
         // is left out: nobody knows when it will be free.
         let mut left: Vec<_> = free.chain(self.busy.iter().flatten().copied()).collect();
@@ -259,7 +263,8 @@ impl<'a> Ballot<'a> {
         }
         // A hold without expiry on some members is no reason to end the wait.
         let cap = self.terms.settings.poll_interval;
-        let ttl = votes.free_in(self.quorum).unwrap_or(cap);
+        let free_in = votes.free_in(self.quorum, self.members.len());
+        let ttl = free_in.unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
     }
 
