@@ -73,6 +73,7 @@ pub(super) const NOBODY_KNOWS: i64 = -1;
 pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) {
     keyspace.publish(channel, b"1");
     keyspace.publish(channel, b"0");
+    keyspace.publish(channel, b"0");
 }
 
 /// A number of ms, or another that is not negative, as Redis counts.

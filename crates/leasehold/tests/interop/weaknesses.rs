@@ -352,7 +352,7 @@ const READ_WRITE: &[Weakness] = &[
         "An unlock of the write side wakes the threads that sleep. A thread that has just been refused misses the message, and sleeps for the rest of the lease.",
         BOTH,
         "Java's threads sleep on while the lock is free. Leasehold's waiters are woken.",
-        "Use short leases in Java. After its own message Leasehold sends one more, which is kept for the next thread of a process that goes to sleep.",
+        "Use short leases in Java. After its own message Leasehold sends two more: one is kept for the next thread of a process that goes to sleep, also where Redisson 3.16.8 handles messages out of order. Beside several sleepers set `keepAlive` there, which keeps their order.",
         "suspects::rw::refused_java_reader_misses_java_writers_release group::our_release_wakes_just_refused_java_thread",
     ),
     weakness(
