@@ -366,6 +366,23 @@ fn every_section_with_a_table_has_a_test() {
     assert_eq!(sections(), tested);
 }
 
+/// Redisson may handle the second message before the first.
+#[tokio::test]
+async fn two_wake_ups_are_kept_behind_one_for_all() {
+    let place = Place::with(&["x", "y"]).await;
+    let mut heard = place.server.listen();
+    let writing = place.client.rw_lock("x").write().await.unwrap();
+    writing.release().await.unwrap();
+    let group = place.client.group_lock("y", ["a", "b"]);
+    group.acquire().await.unwrap().release().await.unwrap();
+    let messages = heard.messages();
+    for channel in ["redisson_rwlock:{x}", "redisson_lock__channel:{y}"] {
+        let on_it = messages.iter().filter(|(there, _)| there == channel);
+        let texts: Vec<_> = on_it.map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["1", "0", "0"], "{channel}");
+    }
+}
+
 #[tokio::test]
 async fn keys_and_channels_match_the_name_table() {
     let (_, rest) = PAGE.split_once("| name | lock's channel |").unwrap();
