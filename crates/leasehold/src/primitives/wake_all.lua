@@ -1,5 +1,5 @@
 -- Wakes all waiters, whatever they wait for. To Redisson's threads a message is the only hint:
--- a step that may let in several sends some. `1` wakes each thread that sleeps; a thread that has
+-- a step that may let in several sends three. `1` wakes each thread that sleeps; a thread that has
 -- just been refused and does not sleep yet would miss it, and sleep for the rest of a lease. `0`
 -- wakes one thread of each process, and is kept for the next one that goes to sleep. Redisson
 -- 3.16.8 may handle a `0` before the `1`: then it goes to a thread that sleeps, and the second is
