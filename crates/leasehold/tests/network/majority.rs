@@ -342,8 +342,8 @@ async fn failing_networks_cause_no_group_overlap() {
     }
 }
 
-/// Of two servers one refuses at once, and that alone prevents a majority. Nobody waits for the other
-/// one then, or knows for how long it is held.
+/// The first of two servers refuses at once, so there can be no majority. The waiter does not wait for
+/// the answer of the second one, and does not learn how long that one is held.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_was_not_heard_is_asked_when_the_others_are_free() {
     let servers = [Embedded::new(), Embedded::new()];
