@@ -107,12 +107,16 @@ async fn next_before<F: Future>(
 }
 
 impl<T> Votes<'_, T> {
+    /// How many members have granted or refused.
+    fn answered(&self) -> usize {
+        self.granted.len() + self.given_back + self.busy.len()
+    }
+
     /// When `quorum` of so many members can be free; `None` if that is not known.
     fn free_in(&self, quorum: usize, members: usize) -> Option<Duration> {
-        let answered = self.granted.len() + self.given_back + self.busy.len() + self.errors.len();
-        // Those that nobody has waited for may be free. Taken for held, they would have the waiter
-        // sleep when the others are free again.
-        let unheard = members.saturating_sub(answered);
+        // A member whose answer nobody waited for may be free. If it counted as held, the waiter would
+        // go on sleeping when the others are free.
+        let unheard = members - self.answered() - self.errors.len();
         let free = std::iter::repeat_n(Duration::ZERO, self.given_back + unheard);
         // Members that were granted in vain are free once they are back. A member without an expiry
         // is left out: nobody knows when it will be free.
@@ -270,8 +274,7 @@ impl<'a> Ballot<'a> {
 
     /// How many servers have not answered, without those that were started a moment ago.
     fn silent<T>(&self, votes: &Votes<'_, T>) -> usize {
-        let answered = votes.granted.len() + votes.given_back + votes.busy.len();
-        self.members.len() - answered - votes.no_vote_yet
+        self.members.len() - votes.answered() - votes.no_vote_yet
     }
 
     /// Why there can be no majority: what each server says that gave no answer. `spare` such
