@@ -18,6 +18,10 @@ pub(crate) const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// is over. It has no range: any span is allowed (`Lock::outage_timeout` in `setters.rs`).
 pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 
+/// How long a process keeps what its waiters hand over, from a grant of the server on. A longer time
+/// would hardly be faster, and others wait for its end.
+pub(crate) const DEFAULT_TURN: Duration = Duration::from_millis(10);
+
 const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
 /// Beyond 2^53 a number is not exact in Lua.
@@ -103,7 +107,7 @@ pub enum Peers {
 }
 
 /// The terms on which a hold is held.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     /// `None`: a fixed lease, never renewed.
@@ -162,6 +166,8 @@ pub(crate) struct Settings {
     pub(crate) strategy: WaitStrategy,
     pub(crate) poll_interval: Duration,
     pub(crate) outage_timeout: Duration,
+    /// For how long the process keeps a lock that its waiters hand over; zero for never.
+    pub(crate) local_hand_over: Duration,
 }
 
 impl Settings {
@@ -176,6 +182,7 @@ impl Settings {
             strategy: WaitStrategy::PubSub,
             poll_interval: DEFAULT_POLL_INTERVAL,
             outage_timeout: DEFAULT_OUTAGE_TIMEOUT,
+            local_hand_over: DEFAULT_TURN,
         }
     }
 

@@ -4,15 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::failure::Outcome;
+use tokio::sync::oneshot;
+
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::step::Value;
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::hold::acks::{Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
 use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving};
+use crate::local::Local;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
 use crate::owner::Owner;
@@ -82,12 +87,23 @@ impl Share {
             Leaving::Shared { moves_look } => self.look_again(moves_look),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
+                let local = self.held.local(&self.context.locals);
+                if loss.is_none()
+                    && let Some(local) = &local
+                {
+                    // Taken before the hold goes: the next holder may give it back at once, and the
+                    // server's answer to that counts for this one, too.
+                    let (word, begins) = hold.await_word();
+                    if self.held.hand_over(local, self.context.clock.now()) {
+                        return self.handed_over(word, begins).await;
+                    }
+                }
                 // Ended before it is removed: a renewal that is under way puts back no hold
                 // that is over.
                 hold.end();
                 self.context.watchdog.remove(&hold);
                 if loss.is_none() {
-                    return self.give_back().await;
+                    return self.give_back(local.as_ref()).await;
                 }
                 // Lost here, but the server may still have it: the undo gives it back.
                 self.clear_owner();
@@ -102,13 +118,20 @@ impl Share {
     /// Asks the server to take the hold back, until it has answered or the time
     /// for it is over. The undo stays armed until the answer is there, so that a
     /// dropped call and a lost reply end the same way: in the background.
-    async fn give_back(&self) -> Result<()> {
+    async fn give_back(&self, local: Option<&Local>) -> Result<()> {
         let (backend, clock) = (&self.context.backend, self.context.clock);
         let hold = self.hold();
         let release = || backend.submit(hold.steps.release());
+        // All to whom it belonged in this process wait for this answer.
+        let mark = hold.mark();
+        let channel = local.and_then(|_| hold.steps.counted_channel());
+        let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
         let first = (release(), clock.now());
         // Behind the release: whatever the owner asks next has to run behind that.
         self.clear_owner();
+        if let Some(local) = local {
+            local.hold_leaves(clock.now());
+        }
         let (mut limit, mut asked_before) = (None, false);
         let goes_on = |failed: Failed<'_>| {
             // For as long as one more reply may take. Then the caller gets the error, and the
@@ -125,13 +148,46 @@ impl Share {
         // An earlier release whose reply was lost has released it: nobody else has this hold's
         // id.
         if was_ours(&reply) || asked_before {
+            hold.tell(mark, &Word::Held);
+            if let (Some(local), Some(ours), Value::Int(told)) = (local, ours, reply) {
+                local.turn.lock().published(told != 1 + ours);
+            }
             return Ok(());
         }
         let reason = match hold.steps.read_release(&reply) {
             Some(reason) => reason,
             None => why_lost(backend, hold, clock).await,
         };
+        hold.tell(mark, &Word::Lost(reason.clone()));
         Err(Error::lost(&hold.key, reason))
+    }
+
+    /// The hold is another waiter's now. Waits for the server's word that it was held until then.
+    async fn handed_over(&self, word: oneshot::Receiver<Word>, begins: bool) -> Result<()> {
+        let Context {
+            backend,
+            clock,
+            cleanup,
+            ..
+        } = &*self.context;
+        let hold = self.hold();
+        if begins {
+            // A task, not this future: it asks for all who wait, and this one may be dropped.
+            cleanup.carry(ask_for_word(backend.clone(), *clock, Arc::clone(hold)));
+        }
+        // As long as a release that nobody answers.
+        let limit = backend.reply_timeout() * 2;
+        let failure = match tokio::time::timeout(limit, word).await {
+            Ok(Ok(Word::Held)) => return Ok(()),
+            Ok(Ok(Word::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
+            Ok(Ok(Word::Failed(failure))) => failure,
+            Ok(Err(_)) => Failure::runtime_ended(Outcome::MayHaveRun, backend.address()),
+            Err(_) => {
+                let what = format!("no answer within {limit:?}");
+                backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what))
+            }
+        };
+        Err(failure.into_error(&hold.key))
     }
 
     /// The hold is about to become another one in one step: nobody joins it any more and
@@ -270,12 +326,23 @@ impl Drop for Share {
             Leaving::Shared { moves_look } => self.look_again(moves_look),
             Leaving::LeftToLease => self.leave_to_lease(),
             Leaving::Last => {
+                let local = self.held.local(&self.context.locals);
+                let now = self.context.clock.now();
+                if let Some(local) = &local
+                    && !self.turns
+                    && self.held.hand_over(local, now)
+                {
+                    return;
+                }
                 self.hold().end();
                 self.context.watchdog.remove(self.hold());
                 // The release is queued before the owner's slot is cleared: whatever the owner
                 // asks next runs behind it.
                 self.held.give_back_now();
                 self.clear_owner();
+                if let Some(local) = &local {
+                    local.hold_leaves(now);
+                }
             }
         }
     }

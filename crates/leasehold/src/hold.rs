@@ -5,6 +5,7 @@
 //! What watches grants, gives them back and ends them is here as well: nothing above decides when
 //! a lock is lost.
 
+pub(crate) mod acks;
 mod claims;
 pub(crate) mod cleanup;
 pub(crate) mod grant;
@@ -58,6 +59,11 @@ pub(crate) trait HoldSteps: Send + Sync {
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
     /// Gives the hold back. Replies 1, or 0 when it is not there.
     fn release(&self) -> Operation;
+    /// The channel of its releases, if the reply to one is 1 and how many connections were told on
+    /// it.
+    fn counted_channel(&self) -> Option<&str> {
+        None
+    }
     /// Reads from such a reply why the hold, or a part of it, is not there. `None`: it does not
     /// say.
     fn read_release(&self, _reply: &Value) -> Option<LossReason> {
@@ -104,7 +110,13 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// The hold for which `grant` was asked.
+    /// Resolves with the reason when it is lost. Never once it was given back in time, or handed
+    /// over.
+    pub(crate) async fn lost(&self) -> LossReason {
+        self.grant.lost(self.number).await
+    }
+
+    /// The present hold of `grant`.
     pub(crate) fn of(grant: &Arc<Grant>) -> Self {
         Self {
             grant: Arc::clone(grant),

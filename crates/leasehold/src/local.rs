@@ -5,6 +5,7 @@
 //! is among processes, or markers on the server that a later request removes. Those records are
 //! swept out when there are many of them.
 
+pub(crate) mod hand_over;
 mod idempotency;
 pub(crate) mod line;
 mod looks;
@@ -14,6 +15,7 @@ pub(crate) mod permits;
 pub(crate) mod reentry;
 pub(crate) mod returns;
 mod single_flight;
+mod slot;
 pub(crate) mod turn;
 
 use std::collections::HashMap;

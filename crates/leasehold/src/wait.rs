@@ -16,6 +16,7 @@ mod throttle;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -56,6 +57,16 @@ enum Asked<T> {
     Pause(Duration),
 }
 
+/// Until when a waiter does not ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotBefore {
+    /// Others ask first. A wait that ends before that asks nevertheless: somebody has to say that
+    /// the name is held.
+    Others(Moment),
+    /// Its own process has the name, and hands over what comes back.
+    Own(Moment),
+}
+
 /// How a waiter asks: what a primitive adds to the loop.
 pub(crate) trait Ask: Sync {
     /// What the waiter gets when its request is granted.
@@ -64,8 +75,8 @@ pub(crate) trait Ask: Sync {
     /// Asks the server once.
     fn ask(&self) -> impl Future<Output = Result<Answer<Self::Grant>, Failure>> + Send;
 
-    /// The moment before which this waiter lets other processes ask.
-    fn not_before(&self) -> Option<Moment> {
+    /// The moment before which this waiter does not ask. Whoever brings it forward wakes the waiter.
+    fn not_before(&self) -> Option<NotBefore> {
         None
     }
 
@@ -310,14 +321,23 @@ impl Wait<'_> {
         }))
     }
 
-    /// Lets other processes ask first.
+    /// Waits until this waiter may ask.
     async fn stand_down<A: Ask>(&self, asker: &A) {
-        while let Some(until) = asker.not_before() {
-            // A wait asks before it ends, even in the turn of others.
-            if self.deadline.comes_before(until) {
-                return;
-            }
-            self.context.clock.sleep_until(until).await;
+        while let Some(until) = self.stands_down(asker) {
+            let mut sleep = pin!(self.context.clock.sleep_until(until));
+            // Looked at again with each poll: a turn can end before its time.
+            poll_fn(|context| match self.stands_down(asker) == Some(until) {
+                true => sleep.as_mut().poll(context),
+                false => Poll::Ready(()),
+            })
+            .await;
+        }
+    }
+
+    fn stands_down<A: Ask>(&self, asker: &A) -> Option<Moment> {
+        match asker.not_before()? {
+            NotBefore::Others(until) if self.deadline.comes_before(until) => None,
+            NotBefore::Others(until) | NotBefore::Own(until) => Some(until),
         }
     }
 

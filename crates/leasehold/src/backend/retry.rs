@@ -25,7 +25,7 @@ impl Pauses {
         Self { longest, ..self }
     }
 
-    fn take(&mut self) -> Duration {
+    pub(crate) fn take(&mut self) -> Duration {
         let pause = self.next;
         self.next = self.next.saturating_mul(2).min(self.longest);
         pause

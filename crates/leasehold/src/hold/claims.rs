@@ -85,6 +85,16 @@ impl Claims {
         id
     }
 
+    /// Whether one guard has asked for the hold, on these terms, which the watchdog can keep for
+    /// the next one as well.
+    pub(super) fn are_only(&self, terms: Terms) -> bool {
+        let [claim] = &self.list[..] else {
+            return false;
+        };
+        let plain = claim.terms.renew_every.is_some() && claim.limit.is_none();
+        plain && !claim.forgotten && claim.terms.longest_lease.is_none() && claim.terms == terms
+    }
+
     /// All of them count from now: nothing has been granted yet.
     pub(super) fn start_again(&mut self, now: Moment) {
         for claim in &mut self.list {

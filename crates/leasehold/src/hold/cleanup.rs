@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::Grant;
+use super::acks::Word;
 use crate::backend::failure::Outcome;
 use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::backend::step::{Operation, Value};
@@ -33,6 +34,9 @@ pub(crate) trait Return: Send + Sync + 'static {
         reply_timeout: Duration,
     ) -> Moment;
 
+    /// The server has answered.
+    fn answered(&self, _reply: &Value) {}
+
     /// That time has come, and no server has answered.
     fn given_up(&self) {}
 }
@@ -53,6 +57,14 @@ impl Return for Grant {
         reply_timeout: Duration,
     ) -> Moment {
         started + self.steps.gone_within(self.longest_asked()) + reply_timeout
+    }
+
+    fn answered(&self, reply: &Value) {
+        // Those whose hold was handed over wait for this as well, where the last holder has gone
+        // without a wait of its own.
+        if was_ours(reply) {
+            self.tell(self.mark(), &Word::Held);
+        }
     }
 }
 
@@ -119,7 +131,8 @@ impl Cleanup {
         // Here, not in the task, which begins some time later: other requests for the name would
         // come before it.
         let first = self.backend.submit(hold.give_back());
-        if matches!(first, Reply::Ready(Some(Ok(_)))) {
+        if let Reply::Ready(Some(Ok(reply))) = &first {
+            hold.answered(reply);
             return;
         }
         let cleanup = Arc::clone(self);
@@ -181,8 +194,12 @@ impl Cleanup {
         };
         let pauses = Pauses::from(Duration::from_millis(20)).up_to(Duration::from_secs(1));
         let release = || self.backend.submit(hold.give_back());
-        // Whether it was answered or given up: nothing more can be done here.
-        let _ = until_answered(self.clock, (first, started), pauses, release, goes_on).await;
+        // If it was given up, nothing more can be done here.
+        if let Ok(reply) =
+            until_answered(self.clock, (first, started), pauses, release, goes_on).await
+        {
+            hold.answered(&reply);
+        }
     }
 
     /// How much is still to be given back.
@@ -223,5 +240,5 @@ impl Drop for PendingOne {
 
 /// Whether a reply to a release says "yours".
 pub(crate) fn was_ours(reply: &Value) -> bool {
-    *reply == Value::Int(1)
+    matches!(reply, Value::Int(1..))
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::acks::Acks;
 use super::state::{NO_REPLY_YET, State};
+use super::stay::Stay;
 use super::{ClaimId, HoldSteps, Joined, Leaving, SafetyMargin};
 use crate::backend::failure::Failure;
 use crate::clock::{Clock, Moment};
@@ -31,6 +33,8 @@ pub(crate) struct Grant {
     due: AtomicU64,
     /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
+    /// Who waits for a word of the server since it was handed over.
+    pub(super) acks: Acks,
 }
 
 /// No time: the watchdog does not look at such a grant.
@@ -79,6 +83,7 @@ impl Grant {
             state: Mutex::new(state),
             due: AtomicU64::new(NEVER),
             changed: Notify::new(),
+            acks: Acks::default(),
         })
     }
 
@@ -166,6 +171,7 @@ impl Grant {
         let now = self.clock.now();
         let mut state = self.state.lock();
         state.stay.token = token;
+        state.granted_at = state.confirmed_at;
         // Counted from before the request left, never from the reply: the server's lease began
         // at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_asked);
@@ -201,8 +207,24 @@ impl Grant {
         self.state.lock().wants(now)
     }
 
+    /// When the request left to which the server granted it.
+    pub(crate) fn granted_at(&self) -> Moment {
+        self.state.lock().granted_at
+    }
+
+    /// Begins the next holder's hold, on the same terms. `false`, and nothing has changed, if the
+    /// grant is no good for another holder: it may be lost soon or unnoticed, or somebody has a
+    /// claim on it still. Called when no guard has it.
+    pub(crate) fn hand_over(&self, terms: Terms, now: Moment) -> bool {
+        let mut state = self.state.lock();
+        let may = state.can_be_handed_over(terms, now);
+        if may {
+            state.stay = Stay::new(terms, now);
+        }
+        may
+    }
+
     /// The time from which its present lease counts.
-    #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Moment {
         self.state.lock().confirmed_at
     }
@@ -292,14 +314,19 @@ impl Grant {
         self.state.lock().deadline()
     }
 
-    /// Resolves when it is lost: at its deadline at the latest, even if the server says nothing.
-    pub(crate) async fn lost(&self) -> LossReason {
+    /// Resolves when its hold of this number is lost: at its deadline at the latest, even if the
+    /// server says nothing.
+    pub(super) async fn lost(&self, number: u64) -> LossReason {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Registered before the state is read, or a loss between the two
             // would be missed.
             changed.as_mut().enable();
+            if self.hold_number() != number {
+                // Handed over in time: whatever comes, the next holder has lost it.
+                return std::future::pending().await;
+            }
             if let Some(reason) = self.loss() {
                 return reason;
             }

@@ -10,6 +10,8 @@ use crate::clock::Moment;
 use crate::config::Terms;
 use crate::loss::LossReason;
 
+/// A hold is handed over no longer than this after the server has confirmed it.
+const UNCONFIRMED: Duration = Duration::from_millis(5);
 /// The cause of a renewal that is on its way.
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
 /// The latest time that can be noted, 584 years after the clock began.
@@ -27,6 +29,8 @@ pub(super) struct State {
     pub(super) kept_until: Moment,
     /// When the last confirmed request left; before the first, when that did.
     pub(super) confirmed_at: Moment,
+    /// When the request left to which it was granted.
+    pub(super) granted_at: Moment,
     /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
     pub(super) kept: usize,
     /// Released, or left to its lease: nothing is reported any more.
@@ -54,6 +58,7 @@ impl State {
             valid_until: asked_at,
             kept_until: asked_at,
             confirmed_at: asked_at,
+            granted_at: asked_at,
             kept: 0,
             over: false,
             closed: false,
@@ -80,6 +85,22 @@ impl State {
             must_end_at: self.must_end_at(),
             valid_until: self.valid_until,
         }
+    }
+
+    /// Whether another holder of the process can have it, on these terms.
+    pub(super) fn can_be_handed_over(&mut self, terms: Terms, now: Moment) -> bool {
+        let is_free = !self.over && !self.closed && self.kept == 0;
+        // A token belongs to one hold, and only the server draws the next one.
+        let has_token = self.stay.token.is_some() || self.stay.raised_to.is_some();
+        if !is_free || has_token || !self.stay.claims.are_only(terms) {
+            return false;
+        }
+        // The next holder relies on what the server said last: that must not be long ago, because
+        // somebody may have ended the hold by force since.
+        let unconfirmed = now.saturating_sub(self.confirmed_at);
+        self.check(now).is_none()
+            && unconfirmed <= UNCONFIRMED.min(terms.lease / 20)
+            && self.valid_until.saturating_sub(now) >= terms.lease / 2
     }
 
     pub(super) fn look_at(&self, at: Moment) -> Option<Look> {

@@ -93,6 +93,18 @@ impl<H: Return> Undo<H> {
         }
     }
 
+    /// Moves it out; what is left has nothing to undo.
+    pub(crate) fn take(&mut self) -> Self {
+        let rest = Self {
+            cleanup: Arc::clone(&self.cleanup),
+            hold: Arc::clone(&self.hold),
+            state: Armed::No,
+            in_line: false,
+            late_until: None,
+        };
+        std::mem::replace(self, rest)
+    }
+
     fn may_come_late(&self) -> bool {
         let now = self.cleanup.clock.now();
         self.late_until.is_some_and(|moment| now < moment)

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::hand_over::{self, Candidate};
 use super::looks::Looks;
 use super::order::{Number, Order, Side};
 use super::outage::Outage;
@@ -124,11 +125,13 @@ pub(super) struct State {
     /// The waiters for permits that nothing was granted for yet, by the same numbers: who asks,
     /// and who is served next, follow from one order.
     pub(super) permits: BTreeMap<Number, Arc<Waiter>>,
+    /// The waiters to which a hold can be handed over.
+    candidates: BTreeMap<Number, Arc<Candidate>>,
 }
 
 /// A waiter in a line, and the waker that its future is polled with: it notes that the waiter
 /// was called.
-struct Seat {
+pub(super) struct Seat {
     looks: Arc<Looks>,
     line: Arc<WaitLine>,
     number: Number,
@@ -178,24 +181,36 @@ impl Locals {
 impl Local {
     /// Takes a place in the line.
     pub(crate) fn line_up(self, line: Line) -> Place {
-        self.take_place(line, None)
+        self.take_place(line, None, None)
+    }
+
+    /// Takes a place for a waiter to which a hold can be handed over.
+    pub(crate) fn line_up_as(self, line: Line, candidate: Candidate) -> Place {
+        self.take_place(line, None, Some(Arc::new(candidate)))
     }
 
     /// Takes a place for a waiter that wants so many permits.
     pub(crate) fn line_up_for(self, permits: u32) -> Place {
-        self.take_place(Line::OneAsks, Some(Arc::new(Waiter::new(permits))))
+        self.take_place(Line::OneAsks, Some(Arc::new(Waiter::new(permits))), None)
     }
 
-    fn take_place(self, line_up: Line, waiter: Option<Arc<Waiter>>) -> Place {
+    fn take_place(
+        self,
+        line_up: Line,
+        waiter: Option<Arc<Waiter>>,
+        candidate: Option<Arc<Candidate>>,
+    ) -> Place {
         let line = self.line.enter();
         let side = line_up.side();
-        let seat = side.map(|side| self.take_seat(&line, side, waiter.as_ref()));
+        let wants = (waiter.as_ref(), candidate.as_ref());
+        let seat = side.map(|side| self.take_seat(&line, side, wants));
         Place {
             local: self,
             // A waiter that waits behind nobody knows only what its own requests have found.
             line: if seat.is_some() { line } else { Arc::default() },
             seat,
             waiter,
+            candidate,
             has_asked: AtomicBool::new(false),
         }
     }
@@ -204,7 +219,7 @@ impl Local {
         &self,
         line: &Arc<WaitLine>,
         side: Side,
-        waiter: Option<&Arc<Waiter>>,
+        (waiter, candidate): (Option<&Arc<Waiter>>, Option<&Arc<Candidate>>),
     ) -> Arc<Seat> {
         let mut state = line.state.lock();
         let number = state.next;
@@ -219,6 +234,9 @@ impl Local {
         state.seats.insert(number, Arc::clone(&seat));
         if let Some(waiter) = waiter {
             state.permits.insert(number, Arc::clone(waiter));
+        }
+        if let Some(candidate) = candidate {
+            state.candidates.insert(number, Arc::clone(candidate));
         }
         let woken = state.order.come(number, side);
         // The waiter before it may have been called long ago, when nobody was behind it and no
@@ -239,6 +257,10 @@ impl WaitLine {
     pub(super) fn look(&self) -> bool {
         let mut state = self.state.lock();
         let look = state.order.look();
+        let late = look.late.iter();
+        let late: Vec<_> = late
+            .filter_map(|number| state.candidates.get(number).cloned())
+            .collect();
         // Where one waiter is not polled, many may not be. Called all at once, they are passed
         // over together; else each would cost the next in line two looks.
         let woken = match look.turn_was_lost {
@@ -248,8 +270,40 @@ impl WaitLine {
         state.looked_at = state.order.anyone_called();
         let again = state.looked_at;
         drop(state);
+        // Otherwise the watchdog would renew a hold that nobody has, for as long as nobody polls
+        // its waiter.
+        let parked = late.iter().filter_map(|candidate| candidate.slot.take_back());
+        parked.for_each(hand_over::give_back);
         wake(woken);
         again
+    }
+
+    /// The first waiter in line, if a hold can be handed over to it.
+    pub(super) fn first_candidate(&self) -> Option<(Arc<Seat>, Arc<Candidate>)> {
+        let state = self.state.lock();
+        for number in state.order.exclusive()? {
+            let candidate = state.candidates.get(number)?;
+            // One that has what it wants and leaves just now is not the first any more.
+            if candidate.slot.is_empty() {
+                let seat = state.seats.get(number)?;
+                return Some((Arc::clone(seat), Arc::clone(candidate)));
+            }
+        }
+        None
+    }
+
+    /// The server has confirmed to a holder of this process that the name is held.
+    pub(super) fn answered(&self, sent: Moment, now: Moment) {
+        self.outage.lock().held(sent, now, Some(Duration::ZERO));
+    }
+
+    /// Wakes whoever asks: it need not wait for its own process any more.
+    pub(super) fn wake_asker(&self) {
+        let state = self.state.lock();
+        let asker = state.order.asker();
+        let seat = asker.and_then(|asker| state.seats.get(&asker).cloned());
+        drop(state);
+        wake(seat.into_iter().collect());
     }
 }
 
@@ -259,10 +313,16 @@ impl State {
         seats.cloned().collect()
     }
 
+    /// Whether a hold was handed over that its waiter has not claimed.
+    fn is_given(&self) -> bool {
+        let mut given = self.candidates.values();
+        given.any(|candidate| candidate.slot.is_full())
+    }
+
     /// Whether looks at this line have to begin.
     fn wants_look(&mut self) -> bool {
-        // A waiter that is alone keeps nobody behind it.
-        let wants = self.order.anyone_called() && self.order.has_several();
+        // A waiter that is alone keeps nobody behind it, unless it has been given a hold.
+        let wants = self.order.anyone_called() && (self.order.has_several() || self.is_given());
         wants && !std::mem::replace(&mut self.looked_at, true)
     }
 }
@@ -296,6 +356,7 @@ impl Seat {
         // their number, without a look at the others: thousands may leave together.
         state.seats.remove(&self.number);
         state.permits.remove(&self.number);
+        state.candidates.remove(&self.number);
         let woken = state.order.leave(self.number);
         let woken = state.seats_of(&woken);
         drop(state);
@@ -332,6 +393,8 @@ pub(crate) struct Place {
     seat: Option<Arc<Seat>>,
     /// For a waiter that wants permits.
     waiter: Option<Arc<Waiter>>,
+    /// For a waiter to which a hold can be handed over.
+    candidate: Option<Arc<Candidate>>,
     has_asked: AtomicBool,
 }
 
@@ -362,6 +425,19 @@ impl Place {
 
     pub(crate) fn waiter(&self) -> Option<&Arc<Waiter>> {
         self.waiter.as_ref()
+    }
+
+    pub(super) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// Whether others stand in its line.
+    pub(crate) fn has_others(&self) -> bool {
+        self.line.state.lock().order.has_several()
+    }
+
+    pub(super) fn candidate(&self) -> Option<&Arc<Candidate>> {
+        self.candidate.as_ref()
     }
 }
 
@@ -471,6 +547,10 @@ impl Drop for Place {
         self.local.line.leave();
         if let Some(seat) = &self.seat {
             seat.leave();
+        }
+        // Behind its place in line: the hold in its slot must not come back to it.
+        if let Some(candidate) = &self.candidate {
+            hand_over::leave(&self.local, candidate, self.local.locals.clock.now());
         }
     }
 }

@@ -150,6 +150,18 @@ impl Order {
         }
     }
 
+    /// Those who want the name for themselves, in their order. `None` while readers stand among
+    /// them.
+    pub(super) fn exclusive(&self) -> Option<impl Iterator<Item = &Number>> {
+        let none_reads = self.readers.is_empty() && self.writers.is_empty();
+        none_reads.then(|| self.askers.iter())
+    }
+
+    /// Who asks for the line.
+    pub(super) fn asker(&self) -> Option<Number> {
+        self.asker
+    }
+
     /// Whether a waiter was called and has not come yet.
     pub(super) fn anyone_called(&self) -> bool {
         !self.called.is_empty()
@@ -166,14 +178,15 @@ impl Order {
         let late: Vec<_> = seen.map(|(number, _)| *number).collect();
         // Asked before they are removed, which takes their turns.
         let turn_was_lost = late.iter().any(|number| self.has_turn(*number));
-        for number in late {
-            self.remove(number);
+        for number in &late {
+            self.remove(*number);
         }
         for seen in self.called.values_mut() {
             *seen = true;
         }
         Look {
             woken: self.settle(),
+            late,
             turn_was_lost,
         }
     }
@@ -182,6 +195,8 @@ impl Order {
 /// What a look has found.
 pub(super) struct Look {
     pub(super) woken: Vec<Number>,
+    /// The waiters that were passed over.
+    pub(super) late: Vec<Number>,
     /// A waiter has not taken its turn. More may be like it: all have to be called now, so that
     /// they are found together and not one after the other.
     pub(super) turn_was_lost: bool,

@@ -7,23 +7,15 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::Record;
+use super::slot::Slot;
 use crate::clock::Moment;
-use crate::sync::Mutex;
 
 /// What a waiter asks for, and whether it has that.
 pub(crate) struct Waiter {
     pub(crate) permits: u32,
-    state: Mutex<State>,
+    /// Filled by a request of the first in line, or by a holder that gave permits back.
+    slot: Slot<()>,
     granted: Notify,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Waiting,
-    /// By a request of the first in line, or by a holder that gave permits back.
-    Granted,
-    /// It has what it asked for, or has given up.
-    Gone,
 }
 
 impl Record {
@@ -64,7 +56,7 @@ impl Record {
             // Out of the line, also if it has gone or was granted something already: a release of
             // many permits would look at each such waiter again for each of the next ones.
             let waiter = first.remove();
-            if waiter.take_grant() {
+            if waiter.slot.give(()).is_ok() {
                 return Some(waiter);
             }
         }
@@ -76,50 +68,33 @@ impl Waiter {
     pub(super) fn new(permits: u32) -> Self {
         Self {
             permits,
-            state: Mutex::new(State::Waiting),
+            slot: Slot::new(),
             granted: Notify::new(),
         }
     }
 
     pub(super) fn waits(&self) -> bool {
-        *self.state.lock() == State::Waiting
+        self.slot.is_empty()
     }
 
     /// `false` if the waiter has gone meanwhile, or was granted something already.
     pub(crate) fn grant(&self) -> bool {
-        let granted = self.take_grant();
+        let granted = self.slot.give(()).is_ok();
         if granted {
             self.granted.notify_one();
         }
         granted
     }
 
-    /// The same, without waking the waiter.
-    fn take_grant(&self) -> bool {
-        let mut state = self.state.lock();
-        let waits = *state == State::Waiting;
-        if waits {
-            *state = State::Granted;
-        }
-        waits
-    }
-
     /// The waiter has what it asked for, or has given up: nothing is granted for it any more.
     /// `true` if something was granted that nobody has claimed.
     pub(crate) fn go(&self) -> bool {
-        // In one exchange: a grant at the same time is seen here, or sees that the waiter has
-        // gone. Either way somebody gives the permits back.
-        std::mem::replace(&mut *self.state.lock(), State::Gone) == State::Granted
+        self.slot.close().is_some()
     }
 
     /// Takes what was granted for this waiter, or passed on to it; `false` if there is nothing.
     pub(crate) fn claim(&self) -> bool {
-        let mut state = self.state.lock();
-        let granted = *state == State::Granted;
-        if granted {
-            *state = State::Gone;
-        }
-        granted
+        self.slot.claim().is_some()
     }
 
     /// Resolves when there is something to claim, and claims it.

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::Local;
+use super::{Local, Locals};
+use crate::clock::Moment;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::hold::Undo;
@@ -22,6 +24,8 @@ pub(crate) struct Held {
     undo: Mutex<Undo>,
     /// The name and the owner by which it can be entered again.
     owner: Option<(Local, Owner)>,
+    /// For how long the process keeps the lock from its grant on, if its waiters take turns.
+    turn: Option<Duration>,
 }
 
 impl Held {
@@ -29,6 +33,7 @@ impl Held {
         standing: &Arc<Standing>,
         undo: Undo,
         owner: Option<(Local, Owner)>,
+        turn: Option<Duration>,
     ) -> Arc<Self> {
         let hold = Hold::of(undo.hold());
         standing.enter(&hold);
@@ -37,6 +42,7 @@ impl Held {
             standing: Arc::clone(standing),
             undo: Mutex::new(undo),
             owner,
+            turn,
         })
     }
 
@@ -56,6 +62,31 @@ impl Held {
     /// Gives it back in the background. The request is queued when this returns.
     pub(crate) fn give_back_now(&self) {
         self.undo.lock().give_back_now();
+    }
+
+    /// What this process knows of its name, if somebody waits there, or has done so just now.
+    pub(crate) fn local(&self, locals: &Arc<Locals>) -> Option<Local> {
+        self.turn.and_then(|_| locals.known(&self.hold.key))
+    }
+
+    /// Hands the hold over to the next waiter of this process. `false` if it has to go back to the
+    /// server. Called when its last guard has gone.
+    pub(crate) fn hand_over(&self, local: &Local, now: Moment) -> bool {
+        let Some(turn) = self.turn else { return false };
+        // Asked also when nobody waits: what goes back to the server may end the turn.
+        let stays = local.hold_stays(self.hold.granted_at(), now, turn);
+        // An owner enters its hold by its own slot, which another holder must not be found in.
+        if !stays || self.owner.is_some() {
+            return false;
+        }
+        let undo = self.undo.lock().take();
+        match local.hand_over(undo, now) {
+            Ok(()) => true,
+            Err(undo) => {
+                *self.undo.lock() = undo;
+                false
+            }
+        }
     }
 
     /// There is nothing to give back any more.

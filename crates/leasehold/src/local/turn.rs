@@ -1,24 +1,30 @@
-//! How the processes that want permits of one name take turns.
+//! How the processes that want one name, or permits of it, take turns.
 //!
-//! A grant from the server starts a turn of 10 ms, during which returned permits go
-//! to this process's own waiters. The first return behind that ends the turn: it goes to the
-//! server, and the process stands down for a while, so that other processes can ask first. So a
-//! process that uses all permits all the time does not starve another one, and waits for one
-//! round trip in each turn. Beside two such processes a slower one can still starve: each of the
-//! two takes what the other leaves.
+//! A grant from the server starts a turn of 10 ms, during which what comes back (permits, or a
+//! hold of a lock) goes to this process's own waiters. The first return behind that ends the turn:
+//! it goes to the server, and the process stands down for a while, so that other processes can ask
+//! first. So a process that uses a name all the time does not starve another one, and waits for
+//! one round trip in each turn. Beside two such processes a slower one can still starve: each of
+//! the two takes what the other leaves.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::config::DEFAULT_TURN;
 
-/// How long a turn lasts. A longer one would hardly be faster, and others wait for its end.
-const TURN: Duration = Duration::from_millis(10);
+/// How long a hold may be away in its turn: between its release, when nobody of this process stood
+/// in line, and the next grant. Two tasks that use one lock all the time wait for the server's
+/// answers at the same moment, and their turn must end nevertheless.
+const AWAY: Duration = Duration::from_millis(2);
 /// How long a process then lets others ask first: a waiter of Redisson near the server asks
 /// half a millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
 /// The same for others that are far away or slow: every fourth time that nobody has taken
 /// anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
+/// Each so many turns the process stands down although nobody else listens: who asks without
+/// listening, as Redisson's spin lock does, is counted by nobody.
+const ALONE_FOR: u32 = 10;
 
 /// What a process knows of the turns for one name.
 #[derive(Default)]
@@ -26,6 +32,8 @@ pub(crate) struct Turn {
     phase: Phase,
     /// No other process listened when a release was published last.
     alone: bool,
+    /// How many turns have ended since the process stood down.
+    turns_alone: u32,
     /// How many times in a row the process has stood down and nobody has taken anything.
     in_vain: u32,
 }
@@ -37,6 +45,8 @@ enum Phase {
     Idle,
     /// Ours, since a grant of the server.
     Ours { since: Moment },
+    /// The same, but a hold went back to the server at `at`: nobody of this process could have it.
+    Away { since: Moment, at: Moment },
     /// That of other processes: none of our waiters asks before `until`. So many permits went
     /// back to the server since it began.
     StandingDown { until: Moment, given_back: i64 },
@@ -64,6 +74,11 @@ impl Turn {
         matches!(self.phase, Phase::Idle) && !self.alone && self.in_vain == 0
     }
 
+    /// Whether nobody has taken a turn, and none is over.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+    }
+
     pub(crate) fn is_alone(&self) -> bool {
         self.alone
     }
@@ -72,6 +87,15 @@ impl Turn {
     pub(crate) fn not_before(&self, now: Moment) -> Option<Moment> {
         match self.phase {
             Phase::StandingDown { until, .. } if now < until => Some(until),
+            _ => None,
+        }
+    }
+
+    /// The moment before which none of our waiters asks for a hold, because one of them has it and
+    /// hands it over when it comes back.
+    pub(crate) fn ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
+        match self.phase {
+            Phase::Ours { since } if now < since + length => Some(since + length),
             _ => None,
         }
     }
@@ -101,7 +125,8 @@ impl Turn {
             }
             // It left before the turn of the others was over, or during ours. If its grant began a
             // turn, one of our turns could follow the other.
-            (Phase::StandingDown { .. }, None) | (Phase::Ours { .. }, _) => return,
+            (Phase::StandingDown { .. }, None)
+            | (Phase::Ours { .. } | Phase::Away { .. }, _) => return,
         }
         if asked.granted {
             self.phase = Phase::Ours { since: asked.now };
@@ -110,20 +135,51 @@ impl Turn {
 
     /// Whether permits that come back stay in this process.
     pub(crate) fn passes_on(&mut self, permits: u32, now: Moment) -> bool {
+        self.stays(permits, now, DEFAULT_TURN)
+    }
+
+    /// Whether a hold that comes back may stay in this process. The server granted it at
+    /// `granted`.
+    pub(crate) fn hold_stays(&mut self, granted: Moment, now: Moment, length: Duration) -> bool {
+        // Begun here and not with the grant: most holds have nobody behind them, and of those
+        // nothing has to be remembered.
+        match self.phase {
+            Phase::Idle => self.phase = Phase::Ours { since: granted },
+            Phase::Away { since, at } => {
+                let since = if granted <= at + AWAY { since } else { granted };
+                self.phase = Phase::Ours { since };
+            }
+            Phase::Ours { .. } | Phase::StandingDown { .. } => {}
+        }
+        self.stays(1, now, length)
+    }
+
+    /// A hold goes back to the server.
+    pub(crate) fn hold_leaves(&mut self, now: Moment) {
+        if let Phase::Ours { since } = self.phase {
+            self.phase = Phase::Away { since, at: now };
+        }
+    }
+
+    fn stays(&mut self, permits: u32, now: Moment, length: Duration) -> bool {
         match &mut self.phase {
-            Phase::Ours { since } if now.saturating_sub(*since) <= TURN => return true,
+            Phase::Ours { since } if now.saturating_sub(*since) <= length => return true,
             // No other process listens: to stand down for nobody would only cost time.
-            Phase::Ours { .. } if self.alone => self.phase = Phase::Idle,
+            Phase::Ours { .. } if self.alone && self.turns_alone < ALONE_FOR => {
+                self.turns_alone += 1;
+                self.phase = Phase::Idle;
+            }
             // A return ends the turn, not the clock: until something comes back, there is
             // nothing that others could ask for.
             Phase::Ours { .. } => {
+                self.turns_alone = 0;
                 self.phase = Phase::StandingDown {
                     until: now + self.stand_down(),
                     given_back: permits.into(),
                 };
             }
             Phase::StandingDown { given_back, .. } => *given_back += i64::from(permits),
-            Phase::Idle => {}
+            Phase::Idle | Phase::Away { .. } => {}
         }
         false
     }
@@ -141,6 +197,8 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TURN: Duration = DEFAULT_TURN;
 
     fn after(span: Duration) -> Moment {
         Moment::from_millis(1000) + span

@@ -245,7 +245,7 @@ impl Members {
             .members
             .iter()
             .map(|part| {
-                let hold = Arc::clone(&part.hold);
+                let hold = part.hold.clone();
                 async move { hold.lost().await }
             })
             .collect();

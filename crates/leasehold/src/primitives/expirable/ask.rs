@@ -46,7 +46,7 @@ pub(super) async fn acquire(
         context.watchdog.keep(undo.hold());
         // Without an owner: a permit is never entered again, because each acquire takes permits of
         // its own.
-        let held = Held::new(&context.standing, undo, None);
+        let held = Held::new(&context.standing, undo, None, None);
         ExpirablePermit::new(Share::new(Arc::clone(context), held), ids)
     }))
 }

@@ -123,7 +123,7 @@ impl ExpirablePermit {
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         // The future borrows nothing, so a task can wait for the loss while the guard goes
         // elsewhere.
-        let hold = Arc::clone(self.share.hold());
+        let hold = self.share.hold().clone();
         async move { hold.lost().await }
     }
 

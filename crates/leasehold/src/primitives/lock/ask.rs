@@ -11,13 +11,14 @@ use crate::error::Result;
 use crate::guard::Share;
 use crate::hold::{Asked, Grant, HoldSteps, Undo};
 use crate::key::Key;
-use crate::local::Local;
-use crate::local::line::Line;
+use crate::local::hand_over::Candidate;
+use crate::local::line::{Line, Place};
 use crate::local::reentry::{Entry, Held};
+use crate::local::{Local, turn};
 use crate::owner::Owner;
 use crate::primitives::namesake;
 use crate::sync::Mutex;
-use crate::wait::{Answer, Ask, Deadline, Wait};
+use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
 
 pub(in crate::primitives) async fn acquire_by<K: Named>(
     lock: &Lock<K>,
@@ -90,6 +91,28 @@ impl<K: Named> Asker<'_, K> {
         }
     }
 
+    /// For how long the process keeps the lock from a grant on; `None` if its waiters take no turns.
+    fn turn(&self) -> Option<Duration> {
+        let Lock {
+            context, settings, ..
+        } = self.lock;
+        // A member of several locks waits for the others as well: what is handed over to it would
+        // be held for long. And where requests cost nothing, there is nothing to save.
+        let is_member = self.lock.held_for.is_some();
+        let turns = K::TAKES_TURNS && !is_member && !context.backend.is_in_process();
+        (turns && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
+    }
+
+    /// Its place in a line whose waiters take turns.
+    fn line_up(&self, line: Line, turn: Duration) -> Place {
+        let local = self.lock.context.locals.of(&self.line_key);
+        let plain = self.terms.renew_every.is_some() && self.terms.max_hold.is_none();
+        match plain && self.lock.owner.is_none() {
+            true => local.line_up_as(line, Candidate::new(self.terms, turn)),
+            false => local.line_up(line),
+        }
+    }
+
     async fn until(&self, deadline: Deadline) -> Result<Option<Share>> {
         let context = &self.lock.context;
         let line = match (deadline, K::line(self.lock)) {
@@ -101,6 +124,15 @@ impl<K: Named> Asker<'_, K> {
             Line::OnServer { .. } => self.take_place(),
             _ => Arc::clone(&self.lock.channel),
         };
+        let turn = self.turn();
+        // An acquire that asks once takes no place.
+        let waits = !matches!(deadline, Deadline::Now);
+        let place = turn.filter(|_| waits).map(|turn| self.line_up(line, turn));
+        let waiter = Waiter {
+            asker: self,
+            place: place.as_ref(),
+            turn: turn.unwrap_or_default(),
+        };
         let wait = Wait {
             context,
             key: self.key,
@@ -109,12 +141,19 @@ impl<K: Named> Asker<'_, K> {
             settings: &self.lock.settings,
             deadline,
             line,
-            place: None,
+            place: place.as_ref(),
         };
-        let undo = wait.until_granted(self).await?;
-        Ok(undo.map(|undo| {
-            context.watchdog.keep(undo.hold());
-            let held = Held::new(&context.standing, undo, self.entered_as());
+        let granted = wait.until_granted(&waiter).await?;
+        Ok(granted.map(|granted| {
+            let undo = match granted {
+                Granted::Asked(undo) => {
+                    context.watchdog.keep(undo.hold());
+                    undo
+                }
+                // The watchdog has it since the first of its holders.
+                Granted::Handed(undo) => undo,
+            };
+            let held = Held::new(&context.standing, undo, self.entered_as(), turn);
             Share::new(Arc::clone(context), held)
         }))
     }
@@ -215,9 +254,74 @@ impl<K: Named> Asker<'_, K> {
     }
 }
 
-impl<K: Named> Ask for Asker<'_, K> {
-    type Grant = Undo;
+/// What a waiter gets.
+enum Granted {
+    /// By the server.
+    Asked(Undo),
+    /// By the holder before it, in this process.
+    Handed(Undo),
+}
 
+/// One waiter, with its place if its line takes turns.
+struct Waiter<'a, K> {
+    asker: &'a Asker<'a, K>,
+    place: Option<&'a Place>,
+    turn: Duration,
+}
+
+impl<K: Named> Ask for Waiter<'_, K> {
+    type Grant = Granted;
+
+    async fn ask(&self) -> Result<Answer<Granted>, Failure> {
+        let clock = self.asker.lock.context.clock;
+        let given_back = self.place.and_then(|place| {
+            // Before the request leaves: what goes back behind it is not there for it.
+            place.turns().lock().given_back(clock.now())
+        });
+        let answer = self.asker.ask().await?;
+        if let Some(place) = self.place {
+            let granted = matches!(answer, Answer::Granted(_));
+            self.answered(place, given_back, granted);
+        }
+        Ok(match answer {
+            Answer::Granted(undo) => Answer::Granted(Granted::Asked(undo)),
+            Answer::Busy { ttl } => Answer::Busy { ttl },
+            Answer::Later { within, evidence } => Answer::Later { within, evidence },
+        })
+    }
+
+    fn not_before(&self) -> Option<NotBefore> {
+        let now = self.asker.lock.context.clock.now();
+        let turns = self.place?.turns().lock();
+        let own = turns.ours_until(now, self.turn).map(NotBefore::Own);
+        own.or_else(|| turns.not_before(now).map(NotBefore::Others))
+    }
+
+    async fn meanwhile(&self) -> Granted {
+        match self.place {
+            Some(place) => Granted::Handed(place.handed().await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl<K> Waiter<'_, K> {
+    fn answered(&self, place: &Place, given_back: Option<i64>, granted: bool) {
+        let has_others = place.has_others();
+        let mut turns = place.turns().lock();
+        // A lone holder begins no turn: nothing has to be remembered of its name.
+        let begins = granted && (has_others || !turns.is_idle());
+        turns.answered(&turn::Asked {
+            given_back,
+            // It was free, or somebody has taken it.
+            free: granted.into(),
+            granted: begins,
+            now: self.asker.lock.context.clock.now(),
+        });
+    }
+}
+
+impl<K: Named> Asker<'_, K> {
     async fn ask(&self) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.kept() {
             Some(undo) => {

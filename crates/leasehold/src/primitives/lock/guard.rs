@@ -134,7 +134,7 @@ impl LockGuard {
             Body::One(share) => {
                 // The grant, not the share: a future that lives on in another task must not keep
                 // the guard's drop from giving the lock back.
-                let hold = Arc::clone(share.hold());
+                let hold = share.hold().clone();
                 Either::Left(async move { hold.lost().await })
             }
             Body::Quorum(quorum) => Either::Right(Arc::clone(&quorum.members).lost()),

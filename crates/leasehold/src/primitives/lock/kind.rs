@@ -62,6 +62,9 @@ pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
 /// What a kind with one name adds to the common way of acquiring.
 pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
+    /// Whether a process keeps such a lock for a turn, in which its waiters hand it over.
+    const TAKES_TURNS: bool = false;
+
     /// The channel on which its releases are published.
     fn channel(&self, key: &Key) -> String;
     /// The key that all waiters for the same thing share: one of them asks at a time, and an owner
@@ -111,6 +114,8 @@ impl Acquire for Plain {
 }
 
 impl Named for Plain {
+    const TAKES_TURNS: bool = true;
+
     fn is_exclusive(&self) -> bool {
         true
     }

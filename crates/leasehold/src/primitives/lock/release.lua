@@ -3,8 +3,8 @@
 -- lock     hash: one field per hold, `uuid:n`
 -- hold     this hold's field
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
--- Returns  1  released
---          0  not ours: the lease ran out; nothing was changed
+-- Returns  1 + n  released, and n connections were told
+--          0      not ours: the lease ran out; nothing was changed
 
 local function release(lock, hold, channel)
   -- HDEL, not HINCRBY: it works when the server is out of memory, and the
@@ -14,6 +14,6 @@ local function release(lock, hold, channel)
   end
   -- In the same script: a client that dies between the two would leave every
   -- waiter asleep until its next poll. An ACL may deny the channel.
-  redis.pcall('PUBLISH', channel, '0')
-  return 1
+  local told = redis.pcall('PUBLISH', channel, '0')
+  return 1 + (type(told) == 'number' and told or 0)
 end

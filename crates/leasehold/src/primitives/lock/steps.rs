@@ -58,8 +58,9 @@ impl Release<'_> {
         if !keyspace.hdel(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
+        let listeners = keyspace.listeners(self.channel);
         keyspace.publish(self.channel, b"0");
-        Ok(Value::Int(1))
+        Ok(Value::Int(1 + listeners))
     }
 }
 
@@ -283,6 +284,10 @@ impl HoldSteps for LockHold {
             channel: self.channel.as_bytes(),
         }
         .operation()
+    }
+
+    fn counted_channel(&self) -> Option<&str> {
+        Some(&self.channel)
     }
 
     fn why_lost(&self) -> Operation {

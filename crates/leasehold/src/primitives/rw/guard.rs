@@ -283,7 +283,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     context.watchdog.keep(&hold);
     write.has_turned();
     let reader = reader.map(|owner| (context.locals.of(&key), owner));
-    let held = Held::new(&context.standing, undo, reader);
+    let held = Held::new(&context.standing, undo, reader, None);
     Ok(Share::new(context, held))
 }
 

@@ -12,7 +12,6 @@ use super::steps;
 use crate::backend::Reply;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::step::Value;
-use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::Result;
 use crate::hold::Undo;
@@ -23,7 +22,7 @@ use crate::local::{Local, Marked};
 use crate::primitives::absence::Absence;
 use crate::primitives::request;
 use crate::sync::Mutex;
-use crate::wait::{Answer, Ask, Deadline, Wait};
+use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
 
 /// The most waiters that one request asks for. More would make the server wait.
 const MOST_AT_ONCE: usize = 64;
@@ -161,9 +160,10 @@ impl Ask for Asker<'_> {
         })
     }
 
-    fn not_before(&self) -> Option<Moment> {
+    fn not_before(&self) -> Option<NotBefore> {
         let now = self.semaphore.context.clock.now();
-        self.local.turn.lock().not_before(now)
+        let until = self.local.turn.lock().not_before(now);
+        until.map(NotBefore::Others)
     }
 
     async fn meanwhile(&self) -> SemaphorePermit {

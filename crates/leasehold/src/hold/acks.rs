@@ -1,0 +1,130 @@
+//! Who waits for the server's word about a grant that was handed over: a holder whose hold went
+//! to another waiter of its process is told by the next reply whether it was held until then.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Grant;
+use super::watchdog::{Renewed, try_renew};
+use crate::backend::Backend;
+use crate::backend::failure::Failure;
+use crate::backend::retry::Pauses;
+use crate::clock::Clock;
+use crate::loss::LossReason;
+use crate::sync::Mutex;
+
+/// What the server says of a grant to those who had it.
+#[derive(Clone, Debug)]
+pub(crate) enum Word {
+    /// It was held until now.
+    Held,
+    Lost(LossReason),
+    /// It refuses to say.
+    Failed(Failure),
+}
+
+/// Those who wait, each until a request is answered that left behind its release.
+#[derive(Default)]
+pub(super) struct Acks(Mutex<Option<Box<Waiting>>>);
+
+#[derive(Default)]
+struct Waiting {
+    /// How many have ever waited.
+    came: u64,
+    senders: VecDeque<(u64, oneshot::Sender<Word>)>,
+    /// A task asks for them.
+    asked: bool,
+}
+
+/// Those who waited when a request left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark(u64);
+
+impl Acks {
+    /// One more waits. `true` if nobody asks for it yet.
+    fn wait(&self) -> (oneshot::Receiver<Word>, bool) {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiting = self.0.lock();
+        let waiting = waiting.get_or_insert_default();
+        waiting.came += 1;
+        waiting.senders.push_back((waiting.came, sender));
+        let begins = !std::mem::replace(&mut waiting.asked, true);
+        (receiver, begins)
+    }
+
+    /// Taken before a request leaves whose reply will tell those who wait now.
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.0.lock().as_ref().map_or(0, |waiting| waiting.came))
+    }
+
+    /// The same for the task that asks: `None`, and the task has ended, when nobody waits.
+    fn next(&self, goes_on: bool) -> Option<Mark> {
+        let mut waiting = self.0.lock();
+        let waiting = waiting.as_mut()?;
+        // Whoever does not wait any more needs no request.
+        waiting.senders.retain(|(_, sender)| !sender.is_closed());
+        // Decided under the lock: who comes next finds this task at work, or starts one.
+        waiting.asked = goes_on && !waiting.senders.is_empty();
+        waiting.asked.then_some(Mark(waiting.came))
+    }
+
+    /// The server has said this to a request behind `mark`.
+    pub(super) fn tell(&self, mark: Mark, word: &Word) {
+        let mut told = Vec::new();
+        if let Some(waiting) = self.0.lock().as_mut() {
+            let before = |(number, _): &(u64, _)| *number <= mark.0;
+            let count = waiting.senders.iter().take_while(|one| before(one)).count();
+            told.extend(waiting.senders.drain(..count));
+        }
+        // Behind the lock: whoever is woken may hand over the next hold at once.
+        for (_, sender) in told {
+            // Nobody waits any more if this fails.
+            let _ = sender.send(word.clone());
+        }
+    }
+}
+
+impl Grant {
+    /// Waits for the server's next word. Whoever begins has to have [`ask_for_word`] run.
+    pub(crate) fn await_word(&self) -> (oneshot::Receiver<Word>, bool) {
+        self.acks.wait()
+    }
+
+    /// Taken before a release leaves.
+    pub(crate) fn mark(&self) -> Mark {
+        self.acks.mark()
+    }
+
+    /// The server has answered a release.
+    pub(crate) fn tell(&self, mark: Mark, word: &Word) {
+        self.acks.tell(mark, word);
+    }
+}
+
+/// Renews a grant that is handed from one to the next, as long as somebody waits for a word of
+/// the server: one request at a time tells all who waited when it left. Ends with the grant, whose
+/// release tells the others.
+pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Grant>) {
+    let pauses = || Pauses::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
+    let mut pause = pauses();
+    while let Some(mark) = grant.acks.next(!grant.is_over()) {
+        let lease = grant.lease_to_ask(clock.now());
+        match try_renew(&backend, clock, &grant, lease).await {
+            Ok(Renewed::Yes) => {
+                pause = pauses();
+                grant.acks.tell(mark, &Word::Held);
+            }
+            // Given back meanwhile: that is why it is not there, and the release's reply tells.
+            Ok(Renewed::Lost) if grant.is_over() => {}
+            Ok(Renewed::Lost) => {
+                let reason = grant.loss().unwrap_or(LossReason::Deleted);
+                grant.acks.tell(mark, &Word::Lost(reason));
+            }
+            Err(failure) if failure.may_heal() => tokio::time::sleep(pause.take()).await,
+            Err(failure) => grant.acks.tell(mark, &Word::Failed(failure)),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Handing a hold over to the next waiter of the process. A release costs a round trip, and the
+//! next acquire another one; a hold that stays in the process costs neither. For how long that
+//! goes on, `turn.rs` says.
+//!
+//! The hold is *moved*, with its armed undo: it is either with its holder, or in the slot of one
+//! waiter. That waiter is given a number of its own (`Grant::hand_over`), so that no two holders are
+//! ever taken for one.
+
+use std::sync::Arc;
+use std::task::Wake;
+use std::time::Duration;
+
+use super::Record;
+use super::line::Place;
+use super::slot::Slot;
+use super::turn::Turn;
+use crate::clock::Moment;
+use crate::config::Terms;
+use crate::hold::Undo;
+use crate::sync::Mutex;
+
+/// A waiter to which a hold can be handed over.
+pub(crate) struct Candidate {
+    /// What it wants. A hold on other terms is not handed over to it.
+    pub(super) terms: Terms,
+    pub(super) slot: Slot<Undo>,
+    /// How long the process keeps what it has, from the server's grant on.
+    pub(super) turn: Duration,
+}
+
+impl Candidate {
+    pub(crate) fn new(terms: Terms, turn: Duration) -> Self {
+        Self {
+            terms,
+            slot: Slot::new(),
+            turn,
+        }
+    }
+}
+
+impl Record {
+    /// Whether a hold that comes back is for this process: its turn goes on.
+    pub(super) fn hold_stays(&self, granted: Moment, now: Moment, turn: Duration) -> bool {
+        self.turn.lock().hold_stays(granted, now, turn)
+    }
+
+    /// Hands a hold over to the first waiter in line. Returned if it has to go back to the server:
+    /// nobody waits, or the first waiter can't have this one.
+    pub(super) fn hand_over(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
+        let Some(line) = self.line.line() else {
+            return Err(undo);
+        };
+        let mut undo = undo;
+        while let Some((seat, candidate)) = line.first_candidate() {
+            if !undo.hold().hand_over(candidate.terms, now) {
+                break;
+            }
+            // The waiters behind need not ask in order to know that the name is held.
+            line.answered(undo.hold().confirmed_at(), now);
+            match candidate.slot.give(undo) {
+                Ok(()) => {
+                    seat.wake();
+                    return Ok(());
+                }
+                // It has gone just now, and is in the line no more.
+                Err(returned) => undo = returned,
+            }
+        }
+        Err(undo)
+    }
+
+    /// A hold goes back to the server: the request has been queued, and the next in line may ask
+    /// behind it.
+    pub(crate) fn hold_leaves(&self, now: Moment) {
+        self.turn.lock().hold_leaves(now);
+        if let Some(line) = self.line.line() {
+            line.wake_asker();
+        }
+    }
+}
+
+impl Place {
+    /// What its process knows of the turns for the name.
+    pub(crate) fn turns(&self) -> &Mutex<Turn> {
+        &self.local().turn
+    }
+
+    /// Resolves when a hold is handed over to this waiter.
+    pub(crate) async fn handed(&self) -> Undo {
+        let Some(candidate) = self.candidate() else {
+            return std::future::pending().await;
+        };
+        // No waker is registered here: who fills the slot wakes the seat, which is the waker of the
+        // whole wait.
+        std::future::poll_fn(|_| match candidate.claim() {
+            Some(undo) => std::task::Poll::Ready(undo),
+            None => std::task::Poll::Pending,
+        })
+        .await
+    }
+}
+
+impl Candidate {
+    /// Takes a hold that was handed over, if it is good still.
+    fn claim(&self) -> Option<Undo> {
+        let undo = self.slot.claim()?;
+        if undo.hold().loss().is_none() {
+            return Some(undo);
+        }
+        // Lost while it was in the slot. The server may have it still: its undo gives it back.
+        give_back(undo);
+        self.slot.reopen();
+        None
+    }
+}
+
+/// Gives back a hold that nobody has.
+pub(super) fn give_back(undo: Undo) {
+    // Ended first: the watchdog, which still has it, renews nothing that is over.
+    undo.hold().end();
+    drop(undo);
+}
+
+/// What a waiter leaves that has gone: the hold in its slot goes to the next one.
+pub(super) fn leave(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
+    let Some(undo) = candidate.slot.close() else {
+        return;
+    };
+    let stays = record.hold_stays(undo.hold().granted_at(), now, candidate.turn);
+    let returned = match stays {
+        true => record.hand_over(undo, now),
+        false => Err(undo),
+    };
+    if let Err(undo) = returned {
+        give_back(undo);
+        record.hold_leaves(now);
+    }
+}

@@ -1,0 +1,81 @@
+//! What another gives to a waiter: empty until then, and closed when the waiter wants nothing more.
+
+use crate::sync::Mutex;
+
+/// Between one waiter and whoever has something for it.
+pub(crate) struct Slot<T>(Mutex<State<T>>);
+
+#[derive(Default)]
+enum State<T> {
+    #[default]
+    Empty,
+    Full(T),
+    /// The waiter has what it asked for, or has given up.
+    Closed,
+}
+
+impl<T> Slot<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(State::Empty))
+    }
+
+    /// Whether the waiter still waits, and was given nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(*self.0.lock(), State::Empty)
+    }
+
+    /// Whether something was given that nobody has claimed.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(*self.0.lock(), State::Full(_))
+    }
+
+    /// Gives something to the waiter. Returned if the waiter has gone, or was given something
+    /// before.
+    pub(crate) fn give(&self, gift: T) -> Result<(), T> {
+        let mut state = self.0.lock();
+        if !matches!(*state, State::Empty) {
+            return Err(gift);
+        }
+        *state = State::Full(gift);
+        Ok(())
+    }
+
+    /// Takes what was given. From then on nothing more is given to this waiter.
+    pub(crate) fn claim(&self) -> Option<T> {
+        let mut state = self.0.lock();
+        match std::mem::replace(&mut *state, State::Closed) {
+            State::Full(gift) => Some(gift),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// What was claimed is of no use: the waiter waits on.
+    pub(crate) fn reopen(&self) {
+        *self.0.lock() = State::Empty;
+    }
+
+    /// Takes back what was given and not claimed. The waiter waits on.
+    pub(crate) fn take_back(&self) -> Option<T> {
+        let mut state = self.0.lock();
+        match std::mem::take(&mut *state) {
+            State::Full(gift) => Some(gift),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// The waiter wants nothing more. Returns what was given and not claimed.
+    pub(crate) fn close(&self) -> Option<T> {
+        // In one exchange: what is given at the same time is returned here, or to its giver. So
+        // one of the two gives it back.
+        match std::mem::replace(&mut *self.0.lock(), State::Closed) {
+            State::Full(gift) => Some(gift),
+            State::Empty | State::Closed => None,
+        }
+    }
+}
