@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Grant;
-use super::watchdog::{Renewed, try_renew};
+use super::watchdog::{Renewed, try_renew, why_lost};
 use crate::backend::Backend;
 use crate::backend::failure::Failure;
 use crate::backend::retry::Pauses;
@@ -117,10 +117,12 @@ pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Gran
                 pause = pauses();
                 grant.acks.tell(mark, &Word::Held);
             }
-            // Given back meanwhile: that is why it is not there, and the release's reply tells.
-            Ok(Renewed::Lost) if grant.is_over() => {}
+            // Also if it was given back meanwhile: that request left behind this one.
             Ok(Renewed::Lost) => {
-                let reason = grant.loss().unwrap_or(LossReason::Deleted);
+                let reason = match grant.loss() {
+                    Some(reason) => reason,
+                    None => why_lost(&backend, &grant, clock).await,
+                };
                 grant.acks.tell(mark, &Word::Lost(reason));
             }
             Err(failure) if failure.may_heal() => tokio::time::sleep(pause.take()).await,

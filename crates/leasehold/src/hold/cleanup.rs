@@ -16,6 +16,7 @@ use crate::backend::step::{Operation, Value};
 use crate::backend::{Backend, Reply};
 use crate::clock::{Clock, Moment};
 use crate::key::Key;
+use crate::loss::LossReason;
 
 /// What can be given back.
 pub(crate) trait Return: Send + Sync + 'static {
@@ -34,8 +35,8 @@ pub(crate) trait Return: Send + Sync + 'static {
         reply_timeout: Duration,
     ) -> Moment;
 
-    /// The server has answered.
-    fn answered(&self, _reply: &Value) {}
+    /// The server has answered. `sure`: no earlier request may have run.
+    fn answered(&self, _reply: &Value, _sure: bool) {}
 
     /// That time has come, and no server has answered.
     fn given_up(&self) {}
@@ -59,12 +60,14 @@ impl Return for Grant {
         started + self.steps.gone_within(self.longest_asked()) + reply_timeout
     }
 
-    fn answered(&self, reply: &Value) {
+    fn answered(&self, reply: &Value, sure: bool) {
         // Those whose hold was handed over wait for this as well, where the last holder has gone
         // without a wait of its own.
-        if was_ours(reply) {
-            self.tell(self.mark(), &Word::Held);
-        }
+        let word = match was_ours(reply) || !sure {
+            true => Word::Held,
+            false => Word::Lost(LossReason::Deleted),
+        };
+        self.tell(self.mark(), &word);
     }
 }
 
@@ -132,7 +135,7 @@ impl Cleanup {
         // come before it.
         let first = self.backend.submit(hold.give_back());
         if let Reply::Ready(Some(Ok(reply))) = &first {
-            hold.answered(reply);
+            hold.answered(reply, true);
             return;
         }
         let cleanup = Arc::clone(self);
@@ -198,7 +201,7 @@ impl Cleanup {
         if let Ok(reply) =
             until_answered(self.clock, (first, started), pauses, release, goes_on).await
         {
-            hold.answered(&reply);
+            hold.answered(&reply, unsure_since.is_none());
         }
     }
 

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::primitives::request;
-use crate::primitives::setters::{lease_setters, wait_setters};
+use crate::primitives::setters::{lease_setters, turn_setters, wait_setters};
 use crate::wait::Deadline;
 pub use group::{FieldNames, Group, GroupLock};
 pub use guard::LockGuard;
@@ -202,6 +202,7 @@ impl<K: Kind> Lock<K> {
         /// that guard lives.
     }
     wait_setters! {}
+    turn_setters! {}
 
     /// Acquires as `owner`. An owner that holds the lock can enter it again: see [`Owner`].
     #[must_use]

@@ -1,0 +1,263 @@
+//! A plain lock that stays in a process: a release hands it over to the next waiter there.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt as _;
+use leasehold::testing::history::Recorder;
+use leasehold::{Lock, LockGuard};
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// Which requests have left.
+#[derive(Clone, Default)]
+struct Sent(Arc<Mutex<Vec<Step>>>);
+
+impl Sent {
+    fn count(&self, step: Step) -> usize {
+        let sent = self.0.lock().unwrap();
+        sent.iter().filter(|one| **one == step).count()
+    }
+}
+
+/// A client whose server answers after two milliseconds.
+fn near(server: &Embedded) -> (Client, Network, Sent) {
+    at(server, MS)
+}
+
+fn at(server: &Embedded, far: Duration) -> (Client, Network, Sent) {
+    let (client, network) = over_network(server);
+    let sent = Sent::default();
+    let noted = sent.clone();
+    network.on_request(move |request| {
+        noted.0.lock().unwrap().push(request.step);
+        Fate::delivered(far, far)
+    });
+    (client, network, sent)
+}
+
+/// Waiters in this order.
+async fn in_line<const N: usize>(locks: [Lock; N]) -> [JoinHandle<LockGuard>; N] {
+    let mut waiters = Vec::new();
+    for lock in locks {
+        waiters.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
+        tokio::task::yield_now().await;
+    }
+    waiters.try_into().ok().unwrap()
+}
+
+/// A holder, and waiters of its process behind it, none of which has a request on its way.
+async fn held<const N: usize>(client: &Client) -> (LockGuard, [JoinHandle<LockGuard>; N]) {
+    let lock = client.lock("x");
+    let first = lock.acquire().await.unwrap();
+    let waiters = in_line(std::array::from_fn(|_| lock.clone())).await;
+    sleep(2 * MS).await;
+    (first, waiters)
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_hands_the_lock_over_without_asking() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let (first, [second, third]) = held(&client).await;
+    let (number, start) = (first.number(), Instant::now());
+    let (released, second) = tokio::join!(first.release(), async {
+        let second = second.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_ne!(second.number(), number);
+        second
+    });
+    released.unwrap();
+    // The release is answered by a request that left behind it.
+    assert_eq!(start.elapsed(), 2 * MS);
+    second.release().await.unwrap();
+    third.await.unwrap().release().await.unwrap();
+    assert_eq!(sent.count(Step::LockRelease), 1, "the last one");
+    assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_guard_hands_the_lock_over() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let (first, [second]) = held(&client).await;
+    drop(first);
+    let start = Instant::now();
+    let second = second.await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(sent.count(Step::LockRelease), 0);
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn earlier_holder_is_not_told_of_a_later_loss() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second]) = held(&client).await;
+    let mut earlier = Box::pin(first.lost());
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert!(server.client().lock("x").force_unlock().await.unwrap());
+    assert_eq!(second.lost().await, LossReason::Forced);
+    assert!(earlier.as_mut().now_or_never().is_none());
+    sleep(2000 * MS).await;
+    assert!(earlier.now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_of_a_lost_lock_says_so_after_handing_it_over() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second]) = held(&client).await;
+    assert!(server.client().lock("x").force_unlock().await.unwrap());
+    let lost = first.release().await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Lost, "{lost}");
+    // It was handed a lock that was gone, and has learnt so with the same request.
+    let second = second.await.unwrap();
+    assert_eq!(second.loss(), Some(LossReason::Forced));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_behind_a_lost_lock_ask_anew() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second, third]) = held(&client).await;
+    assert!(server.client().lock("x").force_unlock().await.unwrap());
+    first.release().await.unwrap_err();
+    second.await.unwrap().release().await.unwrap_err();
+    let third = third.await.unwrap();
+    assert!(third.is_held());
+    third.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_release_leaves_no_other_without_answer() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second]) = held(&client).await;
+    let mut released = Box::pin(first.release());
+    assert!(released.as_mut().now_or_never().is_none());
+    let second = second.await.unwrap();
+    // The real one, which the server answers, and for which nobody waits.
+    assert!(second.release().now_or_never().is_none());
+    released.await.unwrap();
+    client.close().await;
+    assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_goes_hands_on_what_it_was_given() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second, third]) = held(&client).await;
+    drop(first);
+    second.abort();
+    let start = Instant::now();
+    let third = third.await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    third.release().await.unwrap();
+    assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unpolled_waiter_keeps_no_lock() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.lock("x");
+    let first = lock.acquire().await.unwrap();
+    let mut unpolled = Box::pin(lock.acquire());
+    assert!(unpolled.as_mut().now_or_never().is_none());
+    first.release().await.unwrap();
+    assert_eq!(sent.count(Step::LockRelease), 0, "it was handed over");
+    let start = Instant::now();
+    let elsewhere = server.client().lock("x");
+    let guard = elsewhere.acquire().await.unwrap();
+    assert!(start.elapsed() <= 200 * MS, "{:?}", start.elapsed());
+    guard.release().await.unwrap();
+    unpolled.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_on_other_terms_keeps_its_place() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.lock("x");
+    let first = lock.acquire().await.unwrap();
+    let other = lock.clone().lease(2000 * MS);
+    let [second, mut third] = in_line([other, lock.clone()]).await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert!((&mut third).now_or_never().is_none());
+    assert_eq!(sent.count(Step::LockRelease), 1);
+    second.release().await.unwrap();
+    third.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_confirmed_lately_goes_back() {
+    let server = Embedded::new();
+    let (client, _network, sent) = at(&server, 5 * MS);
+    let (first, [second]) = held(&client).await;
+    first.release().await.unwrap();
+    assert_eq!(sent.count(Step::LockRelease), 1);
+    second.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_over_can_be_turned_off() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.lock("x").local_hand_over(Duration::ZERO);
+    let first = lock.acquire().await.unwrap();
+    let [second] = in_line([lock.clone()]).await;
+    first.release().await.unwrap();
+    assert_eq!(sent.count(Step::LockRelease), 1);
+    second.await.unwrap().release().await.unwrap();
+}
+
+/// So many tasks use the lock all the time. Every wait for it, and every hold, is judged.
+fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
+    let end = Instant::now() + 1000 * MS;
+    let task = |n| {
+        let (lock, recorder) = (client.lock("x"), recorder.clone());
+        let who = format!("{who} {n}");
+        async move {
+            let mut held = 0;
+            while Instant::now() < end {
+                let asked = recorder.ask("x", &who);
+                let guard = lock.acquire().await.unwrap();
+                let inside = asked.acquired(&guard);
+                sleep(MS / 10).await;
+                inside.releasing(&guard);
+                guard.release().await.unwrap();
+                held += 1;
+            }
+            held
+        }
+    };
+    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
+}
+
+async fn held_by(tasks: Vec<JoinHandle<usize>>) -> Vec<usize> {
+    let held = futures_util::future::join_all(tasks).await;
+    held.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_process_leaves_others_their_turn() {
+    let server = Embedded::new();
+    let (busy_one, _network, sent) = near(&server);
+    let (other, _its_network, _) = near(&server);
+    let recorder = Recorder::new();
+    let many = busy(&busy_one, "ours", 16, &recorder);
+    let one = busy(&other, "theirs", 1, &recorder);
+    let (many, one) = (held_by(many).await, held_by(one).await);
+    recorder.report().judge().unwrap();
+    // Its turn comes after each of ours, which lasts 10 ms.
+    assert!(one[0] >= 40, "{one:?} beside {many:?}");
+    let (least, most) = (many.iter().min().unwrap(), many.iter().max().unwrap());
+    assert!(most - least <= 2, "{many:?}");
+    let asked = sent.count(Step::LockAcquire);
+    let all: usize = many.iter().sum();
+    assert!(asked * 3 < all, "{asked} asks for {all} holds");
+}
