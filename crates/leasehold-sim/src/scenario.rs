@@ -147,13 +147,19 @@ impl Scenario {
             workers: Vec::new(),
             faults: Vec::new(),
         };
+        // Where many tasks of one process want it for a moment, they hand it over to each other.
+        let crowded = subject == Subject::Lock && rng.u32(0..3) == 0;
+        let (most, longest) = if crowded { (6, 10) } else { (2, 5) };
         for machine in 0..machines {
-            for _ in 0..rng.usize(1..=2) {
-                let turns = (0..rng.usize(2..=5))
+            for _ in 0..rng.usize(1..=most) {
+                let turns = (0..rng.usize(2..=longest))
                     .map(|_| draw_turn(&mut rng, &kinds, lease_ms))
                     .collect();
                 scenario.workers.push(Worker { machine, turns });
             }
+        }
+        if crowded {
+            scenario.crowd(&mut rng);
         }
         for kind in kinds.into_iter().filter(|kind| !kind.is_conduct()) {
             // More than one of a kind, so that faults meet.
@@ -166,6 +172,20 @@ impl Scenario {
             scenario.bound_the_leases(&mut rng);
         }
         scenario
+    }
+
+    /// Makes most turns short, near the server, and alike.
+    fn crowd(&mut self, rng: &mut Rng) {
+        self.latency_ms = self.latency_ms.min(1);
+        for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
+            if rng.u32(0..8) > 0 {
+                turn.think_ms = rng.u64(0..2);
+                turn.stay_ms = rng.u64(0..3);
+                turn.reenters = false;
+                (turn.fixed_lease_ms, turn.max_hold_ms) = (None, None);
+                turn.extends_to_ms = None;
+            }
+        }
     }
 
     /// Whether a minority of its servers may forget what it has granted.

@@ -37,6 +37,8 @@ struct Waiting {
     senders: VecDeque<(u64, oneshot::Sender<Word>)>,
     /// A task asks for them.
     asked: bool,
+    /// A release has left, whose reply tells all.
+    released: bool,
 }
 
 /// Those who waited when a request left.
@@ -55,19 +57,23 @@ impl Acks {
         (receiver, begins)
     }
 
-    /// Taken before a request leaves whose reply will tell those who wait now.
-    pub(super) fn mark(&self) -> Mark {
-        Mark(self.0.lock().as_ref().map_or(0, |waiting| waiting.came))
+    /// Taken before a release leaves. Nobody comes behind it: its reply tells all who wait.
+    pub(super) fn release(&self) -> Mark {
+        let mut waiting = self.0.lock();
+        Mark(waiting.as_mut().map_or(0, |waiting| {
+            waiting.released = true;
+            waiting.came
+        }))
     }
 
     /// The same for the task that asks: `None`, and the task has ended, when nobody waits.
-    fn next(&self, goes_on: bool) -> Option<Mark> {
+    fn next(&self) -> Option<Mark> {
         let mut waiting = self.0.lock();
         let waiting = waiting.as_mut()?;
         // Whoever does not wait any more needs no request.
         waiting.senders.retain(|(_, sender)| !sender.is_closed());
         // Decided under the lock: who comes next finds this task at work, or starts one.
-        waiting.asked = goes_on && !waiting.senders.is_empty();
+        waiting.asked = !waiting.released && !waiting.senders.is_empty();
         waiting.asked.then_some(Mark(waiting.came))
     }
 
@@ -93,9 +99,9 @@ impl Grant {
         self.acks.wait()
     }
 
-    /// Taken before a release leaves.
+    /// A release leaves.
     pub(crate) fn mark(&self) -> Mark {
-        self.acks.mark()
+        self.acks.release()
     }
 
     /// The server has answered a release.
@@ -105,12 +111,12 @@ impl Grant {
 }
 
 /// Renews a grant that is handed from one to the next, as long as somebody waits for a word of
-/// the server: one request at a time tells all who waited when it left. Ends with the grant, whose
-/// release tells the others.
+/// the server: one request at a time tells all who waited when it left. Ends when a release
+/// leaves, which tells the others. A hold that was forgotten has none.
 pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Grant>) {
     let pauses = || Pauses::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
     let mut pause = pauses();
-    while let Some(mark) = grant.acks.next(!grant.is_over()) {
+    while let Some(mark) = grant.acks.next() {
         let lease = grant.lease_to_ask(clock.now());
         match try_renew(&backend, clock, &grant, lease).await {
             Ok(Renewed::Yes) => {

@@ -48,6 +48,7 @@ impl Return for Grant {
     }
 
     fn give_back(&self) -> Operation {
+        self.mark();
         self.steps.release()
     }
 
