@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::backend::Reply;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::backend::step::Value;
@@ -13,7 +14,7 @@ use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::hold::acks::{Word, ask_for_word};
+use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
 use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving};
@@ -103,7 +104,7 @@ impl Share {
                 hold.end();
                 self.context.watchdog.remove(&hold);
                 if loss.is_none() {
-                    return self.give_back(local.as_ref()).await;
+                    return self.give_back(local).await;
                 }
                 // Lost here, but the server may still have it: the undo gives it back.
                 self.clear_owner();
@@ -115,51 +116,26 @@ impl Share {
         }
     }
 
-    /// Asks the server to take the hold back, until it has answered or the time
-    /// for it is over. The undo stays armed until the answer is there, so that a
-    /// dropped call and a lost reply end the same way: in the background.
-    async fn give_back(&self, local: Option<&Local>) -> Result<()> {
-        let (backend, clock) = (&self.context.backend, self.context.clock);
-        let hold = self.hold();
-        let release = || backend.submit(hold.steps.release());
-        // All to whom it belonged in this process wait for this answer.
-        let mark = hold.mark();
-        let channel = local.and_then(|_| hold.steps.counted_channel());
-        let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
-        let first = (release(), clock.now());
+    /// Asks the server to take the hold back, and waits for its answer.
+    async fn give_back(&self, local: Option<Local>) -> Result<()> {
+        let release = Release::leaves(&self.context, &self.held, local);
         // Behind the release: whatever the owner asks next has to run behind that.
         self.clear_owner();
-        if let Some(local) = local {
-            local.hold_leaves(clock.now());
+        if !self.hold().has_waiting() {
+            return release.answered().await;
         }
-        let (mut limit, mut asked_before) = (None, false);
-        let goes_on = |failed: Failed<'_>| {
-            // For as long as one more reply may take. Then the caller gets the error, and the
-            // undo goes on in the background.
-            let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout());
-            let goes_on = failed.failure.may_heal() && clock.now() < limit;
-            asked_before |= goes_on && failed.failure.outcome == Outcome::MayHaveRun;
-            goes_on
-        };
-        let pauses = Pauses::from(Duration::from_millis(10));
-        let reply = until_answered(clock, first, pauses, release, goes_on).await;
-        let reply = reply.map_err(|failure| failure.into_error(&hold.key))?;
-        self.held.given_back();
-        // An earlier release whose reply was lost has released it: nobody else has this hold's
-        // id.
-        if was_ours(&reply) || asked_before {
-            hold.tell(mark, &Word::Held);
-            if let (Some(local), Some(ours), Value::Int(told)) = (local, ours, reply) {
-                local.turn.lock().published(told != 1 + ours);
-            }
-            return Ok(());
-        }
-        let reason = match hold.steps.read_release(&reply) {
-            Some(reason) => reason,
-            None => why_lost(backend, hold, clock).await,
-        };
-        hold.tell(mark, &Word::Lost(reason.clone()));
-        Err(Error::lost(&hold.key, reason))
+        // Those to whom the hold belonged before wait for the same answer, and this future may be
+        // dropped.
+        let (sender, answered) = oneshot::channel();
+        self.context.cleanup.spawn(async move {
+            // If this fails, the releaser has gone.
+            let _ = sender.send(release.answered().await);
+        });
+        answered.await.unwrap_or_else(|_| {
+            let address = self.context.backend.address();
+            let ended = Failure::runtime_ended(Outcome::MayHaveRun, address);
+            Err(ended.into_error(&self.hold().key))
+        })
     }
 
     /// The hold is another waiter's now. Waits for the server's word that it was held until then.
@@ -300,6 +276,76 @@ impl Share {
 
     pub(crate) fn valid_until(&self) -> Moment {
         self.hold().deadline()
+    }
+}
+
+/// A release that has left. Its hold's undo stays armed until the answer is there, so that a dropped
+/// call and a lost reply end the same way: in the background.
+struct Release {
+    context: Arc<Context>,
+    held: Arc<Held>,
+    local: Option<Local>,
+    /// All to whom the hold belonged in this process before.
+    mark: Mark,
+    /// How many of the connections that are told of it are our own.
+    ours: Option<i64>,
+    first: (Reply, Moment),
+}
+
+impl Release {
+    fn leaves(context: &Arc<Context>, held: &Arc<Held>, local: Option<Local>) -> Self {
+        let (backend, steps) = (&context.backend, &held.hold().steps);
+        let channel = local.as_ref().and_then(|_| steps.counted_channel());
+        let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
+        let mark = held.hold().mark();
+        let now = context.clock.now();
+        let first = (backend.submit(steps.release()), now);
+        if let Some(local) = &local {
+            local.hold_leaves(now);
+        }
+        Self {
+            context: Arc::clone(context),
+            held: Arc::clone(held),
+            local,
+            mark,
+            ours,
+            first,
+        }
+    }
+
+    /// Sends it again until it is answered, or the time for that is over.
+    async fn answered(self) -> Result<()> {
+        let (backend, clock) = (&self.context.backend, self.context.clock);
+        let hold = self.held.hold();
+        let (mut limit, mut asked_before) = (None, false);
+        let goes_on = |failed: Failed<'_>| {
+            // For as long as one more reply may take. Then the caller gets the error, and the
+            // undo goes on in the background.
+            let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout());
+            let goes_on = failed.failure.may_heal() && clock.now() < limit;
+            asked_before |= goes_on && failed.failure.outcome == Outcome::MayHaveRun;
+            goes_on
+        };
+        let pauses = Pauses::from(Duration::from_millis(10));
+        let release = || backend.submit(hold.steps.release());
+        let reply = until_answered(clock, self.first, pauses, release, goes_on).await;
+        let reply = reply.map_err(|failure| failure.into_error(&hold.key))?;
+        self.held.given_back();
+        // An earlier release whose reply was lost has released it: nobody else has this hold's
+        // id.
+        if was_ours(&reply) || asked_before {
+            hold.tell(self.mark, &Word::Held);
+            if let (Some(local), Some(ours), Value::Int(told)) = (&self.local, self.ours, reply) {
+                local.turn.lock().published(told != 1 + ours);
+            }
+            return Ok(());
+        }
+        let reason = match hold.steps.read_release(&reply) {
+            Some(reason) => reason,
+            None => why_lost(backend, hold, clock).await,
+        };
+        hold.tell(self.mark, &Word::Lost(reason.clone()));
+        Err(Error::lost(&hold.key, reason))
     }
 }
 

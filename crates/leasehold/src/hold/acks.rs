@@ -99,6 +99,14 @@ impl Grant {
         self.acks.wait()
     }
 
+    /// Whether anybody waits.
+    pub(crate) fn has_waiting(&self) -> bool {
+        let waiting = self.acks.0.lock();
+        waiting
+            .as_ref()
+            .is_some_and(|waiting| !waiting.senders.is_empty())
+    }
+
     /// A release leaves.
     pub(crate) fn mark(&self) -> Mark {
         self.acks.release()

@@ -272,7 +272,9 @@ impl WaitLine {
         drop(state);
         // Otherwise the watchdog would renew a hold that nobody has, for as long as nobody polls
         // its waiter.
-        let parked = late.iter().filter_map(|candidate| candidate.slot.take_back());
+        let parked = late
+            .iter()
+            .filter_map(|candidate| candidate.slot.take_back());
         parked.for_each(hand_over::give_back);
         wake(woken);
         again

@@ -125,8 +125,9 @@ impl Turn {
             }
             // It left before the turn of the others was over, or during ours. If its grant began a
             // turn, one of our turns could follow the other.
-            (Phase::StandingDown { .. }, None)
-            | (Phase::Ours { .. } | Phase::Away { .. }, _) => return,
+            (Phase::StandingDown { .. }, None) | (Phase::Ours { .. } | Phase::Away { .. }, _) => {
+                return;
+            }
         }
         if asked.granted {
             self.phase = Phase::Ours { since: asked.now };
