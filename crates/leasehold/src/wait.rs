@@ -161,7 +161,7 @@ impl Wait<'_> {
             tokio::select! {
                 biased;
                 granted = asker.meanwhile() => return Ok(Some(granted)),
-                () = self.stand_down(asker) => {}
+                () = self.stand_down(asker, place) => {}
             }
             // Marked before the request leaves: a release between the server's answer and a
             // later mark would wake nobody.
@@ -322,22 +322,25 @@ impl Wait<'_> {
     }
 
     /// Waits until this waiter may ask.
-    async fn stand_down<A: Ask>(&self, asker: &A) {
-        while let Some(until) = self.stands_down(asker) {
+    async fn stand_down<A: Ask>(&self, asker: &A, place: &Place) {
+        while let Some(until) = self.stands_down(asker, place) {
             let mut sleep = pin!(self.context.clock.sleep_until(until));
             // Looked at again with each poll: a turn can end before its time.
-            poll_fn(|context| match self.stands_down(asker) == Some(until) {
-                true => sleep.as_mut().poll(context),
-                false => Poll::Ready(()),
-            })
+            poll_fn(
+                |context| match self.stands_down(asker, place) == Some(until) {
+                    true => sleep.as_mut().poll(context),
+                    false => Poll::Ready(()),
+                },
+            )
             .await;
         }
     }
 
-    fn stands_down<A: Ask>(&self, asker: &A) -> Option<Moment> {
+    fn stands_down<A: Ask>(&self, asker: &A, place: &Place) -> Option<Moment> {
         match asker.not_before()? {
-            NotBefore::Others(until) if self.deadline.comes_before(until) => None,
-            NotBefore::Others(until) | NotBefore::Own(until) => Some(until),
+            NotBefore::Others(until) => (!self.deadline.comes_before(until)).then_some(until),
+            // "Held" may only be said when a server has said so, and a waiter behind may end soon.
+            NotBefore::Own(until) => place.outage().has_answered().then_some(until),
         }
     }
 
