@@ -253,4 +253,86 @@ mod tests {
             assert!(state.course() == alone);
         }
     }
+
+    /// Confirmed at a request that left one second after the clock began.
+    fn confirmed() -> (State, Moment) {
+        let now = Moment::from_millis(1000);
+        let mut state = State::new(terms(), now);
+        state.valid_until = now + LEASE;
+        state.kept_until = now + LEASE;
+        (state, now)
+    }
+
+    #[test]
+    fn only_what_was_confirmed_lately_is_handed_over() {
+        let (mut state, now) = confirmed();
+        assert!(state.can_be_handed_over(terms(), now + UNCONFIRMED));
+        let late = now + UNCONFIRMED + Duration::from_millis(1);
+        assert!(!state.can_be_handed_over(terms(), late));
+        // Of a short lease no more than a twentieth.
+        let short = Terms {
+            lease: Duration::from_millis(60),
+            ..terms()
+        };
+        state.stay = Stay::new(short, now);
+        assert!(state.can_be_handed_over(short, now + short.lease / 20));
+        assert!(!state.can_be_handed_over(short, now + UNCONFIRMED));
+    }
+
+    #[test]
+    fn only_what_is_valid_for_long_is_handed_over() {
+        let (mut state, now) = confirmed();
+        state.valid_until = now + LEASE / 2;
+        assert!(state.can_be_handed_over(terms(), now));
+        state.valid_until = now + LEASE / 2 - Duration::from_millis(1);
+        assert!(!state.can_be_handed_over(terms(), now));
+    }
+
+    #[test]
+    fn what_is_lost_over_closed_or_kept_is_not_handed_over() {
+        type Change = fn(&mut State);
+        let changes: [Change; 6] = [
+            |state| state.lost = Some(LossReason::Forced),
+            |state| state.over = true,
+            |state| state.closed = true,
+            |state| state.kept = 1,
+            |state| state.stay.token = Some(7),
+            |state| state.stay.raised_to = Some(7),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let (mut state, now) = confirmed();
+            assert!(state.can_be_handed_over(terms(), now));
+            change(&mut state);
+            assert!(!state.can_be_handed_over(terms(), now), "change {number}");
+        }
+    }
+
+    #[test]
+    fn terms_that_differ_are_not_handed_over() {
+        let (mut state, now) = confirmed();
+        let others = [
+            Terms {
+                lease: LEASE * 2,
+                ..terms()
+            },
+            Terms {
+                renew_every: None,
+                ..terms()
+            },
+            Terms {
+                max_hold: Some(LEASE),
+                ..terms()
+            },
+        ];
+        for other in others {
+            assert!(!state.can_be_handed_over(other, now), "{other:?}");
+            let (mut own, now) = confirmed();
+            own.stay = Stay::new(other, now);
+            let plain = other.renew_every.is_some() && other.max_hold.is_none();
+            assert_eq!(own.can_be_handed_over(other, now), plain, "{other:?}");
+        }
+        // What more than one guard has is handed over when the last of them goes.
+        state.stay.claims.add(terms(), now);
+        assert!(!state.can_be_handed_over(terms(), now));
+    }
 }

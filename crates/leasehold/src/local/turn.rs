@@ -305,4 +305,53 @@ mod tests {
         assert!(!turn.passes_on(1, over));
         assert_eq!(turn.not_before(over), None);
     }
+
+    /// A waiter that asks without listening is counted by nobody.
+    #[test]
+    fn every_eleventh_turn_alone_stands_down() {
+        let (mut turn, mut since) = (begun(), at_once());
+        turn.published(false);
+        for round in 1..=22 {
+            let over = since + TURN + Duration::from_millis(1);
+            assert!(!turn.passes_on(1, over));
+            let until = turn.not_before(over);
+            assert_eq!(until.is_some(), round % 11 == 0, "round {round}");
+            since = until.unwrap_or(over);
+            ask(&mut turn, since, 1);
+        }
+    }
+
+    #[test]
+    fn own_turn_keeps_waiters_from_asking() {
+        let turn = begun();
+        assert_eq!(turn.ours_until(at_once(), TURN), Some(after(TURN)));
+        assert_eq!(turn.ours_until(after(TURN), TURN), None);
+        assert_eq!(Turn::default().ours_until(at_once(), TURN), None);
+    }
+
+    /// A hold that was granted at `granted` comes back a millisecond later, and goes to the server.
+    fn returned(turn: &mut Turn, granted: Moment) -> bool {
+        let now = granted + Duration::from_millis(1);
+        let stays = turn.hold_stays(granted, now, TURN);
+        turn.hold_leaves(now);
+        stays
+    }
+
+    #[test]
+    fn short_absences_do_not_prolong_a_turn() {
+        let mut turn = Turn::default();
+        // Each grant follows the release before it by less than two milliseconds.
+        let grants = (0..10).map(|round| after(Duration::from_millis(2) * round));
+        let stays: Vec<_> = grants.map(|granted| returned(&mut turn, granted)).collect();
+        assert_eq!(stays[..5], [true; 5]);
+        assert_eq!(stays[5..], [false; 5], "its ten milliseconds are over");
+    }
+
+    #[test]
+    fn a_long_absence_begins_a_new_turn() {
+        let mut turn = Turn::default();
+        assert!(returned(&mut turn, at_once()));
+        let later = after(TURN) + AWAY;
+        assert!(returned(&mut turn, later), "others could have taken it");
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
 use leasehold::testing::history::Recorder;
-use leasehold::{Lock, LockGuard};
+use leasehold::{Lock, LockGuard, Owner};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -74,6 +74,84 @@ async fn release_hands_the_lock_over_without_asking() {
     third.await.unwrap().release().await.unwrap();
     assert_eq!(sent.count(Step::LockRelease), 1, "the last one");
     assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handed_over_lock_is_renewed() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second]) = held(&client).await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    // Three of its leases.
+    sleep(3000 * MS).await;
+    assert_eq!(second.loss(), None);
+    let elsewhere = server.client().lock("x");
+    assert!(elsewhere.try_acquire().await.unwrap().is_none());
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_lost_before_its_waiter_comes_is_not_taken() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.lock("x");
+    let first = lock.acquire().await.unwrap();
+    let mut second = Box::pin(lock.acquire());
+    assert!(second.as_mut().now_or_never().is_none());
+    sleep(2 * MS).await;
+    assert!(second.as_mut().now_or_never().is_none());
+    assert!(server.client().lock("x").force_unlock().await.unwrap());
+    // It has been handed over when this request finds that it is lost.
+    first.release().await.unwrap_err();
+    let second = second.await.unwrap();
+    assert!(second.is_held(), "{:?}", second.loss());
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_for_a_request_behind_it() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second, third]) = held(&client).await;
+    let start = Instant::now();
+    let first = tokio::spawn(first.release());
+    let second = second.await.unwrap();
+    sleep(MS).await;
+    // The request for the first release is on its way.
+    second.release().await.unwrap();
+    assert_eq!(start.elapsed(), 4 * MS, "it was told by the next one");
+    first.await.unwrap().unwrap();
+    third.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_owner_holds_goes_back() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let owner = Owner::new();
+    let first = client.lock("x").owned_by(&owner).acquire().await.unwrap();
+    let [second] = in_line([client.lock("x")]).await;
+    sleep(2 * MS).await;
+    first.release().await.unwrap();
+    assert_eq!(sent.count(Step::LockRelease), 1);
+    second.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_handed_over_to_an_owner() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let first = client.lock("x").acquire().await.unwrap();
+    let owner = Owner::new();
+    let owned = client.lock("x").owned_by(&owner);
+    let [second] = in_line([owned.clone()]).await;
+    sleep(2 * MS).await;
+    first.release().await.unwrap();
+    assert_eq!(sent.count(Step::LockRelease), 1);
+    let second = second.await.unwrap();
+    assert!(owned.is_held_by(&owner).await.unwrap());
+    second.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
