@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use super::forward::{lease_setters, reads, setters, wait_setters, waits};
+use super::forward::{lease_setters, reads, wait_setters, waits};
 use super::runtime::Runtime;
 use crate::error::Result;
 use crate::loss::LossReason;
@@ -144,10 +144,6 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 
     lease_setters! { Lock }
     wait_setters! { Lock }
-    setters! { Lock:
-        "Sets for how long waiters of this process hand the lock over"
-            local_hand_over(turn: Duration);
-    }
 }
 
 /// Acquiring.

@@ -89,32 +89,6 @@ macro_rules! wait_setters {
     };
 }
 
-/// How the waiters of one process share a lock.
-macro_rules! turn_setters {
-    () => {
-        /// Sets for how long this process keeps a plain lock that its waiters want, counted from a
-        /// grant of the server. Until then a release hands the lock over to the next waiter of the
-        /// same client, without a request in between. Then the lock goes back to the server, and
-        /// the client lets other processes ask first for 2 ms, or for 16 ms now and then. 10 ms by
-        /// default; zero turns it off. Any span is allowed.
-        ///
-        /// A hold is handed over only if the server has confirmed it in the last 5 ms, if both
-        /// handles have the same lease and are renewed, and if neither has an
-        /// [`Owner`](crate::Owner) or a [`max_hold`](Self::max_hold). The next holder relies on
-        /// that confirmation: after a forced unlock, or when the server has lost its data, a
-        /// waiter can be handed a lock that was lost up to 5 ms before. It learns so with the next
-        /// request.
-        ///
-        /// [`release`](crate::LockGuard::release) resolves when the server has answered a request
-        /// that left behind the release, as without this.
-        #[must_use]
-        pub fn local_hand_over(mut self, turn: Duration) -> Self {
-            self.settings.local_hand_over = turn;
-            self
-        }
-    };
-}
-
 /// What an acquire does where there is no semaphore.
 macro_rules! must_exist_setter {
     () => {
@@ -133,4 +107,4 @@ macro_rules! must_exist_setter {
     };
 }
 
-pub(crate) use {lease_setters, must_exist_setter, turn_setters, wait_setters};
+pub(crate) use {lease_setters, must_exist_setter, wait_setters};

@@ -1,13 +1,17 @@
 //! The lock's rows: each side excludes the other, wakes it, and sees what happens to
 //! it. Calls to Java block their thread, so our side has others to run on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::inspect::Ttl;
 use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::testing::history::{Interval, Recorder, check, monotonic_ns};
 use leasehold::{Client, LossReason};
 use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson};
+use tokio::task::JoinSet;
 
 use super::VERSION;
 use crate::child;
@@ -294,4 +298,40 @@ async fn each_watchdog_renews_only_its_own_hold() {
     assert!(rust.lock("java").try_acquire().await.unwrap().is_none());
     java.unlock("java").unwrap();
     ours.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn java_thread_gets_turn_beside_busy_tasks() {
+    let Place { java, rust, .. } = &place().await;
+    let recorder = Recorder::new();
+    let mut tasks = JoinSet::new();
+    let ends = Arc::new(AtomicBool::new(false));
+    for task in 0..64 {
+        let (lock, recorder, ends) = (rust.lock("x"), recorder.clone(), Arc::clone(&ends));
+        tasks.spawn(async move {
+            while !ends.load(Ordering::Relaxed) {
+                let asked = recorder.ask("x", &format!("task {task}"));
+                let guard = lock.acquire().await.unwrap();
+                let inside = asked.acquired(&guard);
+                inside.releasing(&guard);
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    let mut javas = Vec::new();
+    for kind in [LockKind::Plain, LockKind::Spin] {
+        let java = java.kind(kind);
+        for round in 0..25 {
+            let asked = monotonic_ns();
+            let got = java.try_lock_wait("x", SOON, None).unwrap();
+            assert!(got.value, "{kind:?} is not served in round {round}");
+            let from = monotonic_ns();
+            javas.push(Interval::new("x", "java", asked, from, monotonic_ns()));
+            java.unlock("x").unwrap();
+        }
+    }
+    ends.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+    let all = [recorder.intervals(), javas].concat();
+    check(&all).judge().unwrap();
 }

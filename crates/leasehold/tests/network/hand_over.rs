@@ -212,13 +212,17 @@ async fn waiters_behind_a_lost_lock_ask_anew() {
 async fn a_dropped_release_leaves_no_other_without_answer() {
     let server = Embedded::new();
     let (client, _network, _) = near(&server);
-    let (first, [second]) = held(&client).await;
-    let mut released = Box::pin(first.release());
-    assert!(released.as_mut().now_or_never().is_none());
+    let (first, [second, third]) = held(&client).await;
+    let first = tokio::spawn(first.release());
     let second = second.await.unwrap();
+    sleep(MS).await;
+    // The request for the first release is on its way, and does not count for the second.
+    let second = tokio::spawn(second.release());
+    let third = third.await.unwrap();
     // The real one, which the server answers, and for which nobody waits.
-    assert!(second.release().now_or_never().is_none());
-    released.await.unwrap();
+    assert!(third.release().now_or_never().is_none());
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
     client.close().await;
     assert_eq!(server.keys().len(), 0);
 }
@@ -231,7 +235,8 @@ async fn a_waiter_that_goes_hands_on_what_it_was_given() {
     drop(first);
     second.abort();
     let start = Instant::now();
-    let third = third.await.unwrap();
+    let third = tokio::time::timeout(2000 * MS, third).await;
+    let third = third.expect("handed on").unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     third.release().await.unwrap();
     assert_eq!(server.keys().len(), 0);
@@ -249,7 +254,8 @@ async fn an_unpolled_waiter_keeps_no_lock() {
     assert_eq!(sent.count(Step::LockRelease), 0, "it was handed over");
     let start = Instant::now();
     let elsewhere = server.client().lock("x");
-    let guard = elsewhere.acquire().await.unwrap();
+    let guard = elsewhere.try_acquire_for(2000 * MS).await.unwrap();
+    let guard = guard.expect("the waiter that nobody polls has given it back");
     assert!(start.elapsed() <= 200 * MS, "{:?}", start.elapsed());
     guard.release().await.unwrap();
     unpolled.await.unwrap().release().await.unwrap();
@@ -261,7 +267,7 @@ async fn a_waiter_on_other_terms_keeps_its_place() {
     let (client, _network, sent) = near(&server);
     let lock = client.lock("x");
     let first = lock.acquire().await.unwrap();
-    let other = lock.clone().lease(2000 * MS);
+    let other = lock.clone().lease(800 * MS);
     let [second, mut third] = in_line([other, lock.clone()]).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
@@ -319,6 +325,39 @@ fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<Jo
 async fn held_by(tasks: Vec<JoinHandle<usize>>) -> Vec<usize> {
     let held = futures_util::future::join_all(tasks).await;
     held.into_iter().map(Result::unwrap).collect()
+}
+
+/// How long the only task of another client waited at most, whose requests take so long each way.
+async fn longest_wait_at(distance: Duration) -> Duration {
+    let server = Embedded::new();
+    let (ours, _network, _) = near(&server);
+    let (theirs, _its_network, _) = at(&server, distance);
+    let recorder = Recorder::new();
+    let many = busy(&ours, "ours", 64, &recorder);
+    let (lock, end) = (theirs.lock("x"), Instant::now() + 1000 * MS);
+    let mut longest = Duration::ZERO;
+    while Instant::now() < end {
+        let asked = recorder.ask("x", "theirs");
+        let start = Instant::now();
+        let guard = lock.acquire().await.unwrap();
+        longest = longest.max(start.elapsed());
+        let inside = asked.acquired(&guard);
+        inside.releasing(&guard);
+        guard.release().await.unwrap();
+    }
+    held_by(many).await;
+    recorder.report().judge().unwrap();
+    longest
+}
+
+#[tokio::test(start_paused = true)]
+async fn far_waiters_have_their_turn_beside_a_busy_process() {
+    for distance in 0..=7 {
+        let longest = longest_wait_at(MS * distance).await;
+        // A near waiter has its turn each time, a far one each fourth time.
+        let limit = MS * if distance <= 1 { 40 } else { 200 };
+        assert!(longest <= limit, "{longest:?} at {distance} ms");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use crate::support::sources;
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
 /// What one side has alone, and why.
-const ASYNC_ONLY: [(&str, &str, &str); 5] = [
+const ASYNC_ONLY: [(&str, &str, &str); 6] = [
     (
         "Client",
         "builder",
@@ -22,6 +22,11 @@ const ASYNC_ONLY: [(&str, &str, &str); 5] = [
         "`lost_within`: a thread can't wait and be told to stop",
     ),
     ("LockGuard", "protect", "a thread can't be cancelled"),
+    (
+        "Lock",
+        "local_hand_over",
+        "each thread is an owner, and what an owner holds is not handed over",
+    ),
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
