@@ -127,6 +127,14 @@ impl Suite {
             variant,
         };
         let value = |name: &&str| (self.argument)(&sample, name).into_bytes();
+        if step.many {
+            let next = |texts: [&'static str; 3], first: usize| -> Vec<Vec<u8>> {
+                let texts = (first..first + variant).map(|at| texts[at % 3]);
+                texts.map(|text| text.as_bytes().to_vec()).collect()
+            };
+            let lease = vec![value(&"lease_ms")];
+            return Operation::new(step, [next(KEYS, key), lease, next(HOLDS, hold)].concat());
+        }
         Operation::new(step, step.parameters.iter().map(value).collect())
     }
 

@@ -19,7 +19,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::step::{Operation, Value};
+use crate::backend::step::{Operation, Step, Value};
 use crate::clock::Moment;
 use crate::loss::LossReason;
 pub(crate) use claims::ClaimId;
@@ -48,6 +48,15 @@ impl SafetyMargin {
     }
 }
 
+/// A hold that one request renews together with others.
+pub(crate) struct Together<'a> {
+    /// The step of many that does it. Its argument for all is the lease in ms. It replies a list
+    /// with the numbers, from 1, of those that have to be renewed alone.
+    pub(crate) step: &'static Step,
+    pub(crate) key: &'a [u8],
+    pub(crate) hold: &'a [u8],
+}
+
 /// The operations on one hold: what a primitive adds to the mechanism.
 pub(crate) trait HoldSteps: Send + Sync {
     /// Asks for the hold. Asked again for a hold that is there, it takes nothing more.
@@ -57,6 +66,10 @@ pub(crate) trait HoldSteps: Send + Sync {
     /// Extends the hold to at least `lease` from now; if more than `most` is left, shortens it to
     /// `lease`. Replies the time left in ms, or 0 when the hold is not there.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
+    /// What it is renewed by together with others; `None` if it is renewed alone.
+    fn renewed_together(&self) -> Option<Together<'_>> {
+        None
+    }
     /// Gives the hold back. Replies 1, or 0 when it is not there.
     fn release(&self) -> Operation;
     /// The channel of its releases, if the reply to one is 1 and how many connections were told on

@@ -8,6 +8,8 @@ mod hand_over;
 mod limits;
 #[path = "network/majority.rs"]
 mod majority;
+#[path = "network/renewals.rs"]
+mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
 

@@ -22,6 +22,10 @@ pub(crate) struct Step {
     /// How many of them are keys.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) keys: usize,
+    /// It is sent with as many keys as one likes, then an argument for all of them, then one for
+    /// each. Its function gets their count and where they begin in `KEYS` and `ARGV`.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) many: bool,
     /// Whether it gives the caller something: a grant, or more time. The server does not run such
     /// a step when its call arrives too late (a grant would be a lock for nobody), and the queue
     /// drops it when nobody waits for it any more.
@@ -63,6 +67,7 @@ macro_rules! step {
             uses: &[$($(&$shared),+)?],
             parameters: &[$(stringify!($key),)+ $(stringify!($arg)),*],
             keys: [$(stringify!($key)),+].len(),
+            many: false,
             grants: $grants,
             twin: |keyspace, parts| $Arguments::read(parts)?.twin(keyspace),
         };
@@ -178,8 +183,33 @@ pub(crate) struct Operation {
 
 impl Operation {
     pub(crate) fn new(step: &'static Step, parts: Vec<Vec<u8>>) -> Self {
-        debug_assert_eq!(parts.len(), step.parameters.len(), "{}", step.name);
+        debug_assert!(
+            if step.many {
+                parts.len() % 2 == 1
+            } else {
+                parts.len() == step.parameters.len()
+            },
+            "{}",
+            step.name
+        );
         Self { step, parts }
+    }
+
+    pub(crate) fn keys(&self) -> &[Vec<u8>] {
+        &self.parts[..self.key_count()]
+    }
+
+    /// Those that are no keys.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) fn arguments(&self) -> &[Vec<u8>] {
+        &self.parts[self.key_count()..]
+    }
+
+    fn key_count(&self) -> usize {
+        match self.step.many {
+            true => self.parts.len() / 2,
+            false => self.step.keys,
+        }
     }
 }
 

@@ -19,9 +19,10 @@ use super::Grant;
 use super::cleanup::Cleanup;
 use super::grant::{Due, Look};
 use crate::backend::Backend;
-use crate::backend::failure::{Cause, Failure};
-use crate::backend::step::Value;
+use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::backend::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
+use crate::config::wire_ms;
 use crate::loss::LossReason;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -189,6 +190,9 @@ impl Shared {
 const SPREAD: f64 = 0.2;
 /// This many fill a call: then no more travel along.
 const ONE_CALL: usize = 256;
+/// Most holds that one operation renews. The server runs an operation without a break, and this many
+/// take it half a millisecond.
+const TOGETHER: usize = 128;
 
 /// Most renewals on their way. After a pause of the process all holds can be due at once. The
 /// others wait here, and not in the connection's queue, where the client's other requests would
@@ -240,37 +244,127 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Returns how many they were.
+/// These holds are due: each is renewed or ended. Returns how many they were.
 async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
     let count = holds.len();
-    join_all(
-        holds
-            .into_iter()
-            .map(|hold| renew_or_end(Arc::clone(&shared), hold)),
-    )
-    .await;
+    let now = shared.clock.now();
+    let mut renewals = Vec::with_capacity(count);
+    for hold in holds {
+        match hold.due(now) {
+            Due::Nothing => {}
+            Due::Later => shared.schedule(&hold),
+            Due::End(reason) => end_hold(&shared, &hold, &reason),
+            Due::Renew { lease, first } => renewals.push(Renewal { hold, lease, first }),
+        }
+    }
+    // All that can travel together and ask for one lease are beside each other.
+    renewals.sort_by_key(|renewal| (renewal.group(), renewal.lease));
+    let groups = renewals
+        .chunk_by(|one, other| one.group().is_some() && one.travels_with(other))
+        .flat_map(|group| group.chunks(TOGETHER));
+    join_all(groups.map(|group| shared.renew(now, group))).await;
     count
 }
 
-/// One hold is due: renew it, or end it.
-async fn renew_or_end(shared: Arc<Shared>, hold: Arc<Grant>) {
-    let now = shared.clock.now();
-    match hold.due(now) {
-        Due::Nothing => {}
-        Due::Later => shared.schedule(&hold),
-        Due::End(reason) => end_hold(&shared, &hold, &reason),
-        Due::Renew { lease, first } => {
-            let renewal = Request {
-                backend: &shared.backend,
-                clock: shared.clock,
-                hold: &hold,
-            };
-            match renewal.send(lease, (now, first)).await {
-                Ok(Renewed::Yes) => shared.schedule(&hold),
-                Ok(Renewed::Lost) => {}
-                Err(_) => try_again_soon(&shared, &hold),
+/// A hold that is to be renewed.
+struct Renewal {
+    hold: Arc<Grant>,
+    lease: Duration,
+    /// It is the first one since one was confirmed.
+    first: bool,
+}
+
+impl Renewal {
+    /// The step by which it travels with others.
+    fn group(&self) -> Option<&'static str> {
+        let together = self.hold.steps.renewed_together();
+        together.map(|together| together.step.name)
+    }
+
+    fn travels_with(&self, other: &Self) -> bool {
+        self.lease == other.lease && self.group() == other.group()
+    }
+}
+
+impl Shared {
+    /// Renews these, which travel together or are one.
+    async fn renew(&self, now: Moment, group: &[Renewal]) {
+        let Some(request) = together(group) else {
+            join_all(group.iter().map(|one| self.renew_alone(now, one))).await;
+            return;
+        };
+        match self.backend.submit(request).await {
+            Ok(Value::List(odd)) => {
+                let is_odd = |number: i64| odd.contains(&Value::Int(number));
+                let (odd, good): (Vec<_>, Vec<_>) =
+                    (1..).zip(group).partition(|(number, _)| is_odd(*number));
+                for (_, one) in good {
+                    one.hold.confirmed(now, one.lease);
+                    self.schedule(&one.hold);
+                }
+                // One by one, the server says of each what has become of it.
+                let now = self.clock.now();
+                join_all(odd.into_iter().map(|(_, one)| self.renew_alone(now, one))).await;
+            }
+            // It says nothing of each: a name that is denied, or none that is.
+            Ok(_) => self.renew_one_by_one(group).await,
+            Err(failure) if failure.outcome == Outcome::DidNotRun && !failure.may_heal() => {
+                self.renew_one_by_one(group).await;
+            }
+            Err(failure) => {
+                for one in group {
+                    one.hold.renewal_failed(now, one.first, &failure);
+                    try_again_soon(self, &one.hold);
+                }
             }
         }
+    }
+
+    async fn renew_one_by_one(&self, group: &[Renewal]) {
+        let now = self.clock.now();
+        join_all(group.iter().map(|one| self.renew_alone(now, one))).await;
+    }
+
+    async fn renew_alone(&self, now: Moment, one: &Renewal) {
+        let Renewal { hold, lease, first } = one;
+        let request = Request {
+            backend: &self.backend,
+            clock: self.clock,
+            hold,
+        };
+        match request.send(*lease, (now, *first)).await {
+            Ok(Renewed::Yes) => self.schedule(hold),
+            Ok(Renewed::Lost) => {}
+            Err(_) => try_again_soon(self, hold),
+        }
+    }
+}
+
+/// The request that renews all of these; `None` if there is none for them, or only one.
+fn together(group: &[Renewal]) -> Option<Operation> {
+    let [first, _, ..] = group else {
+        return None;
+    };
+    let step = first.hold.steps.renewed_together()?.step;
+    let members = || {
+        let steps = group.iter().map(|one| &one.hold.steps);
+        steps.filter_map(|steps| steps.renewed_together())
+    };
+    let lease = wire_ms(first.lease).to_string().into_bytes();
+    let mut parts = Vec::with_capacity(2 * group.len() + 1);
+    parts.extend(members().map(|member| member.key.to_vec()));
+    parts.push(lease);
+    parts.extend(members().map(|member| member.hold.to_vec()));
+    Some(Operation::new(step, parts))
+}
+
+impl Grant {
+    fn renewal_failed(&self, sent: Moment, first: bool, failure: &Failure) {
+        // Once per trouble: it is tried again many times before the lease ends.
+        if first {
+            tracing::warn!(key = %self.key, cause = %failure.cause, "renewal failed; trying again");
+        }
+        self.failed_to_renew(sent, failure);
     }
 }
 
@@ -391,11 +485,7 @@ impl Request<'_> {
                 Ok(None)
             }
             Err(failure) => {
-                // Once per trouble: it is tried again many times before the lease ends.
-                if first {
-                    tracing::warn!(key = %hold.key, cause = %failure.cause, "renewal failed; trying again");
-                }
-                hold.failed_to_renew(sent, &failure);
+                hold.renewal_failed(sent, first, &failure);
                 Err(failure)
             }
         }

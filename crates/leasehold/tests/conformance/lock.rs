@@ -56,6 +56,40 @@ async fn late_release_harms_no_later_holder() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
+/// So many are renewed by one request.
+#[tokio::test]
+async fn many_holds_are_renewed_and_each_loss_has_its_reason() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let mut guards = Vec::new();
+    for number in 0..150 {
+        let lock = lock_of(&ours, &number.to_string());
+        guards.push(lock.acquire().await.unwrap());
+    }
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    assert!(lock_of(&theirs, "3").force_unlock().await.unwrap());
+    place.remove("5");
+    place.remove("7");
+    let taken = lock_of(&theirs, "7").acquire().await.unwrap();
+    let by = taken.holder_id().to_owned();
+    let losses = [
+        (3, LossReason::Forced),
+        (5, LossReason::Deleted),
+        (7, LossReason::Taken { by }),
+    ];
+    for (number, reason) in &losses {
+        assert_eq!(guards[*number].lost().await, *reason, "{number}");
+    }
+    tokio::time::sleep(LEASE * 2).await;
+    taken.release().await.unwrap();
+    for (number, guard) in guards.into_iter().enumerate() {
+        let is_lost = losses.iter().any(|(lost, _)| *lost == number);
+        assert_eq!(guard.release().await.is_err(), is_lost, "{number}");
+    }
+    place.is_clean(&[&ours, &theirs]).await;
+}
+
 #[tokio::test]
 async fn a_renewed_hold_outlives_many_leases() {
     let place = place();

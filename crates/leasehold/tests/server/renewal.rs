@@ -3,9 +3,41 @@
 use std::time::Duration;
 
 use leasehold::{Client, LossReason};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, Reply};
 
+use super::permissions::client_with;
 use crate::support::eventually;
+
+#[tokio::test]
+async fn a_denied_name_costs_no_other_its_renewal() {
+    let server = RedisServer::start().unwrap();
+    let client = client_with(&server, &["+@all", "~*", "&*"]).await;
+    let lease = Duration::from_secs(6);
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        let name = format!("{}{number}", if number == 7 { "b" } else { "a" });
+        let lock = client.lock(&name).lease(lease);
+        let lock = lock.renew_every(lease / 12);
+        guards.push(lock.acquire().await.unwrap());
+    }
+    let rules = ["ACL", "SETUSER", "app", "resetkeys", "~a*", "~{a*"];
+    assert_eq!(server.command(&rules).unwrap(), Reply::Text("OK".into()));
+    eventually("one is denied", async || {
+        let failure = guards[7].renewal_failure();
+        failure.is_some_and(|failure| failure.to_string().contains("NOPERM"))
+    })
+    .await;
+    let ends: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
+    eventually("the others are renewed", async || {
+        let moved = guards.iter().zip(&ends);
+        moved
+            .filter(|(guard, end)| guard.valid_until() > **end)
+            .count()
+            == 19
+    })
+    .await;
+    assert_eq!(guards[7].valid_until(), ends[7]);
+}
 
 #[tokio::test]
 async fn holder_sees_failed_renewal_before_loss() {

@@ -43,6 +43,9 @@ steps! {
     LockRelease = "lock.release",
     /// The watchdog renews a hold, or a guard extends it.
     LockRenew = "lock.renew",
+    /// The watchdog renews many holds of one lease at once. Those that this finds odd are renewed
+    /// by [`LockRenew`](Self::LockRenew).
+    LockRenewMany = "lock.renew_many",
     /// A holder whose hold was refused asks who has it.
     LockWhyLost = "lock.why_lost",
     /// Somebody ends whoever's hold there is.

@@ -52,21 +52,24 @@ pub(crate) fn encode<'a>(
     // Sized beforehand: a command that grows is copied several times on its way.
     let (mut arguments, mut bytes, mut keys) = (5, name.len() + source.len() + NUMBERS_LEN, 0);
     for operation in operations.clone() {
-        arguments += 1 + operation.parts.len();
+        arguments += 2 + operation.parts.len();
         bytes += operation.step.name.len() + operation.parts.iter().map(Vec::len).sum::<usize>();
-        keys += operation.step.keys;
+        keys += operation.keys().len();
     }
     let mut command = Cmd::with_capacity(arguments, bytes);
     command.arg(name).arg(source).arg(keys);
     for operation in operations.clone() {
-        for key in &operation.parts[..operation.step.keys] {
+        for key in operation.keys() {
             command.arg(&key[..]);
         }
     }
     command.arg(header.number).arg(header.not_after_ms);
     for operation in operations {
         command.arg(operation.step.name);
-        for argument in &operation.parts[operation.step.keys..] {
+        if operation.step.many {
+            command.arg(operation.keys().len());
+        }
+        for argument in operation.arguments() {
             command.arg(&argument[..]);
         }
     }
@@ -247,6 +250,7 @@ mod tests {
         name: "test.acquire",
         lua: "",
         keys: 2,
+        many: false,
         uses: &[],
         parameters: &["name", "channel", "argument"],
         grants: true,
@@ -260,6 +264,14 @@ mod tests {
         ..ACQUIRE
     };
 
+    static RENEW: Step = Step {
+        name: "test.renew",
+        keys: 0,
+        many: true,
+        parameters: &["count", "key", "argument"],
+        ..ACQUIRE
+    };
+
     const NUMBER: i64 = 1_234_567_890_123_456;
 
     fn operations() -> [Operation; 2] {
@@ -268,6 +280,17 @@ mod tests {
             Operation::new(&ACQUIRE, parts(&["a", "b", "id"])),
             Operation::new(&RELEASE, parts(&["c"])),
         ]
+    }
+
+    #[test]
+    fn step_of_many_says_how_many_keys_it_has() {
+        let parts = ["a", "b", "30000", "1", "2"].map(|text| text.as_bytes().to_vec());
+        let many = Operation::new(&RENEW, parts.to_vec());
+        let [acquire, release] = operations();
+        let sent = encoded(ScriptRef::Sha, &[acquire, many, release]);
+        let expected = "5 a b a b c N 77 test.acquire id test.renew 2 30000 1 2 test.release";
+        let expected = expected.replace('N', &NUMBER.to_string());
+        assert_eq!(sent[2..].join(" "), expected);
     }
 
     fn encoded(script: ScriptRef, operations: &[Operation]) -> Vec<String> {

@@ -109,7 +109,9 @@ impl Queue {
     fn travels_alone(&self, waiting: &Waiting) -> bool {
         waiting.alone
             || !self.refused.is_empty()
-                && waiting.operation.parts[..waiting.operation.step.keys]
+                && waiting
+                    .operation
+                    .keys()
                     .iter()
                     .any(|key| self.refused.contains(key))
     }
@@ -277,6 +279,7 @@ mod tests {
         name: "test.step",
         lua: "",
         keys: 1,
+        many: false,
         uses: &[],
         parameters: &["name", "argument"],
         grants: true,

@@ -149,6 +149,20 @@ fn branch(number: usize, step: &Step, library: &[&Shared]) -> String {
     } else {
         "do"
     };
+    let lua = with_uses(step.lua, step.uses, library);
+    let (name, function) = (step.name, function_name(step));
+    if step.many {
+        // The name, the count, the argument for all, and one for each key.
+        return format!(
+            "{word} name == '{name}' then\n\
+             local count = tonumber(ARGV[arg + 1])\n\
+             {unless_late}\n\
+             if not made{number} then\n{lua}made{number} = {function}\nend\n\
+             ok, reply = pcall(made{number}, count, key, arg + 2)\n\
+             end\n\
+             key, arg = key + count, arg + 3 + count\n",
+        );
+    }
     let arguments = step.parameters.len() - step.keys;
     let keys = (1..step.keys).map(|n| format!(", KEYS[key + {n}]"));
     let args = (1..=arguments).map(|n| format!(", ARGV[arg + {n}]"));
@@ -159,9 +173,6 @@ fn branch(number: usize, step: &Step, library: &[&Shared]) -> String {
          ok, reply = pcall(made{number}, KEYS[key]{parameters})\n\
          end\n\
          key, arg = key + {keys}, arg + {arguments}\n",
-        name = step.name,
-        lua = with_uses(step.lua, step.uses, library),
-        function = function_name(step),
         parameters = keys.chain(args).collect::<String>(),
         keys = step.keys,
         arguments = arguments + 1,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backend::step::{Operation, Shared, Step, Value, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps};
+use crate::hold::{Asked, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold, SHAPE};
@@ -98,6 +98,10 @@ impl HoldSteps for FairHold {
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
         self.plain.renew(lease, most)
+    }
+
+    fn renewed_together(&self) -> Option<Together<'_>> {
+        self.plain.renewed_together()
     }
 
     fn release(&self) -> Operation {

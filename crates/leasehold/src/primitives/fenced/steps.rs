@@ -7,7 +7,7 @@ use super::super::lock::steps::{GRANT, LockHold, SHAPE, plain};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
 use crate::config::{Peers, wire_ms};
-use crate::hold::{Asked, Hold, HoldSteps};
+use crate::hold::{Asked, Hold, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::twin::whole;
@@ -223,6 +223,10 @@ impl HoldSteps for FencedHold {
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
         self.hold.renew(lease, most)
+    }
+
+    fn renewed_together(&self) -> Option<Together<'_>> {
+        self.hold.renewed_together()
     }
 
     fn release(&self) -> Operation {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps};
+use crate::hold::{Asked, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::twin::{lengthen, whole};
@@ -87,6 +87,40 @@ impl Renew<'_> {
         lengthen(keyspace, self.lock, self.lease_ms);
         Ok(Value::Int(keyspace.pttl(self.lock)))
     }
+}
+
+/// Renewals of many holds in one operation.
+pub(crate) static RENEW_MANY: Step = Step {
+    name: "lock.renew_many",
+    lua: include_str!("renew_many.lua"),
+    uses: &[],
+    parameters: &["count", "first_key", "first_arg"],
+    keys: 0,
+    many: true,
+    grants: true,
+    twin: renew_many,
+};
+
+fn renew_many(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Result<Value, Refusal> {
+    let (locks, arguments) = parts.split_at(parts.len() / 2);
+    let Some((lease, holds)) = arguments.split_first() else {
+        return Err(Refusal("ERR wrong number of arguments for a step".into()));
+    };
+    let lease_ms: u64 = number(lease)?;
+    let mut odd = Vec::new();
+    for (number, (lock, hold)) in (1..).zip(locks.iter().zip(holds)) {
+        let mut good = keyspace.hexists(lock, hold).unwrap_or(false);
+        if good && let Ok(left) = u64::try_from(keyspace.pttl(lock)) {
+            lengthen(keyspace, lock, lease_ms);
+            good = left <= lease_ms + 1000;
+        } else {
+            good = false;
+        }
+        if !good {
+            odd.push(Value::Int(number));
+        }
+    }
+    Ok(Value::List(odd))
 }
 
 step! {
@@ -173,10 +207,11 @@ impl NoteLongest<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 7] = [
+pub(crate) static ALL: [&Step; 8] = [
     &ACQUIRE,
     &RELEASE,
     &RENEW,
+    &RENEW_MANY,
     &WHY_LOST,
     &FORCE_UNLOCK,
     &INSPECT,
@@ -275,6 +310,14 @@ impl HoldSteps for LockHold {
             most_ms: wire_ms(most.unwrap_or_default()),
         }
         .operation()
+    }
+
+    fn renewed_together(&self) -> Option<Together<'_>> {
+        Some(Together {
+            step: &RENEW_MANY,
+            key: self.lock(),
+            hold: self.id.as_bytes(),
+        })
     }
 
     fn release(&self) -> Operation {

@@ -37,8 +37,11 @@ pub(super) async fn exchange(
             // This name was it.
             // All keys of an operation are derived from one name, so the first one stands for them.
             // No server says which it denies.
-            let parts = &batch.operations[0].operation.parts;
-            lane.remember_refused(&parts[0]);
+            // But one for many names says nothing of each.
+            let operation = &batch.operations[0].operation;
+            if !operation.step.many {
+                lane.remember_refused(&operation.parts[0]);
+            }
         }
         _ => {}
     }

@@ -1,0 +1,37 @@
+-- Makes each of these holds last for a lease from now at least.
+--
+-- count      how many they are
+-- first_key  from here on KEYS has their locks: hashes with one field per hold, `uuid:n`
+-- first_arg  here ARGV has the lease in ms, and behind it the holds' fields
+-- Returns    a list with the numbers, from 1, of those that have to be renewed one by one: they
+--            are not there, their key can't be read, or it lasts for another time than a lease.
+--            Nothing was changed for them.
+
+local function renew_many(count, first_key, first_arg)
+  local lease_ms = ARGV[first_arg]
+  local most, has_gt, odd = tonumber(lease_ms), true, {}
+  for n = 1, count do
+    local lock = KEYS[first_key + n - 1]
+    -- An error for one key must not leave the others to their leases.
+    local good = redis.pcall('HEXISTS', lock, ARGV[first_arg + n]) == 1
+    if good then
+      -- Never shorter: an earlier request can arrive behind a later one.
+      local set = has_gt and redis.pcall('PEXPIRE', lock, lease_ms, 'GT')
+      if set ~= 1 then
+        -- An error: servers before 7.0 don't know the word.
+        has_gt = set == 0
+        local ttl = redis.call('PTTL', lock)
+        if not has_gt and ttl >= 0 and ttl < most then
+          redis.call('PEXPIRE', lock, lease_ms)
+        end
+        -- It has no end, or, with more than a second over the lease, the server's clock was set
+        -- back.
+        good = ttl >= 0 and ttl <= most + 1000
+      end
+    end
+    if not good then
+      odd[#odd + 1] = n
+    end
+  end
+  return odd
+end

@@ -1,0 +1,74 @@
+//! Holds that are due together are renewed together.
+
+use std::sync::{Arc, Mutex};
+
+use leasehold::LockGuard;
+
+use super::*;
+
+const HOLDS: usize = 300;
+
+/// So many holds of a client whose server answers after two milliseconds, and the steps of the
+/// requests that leave from now on.
+async fn many(server: &Embedded) -> (Vec<LockGuard>, Network, Arc<Mutex<Vec<Step>>>) {
+    let (client, network) = over_network(server);
+    network.on_request(takes(MS));
+    let locks: Vec<_> = (0..HOLDS).map(|n| client.lock(&n.to_string())).collect();
+    let guards = futures_util::future::join_all(locks.iter().map(|lock| lock.acquire())).await;
+    let sent = Arc::<Mutex<Vec<Step>>>::default();
+    let noted = Arc::clone(&sent);
+    network.on_request(move |request| {
+        noted.lock().unwrap().push(request.step);
+        Fate::delivered(MS, MS)
+    });
+    let guards = guards.into_iter().collect::<Result<_, _>>();
+    (guards.unwrap(), network, sent)
+}
+
+fn count(sent: &Mutex<Vec<Step>>, step: Step) -> usize {
+    let sent = sent.lock().unwrap();
+    sent.iter().filter(|one| **one == step).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_holds_are_renewed_by_few_requests() {
+    let server = Embedded::new();
+    let (guards, _network, sent) = many(&server).await;
+    sleep(3000 * MS).await;
+    assert!(guards.iter().all(LockGuard::is_held));
+    let (together, alone) = (
+        count(&sent, Step::LockRenewMany),
+        count(&sent, Step::LockRenew),
+    );
+    // At least three renewals of each hold in three leases.
+    assert!(together + alone < HOLDS, "{together} and {alone}");
+    assert!(together > alone, "{together} and {alone}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_request_for_many_is_sent_again() {
+    let server = Embedded::new();
+    let (guards, network, _) = many(&server).await;
+    let mut lost = 0;
+    network.on_request(move |request| match request.step {
+        Step::LockRenewMany if lost < 3 => {
+            lost += 1;
+            Fate::default().request_lost()
+        }
+        _ => Fate::delivered(MS, MS),
+    });
+    sleep(3000 * MS).await;
+    assert!(guards.iter().all(LockGuard::is_held));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_odd_among_many_is_renewed_alone() {
+    let server = Embedded::new();
+    let (guards, _network, sent) = many(&server).await;
+    assert!(server.client().lock("7").force_unlock().await.unwrap());
+    assert_eq!(guards[7].lost().await, LossReason::Forced);
+    assert!(count(&sent, Step::LockRenew) >= 1);
+    sleep(2000 * MS).await;
+    let held = guards.iter().filter(|guard| guard.is_held()).count();
+    assert_eq!(held, HOLDS - 1);
+}
