@@ -31,7 +31,7 @@ use crate::owner::Owner;
 use crate::room::Room;
 use crate::sync::Mutex;
 pub(crate) use idempotency::{IdempotencyKeys, Marked, repeatable_for};
-use line::Standing;
+use line::{Seat, Standing};
 use looks::Looks;
 pub(crate) use outage::Down;
 use reentry::{Held, Reentry};
@@ -65,6 +65,8 @@ pub(crate) struct Record {
     /// It has stayed without a user.
     has_stayed: AtomicBool,
     line: Standing,
+    /// The waiter that came first, while it asks alone.
+    first: Mutex<Option<Arc<Seat>>>,
     /// Whose turn it is to get permits, of this process and others.
     pub(crate) turn: Mutex<Turn>,
     pub(crate) owners: Reentry,

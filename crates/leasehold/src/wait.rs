@@ -29,7 +29,7 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::local::Down;
-use crate::local::line::{Line, Place};
+use crate::local::line::{First, Line, Place};
 pub(crate) use deadline::Deadline;
 use sleep::Sleep;
 use throttle::Evidence;
@@ -107,6 +107,13 @@ pub(crate) struct Wait<'a> {
     pub(crate) place: Option<&'a Place>,
 }
 
+/// The answer to a request.
+pub(crate) struct Answered<T> {
+    /// When the request left.
+    pub(crate) sent: Moment,
+    pub(crate) answer: Result<Answer<T>, Failure>,
+}
+
 /// How long a waiter bears a key without expiry. An operator may have made a holder's key
 /// persistent, and the holder gives it an expiry again at its next renewal: after 10 s, if it
 /// has the default lease.
@@ -115,9 +122,39 @@ impl Wait<'_> {
     /// Asks until the lock is granted or the deadline has passed. The first ask
     /// comes before listening, so that a free lock costs one round trip.
     pub(crate) async fn until_granted<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
-        if matches!(self.deadline, Deadline::Now) {
-            return self.once(asker).await;
+        match self.deadline {
+            Deadline::Now => self.once(asker).await,
+            _ => self.on_from(asker, None).await,
         }
+    }
+
+    /// Asks as the first waiter for the name, for as long as this wait may last. `None` when its
+    /// time is over.
+    pub(crate) async fn as_first<A: Ask>(
+        &self,
+        asker: &A,
+        first: &First,
+    ) -> Option<Answered<A::Grant>> {
+        let clock = self.context.clock;
+        let sent = clock.now();
+        let mut request = pin!(in_time(asker));
+        let answer = poll_fn(|context| first.attend(context, request.as_mut()));
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            // Dropping the request undoes what it may have been granted.
+            () = self.deadline.passed(clock) => return None,
+        };
+        Some(Answered { sent, answer })
+    }
+
+    /// Goes on until the lock is granted, or the deadline has passed. `met` is what came of a
+    /// request that this waiter has sent already.
+    pub(crate) async fn on_from<A: Ask>(
+        self,
+        asker: &A,
+        met: Option<Answered<A::Grant>>,
+    ) -> Result<Option<A::Grant>> {
         let own;
         let place = match self.place {
             Some(place) => place,
@@ -126,7 +163,7 @@ impl Wait<'_> {
                 &own
             }
         };
-        let mut waiting = pin!(self.in_line(asker, place));
+        let mut waiting = pin!(self.in_line(asker, place, met));
         // Polled through its place, which notes each poll: a waiter that was woken and is not
         // polled in time is passed over.
         match poll_fn(|context| place.attend(context, waiting.as_mut())).await {
@@ -141,32 +178,50 @@ impl Wait<'_> {
     }
 
     /// Runs the wait within this waiter's own limits, wherever in the line it is.
-    async fn in_line<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
+    async fn in_line<A: Ask>(
+        &self,
+        asker: &A,
+        place: &Place,
+        met: Option<Answered<A::Grant>>,
+    ) -> Result<Option<A::Grant>> {
+        let now = self.context.clock.now();
+        let began = met.as_ref().map_or(now, |met| met.sent);
         tokio::select! {
             // Polled first: an answer that has come when the time is up still counts.
             biased;
-            result = self.asks(asker, place) => result,
+            result = self.asks(asker, place, met) => result,
             // Dropping the ask undoes what it may have been granted.
-            () = self.time_is_up(place) => self.ended(place),
+            () = self.time_is_up(place, began) => self.ended(place),
         }
     }
 
-    async fn asks<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
+    async fn asks<A: Ask>(
+        &self,
+        asker: &A,
+        place: &Place,
+        mut met: Option<Answered<A::Grant>>,
+    ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
         if let Some(granted) = self.turn(asker, place).await? {
             return Ok(Some(granted));
         }
         let mut sleep = Sleep::new(self);
         loop {
-            tokio::select! {
-                biased;
-                granted = asker.meanwhile() => return Ok(Some(granted)),
-                () = self.stand_down(asker, place) => {}
+            if met.is_none() {
+                tokio::select! {
+                    biased;
+                    granted = asker.meanwhile() => return Ok(Some(granted)),
+                    () = self.stand_down(asker, place) => {}
+                }
             }
             // Marked before the request leaves: a release between the server's answer and a
             // later mark would wake nobody.
             let marks = sleep.marks();
-            let pause = match self.ask(asker, place, &mut sleep).await? {
+            let answered = match met.take() {
+                Some(met) => met,
+                None => self.ask(asker, place, &sleep).await,
+            };
+            let pause = match self.read(answered, place, &mut sleep)? {
                 Asked::Granted(granted) => return Ok(Some(granted)),
                 Asked::Again => continue,
                 Asked::Pause(pause) => pause,
@@ -193,12 +248,7 @@ impl Wait<'_> {
     }
 
     /// Asks once, as the one who asks for its line.
-    async fn ask<A: Ask>(
-        &self,
-        asker: &A,
-        place: &Place,
-        sleep: &mut Sleep<'_>,
-    ) -> Result<Asked<A::Grant>> {
+    async fn ask<A: Ask>(&self, asker: &A, place: &Place, sleep: &Sleep<'_>) -> Answered<A::Grant> {
         let clock = self.context.clock;
         for listener in &sleep.listeners {
             asker.heard(listener);
@@ -207,7 +257,19 @@ impl Wait<'_> {
         // Noted before it leaves: if the time is up meanwhile, the error must not say that
         // nothing ran.
         place.asks();
-        Ok(Asked::Pause(match in_time(asker).await {
+        let answer = in_time(asker).await;
+        Answered { sent, answer }
+    }
+
+    /// What follows from an answer.
+    fn read<T>(
+        &self,
+        Answered { sent, answer }: Answered<T>,
+        place: &Place,
+        sleep: &mut Sleep<'_>,
+    ) -> Result<Asked<T>> {
+        let clock = self.context.clock;
+        Ok(Asked::Pause(match answer {
             Ok(Answer::Granted(granted)) => {
                 place.granted(sent);
                 return Ok(Asked::Granted(granted));
@@ -268,9 +330,8 @@ impl Wait<'_> {
 
     /// Resolves at the deadline, or when no server has answered for as long as this waiter
     /// bears an outage.
-    async fn time_is_up(&self, place: &Place) {
+    async fn time_is_up(&self, place: &Place, began: Moment) {
         let clock = self.context.clock;
-        let began = clock.now();
         loop {
             // Registered before the state is read, or a failure between the two is missed.
             let mut went_down = pin!(place.went_down().notified());
@@ -299,6 +360,11 @@ impl Wait<'_> {
     /// the pause before the next request.
     fn gap(&self) -> Duration {
         self.context.backend.reply_timeout() + Duration::from_secs(1)
+    }
+
+    /// The same for a wait whose only request was not answered.
+    pub(crate) fn ended_unanswered<T>(&self) -> Result<Option<T>> {
+        Err(self.error(no_answer_in_time(self.context)))
     }
 
     /// The result of a wait that was granted nothing. `None`, "still held", only if a server
@@ -391,7 +457,7 @@ impl Wait<'_> {
 
     /// `try_acquire`: it does not overtake the waiters of this process, as long as the server
     /// answers them.
-    async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
+    pub(crate) async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         if self.context.locals.anyone_waits(self.line_key, self.line) {
             return Ok(None);
         }

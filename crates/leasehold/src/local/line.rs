@@ -13,8 +13,8 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -79,9 +79,18 @@ impl Standing {
         standing.as_ref().map(|(line, _)| Arc::clone(line))
     }
 
-    fn enter(&self) -> Arc<WaitLine> {
+    /// One more takes a place. If it makes the line, `first` comes before it.
+    fn enter(&self, first: &Mutex<Option<Arc<Seat>>>) -> Arc<WaitLine> {
         let mut standing = self.0.lock();
-        let (line, places) = standing.get_or_insert_default();
+        let (line, places) = standing.get_or_insert_with(|| {
+            let line = Arc::<WaitLine>::default();
+            let mut places = 0;
+            if let Some(seat) = first.lock().take() {
+                line.begins_with(seat);
+                places = 1;
+            }
+            (line, places)
+        });
         *places += 1;
         Arc::clone(line)
     }
@@ -133,7 +142,10 @@ pub(super) struct State {
 /// was called.
 pub(super) struct Seat {
     looks: Arc<Looks>,
-    line: Arc<WaitLine>,
+    /// That of the first waiter has none while it asks alone.
+    line: OnceLock<Arc<WaitLine>>,
+    /// It was called while it had no line, and has not come since.
+    called: AtomicBool,
     number: Number,
     side: Side,
     /// Of the task that polls the waiter; taken when that task is woken.
@@ -200,7 +212,7 @@ impl Local {
         waiter: Option<Arc<Waiter>>,
         candidate: Option<Arc<Candidate>>,
     ) -> Place {
-        let line = self.line.enter();
+        let line = self.line.enter(&self.first);
         let side = line_up.side();
         let wants = (waiter.as_ref(), candidate.as_ref());
         let seat = side.map(|side| self.take_seat(&line, side, wants));
@@ -225,11 +237,8 @@ impl Local {
         let number = state.next;
         state.next += 1;
         let seat = Arc::new(Seat {
-            looks: Arc::clone(&self.locals.looks),
-            line: Arc::clone(line),
-            number,
-            side,
-            waker: Mutex::default(),
+            line: Arc::clone(line).into(),
+            ..Seat::new(&self.locals.looks, number, side)
         });
         state.seats.insert(number, Arc::clone(&seat));
         if let Some(waiter) = waiter {
@@ -253,6 +262,20 @@ impl Local {
 }
 
 impl WaitLine {
+    /// The first waiter, which has asked alone until now, has the first place.
+    fn begins_with(self: &Arc<Self>, seat: Arc<Seat>) {
+        let mut state = self.state.lock();
+        state.next = FIRST + 1;
+        state.order.come(FIRST, seat.side);
+        // The line before the look at the call: a call at the same time finds the line, or is found
+        // here.
+        let _ = seat.line.set(Arc::clone(self));
+        if seat.called.load(Ordering::SeqCst) {
+            state.order.call(FIRST);
+        }
+        state.seats.insert(FIRST, seat);
+    }
+
     /// Whether it has to be looked at again.
     pub(super) fn look(&self) -> bool {
         let mut state = self.state.lock();
@@ -337,13 +360,26 @@ fn wake(seats: Vec<Arc<Seat>>) {
 }
 
 impl Seat {
+    fn new(looks: &Arc<Looks>, number: Number, side: Side) -> Self {
+        Self {
+            looks: Arc::clone(looks),
+            line: OnceLock::new(),
+            called: AtomicBool::new(false),
+            number,
+            side,
+            waker: Mutex::default(),
+        }
+    }
+
     /// The waiter is polled.
     fn come(&self, waker: &Waker) {
         // The waker first: a call right behind the note's removal must not go to the task that
         // polled the waiter before.
         let before = self.waker.lock().replace(waker.clone());
         drop(before);
-        let mut state = self.line.state.lock();
+        self.called.store(false, Ordering::SeqCst);
+        let Some(line) = self.line.get() else { return };
+        let mut state = line.state.lock();
         let woken = state.order.come(self.number, self.side);
         let woken = state.seats_of(&woken);
         drop(state);
@@ -353,7 +389,8 @@ impl Seat {
     fn leave(&self) {
         let waker = self.waker.lock().take();
         drop(waker);
-        let mut state = self.line.state.lock();
+        let Some(line) = self.line.get() else { return };
+        let mut state = line.state.lock();
         // The caller keeps seat and waiter alive: nothing is dropped under the lock. Both go by
         // their number, without a look at the others: thousands may leave together.
         state.seats.remove(&self.number);
@@ -374,16 +411,115 @@ impl Wake for Seat {
     fn wake_by_ref(self: &Arc<Self>) {
         // The note before the wake-up: another thread may poll the waiter at once, and a note
         // behind that poll would have it passed over although it came.
-        let mut state = self.line.state.lock();
-        state.order.call(self.number);
-        let look = state.wants_look();
-        drop(state);
-        if look {
-            self.looks.add(&self.line);
+        if self.line.get().is_none() {
+            self.called.store(true, Ordering::SeqCst);
+        }
+        // Behind that note: whoever makes the line at the same time finds it.
+        if let Some(line) = self.line.get() {
+            let mut state = line.state.lock();
+            state.order.call(self.number);
+            let look = state.wants_look();
+            drop(state);
+            if look {
+                self.looks.add(line);
+            }
         }
         let waker = self.waker.lock().take();
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+}
+
+/// The number of a waiter that came first, and asks alone.
+const FIRST: Number = 0;
+
+/// The first waiter for a name. Nobody else of its process waits for it, so it asks without a place
+/// in line. Whoever comes meanwhile stands behind it.
+pub(crate) struct First {
+    local: Option<Local>,
+    seat: Arc<Seat>,
+}
+
+impl Local {
+    /// A place for the first waiter. Returned if there is another one before it.
+    pub(crate) fn first(self, line: Line) -> Result<First, Self> {
+        let Some(side) = line.side() else {
+            return Err(self);
+        };
+        // With the line locked: nobody makes one meanwhile.
+        let standing = self.line.0.lock();
+        let mut first = self.first.lock();
+        if standing.is_some() || first.is_some() || !self.turn.lock().is_idle() {
+            drop(first);
+            drop(standing);
+            return Err(self);
+        }
+        let seat = Arc::new(Seat::new(&self.locals.looks, FIRST, side));
+        *first = Some(Arc::clone(&seat));
+        drop(first);
+        drop(standing);
+        Ok(First {
+            local: Some(self),
+            seat,
+        })
+    }
+}
+
+impl First {
+    /// Polls its request.
+    pub(crate) fn attend<F: Future>(
+        &self,
+        context: &mut Context<'_>,
+        request: Pin<&mut F>,
+    ) -> Poll<F::Output> {
+        self.seat.come(context.waker());
+        let waker = Waker::from(Arc::clone(&self.seat));
+        request.poll(&mut Context::from_waker(&waker))
+    }
+
+    /// It has what it wants. Returned if somebody stands behind it.
+    pub(crate) fn leave(mut self) -> Option<Self> {
+        let alone = self.local.as_ref()?.first.lock().take();
+        if alone.is_some() {
+            self.local = None;
+            return None;
+        }
+        Some(self)
+    }
+
+    /// It goes on waiting, in line.
+    pub(crate) fn line_up(mut self, candidate: Option<Candidate>) -> Option<Place> {
+        let local = self.local.take()?;
+        // Whoever makes the line takes the first waiter in; then a second one is counted.
+        let line = local.line.enter(&local.first);
+        local.line.leave();
+        let candidate = candidate.map(Arc::new);
+        if let Some(candidate) = &candidate {
+            let mut state = line.state.lock();
+            state.candidates.insert(FIRST, Arc::clone(candidate));
+        }
+        Some(Place {
+            local,
+            line,
+            seat: Some(Arc::clone(&self.seat)),
+            waiter: None,
+            candidate,
+            has_asked: AtomicBool::new(true),
+        })
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        let Some(local) = self.local.take() else {
+            return;
+        };
+        let alone = local.first.lock().take();
+        if alone.is_none() {
+            // Others stand behind it.
+            local.line.leave();
+            self.seat.leave();
         }
     }
 }

@@ -60,7 +60,8 @@ async fn late_release_harms_no_later_holder() {
 #[tokio::test]
 async fn many_holds_are_renewed_and_each_loss_has_its_reason() {
     let place = place();
-    let (ours, theirs) = (place.client().await, place.client().await);
+    let ours = place.client_with(|builder| builder.lease(LEASE)).await;
+    let theirs = place.client_with(|builder| builder.lease(LEASE)).await;
     let mut guards = Vec::new();
     for number in 0..150 {
         let lock = lock_of(&ours, &number.to_string());

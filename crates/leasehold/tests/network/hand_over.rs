@@ -20,20 +20,27 @@ impl Sent {
     }
 }
 
-/// A client whose server answers after two milliseconds.
+/// A client whose server answers after a millisecond.
 fn near(server: &Embedded) -> (Client, Network, Sent) {
-    at(server, MS)
+    at(server, MS, Duration::ZERO)
 }
 
-fn at(server: &Embedded, far: Duration) -> (Client, Network, Sent) {
+fn at(server: &Embedded, request: Duration, reply: Duration) -> (Client, Network, Sent) {
     let (client, network) = over_network(server);
     let sent = Sent::default();
     let noted = sent.clone();
-    network.on_request(move |request| {
-        noted.0.lock().unwrap().push(request.step);
-        Fate::delivered(far, far)
+    network.on_request(move |asked| {
+        noted.0.lock().unwrap().push(asked.step);
+        Fate::delivered(request, reply)
     });
     (client, network, sent)
+}
+
+/// All tasks that have something to do at this instant do it.
+async fn others_go_on() {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Waiters in this order.
@@ -51,7 +58,7 @@ async fn held<const N: usize>(client: &Client) -> (LockGuard, [JoinHandle<LockGu
     let lock = client.lock("x");
     let first = lock.acquire().await.unwrap();
     let waiters = in_line(std::array::from_fn(|_| lock.clone())).await;
-    sleep(2 * MS).await;
+    sleep(3 * MS).await;
     (first, waiters)
 }
 
@@ -69,7 +76,7 @@ async fn release_hands_the_lock_over_without_asking() {
     });
     released.unwrap();
     // The release is answered by a request that left behind it.
-    assert_eq!(start.elapsed(), 2 * MS);
+    assert_eq!(start.elapsed(), MS);
     second.release().await.unwrap();
     third.await.unwrap().release().await.unwrap();
     assert_eq!(sent.count(Step::LockRelease), 1, "the last one");
@@ -99,7 +106,7 @@ async fn a_hold_that_is_lost_before_its_waiter_comes_is_not_taken() {
     let first = lock.acquire().await.unwrap();
     let mut second = Box::pin(lock.acquire());
     assert!(second.as_mut().now_or_never().is_none());
-    sleep(2 * MS).await;
+    sleep(3 * MS).await;
     assert!(second.as_mut().now_or_never().is_none());
     assert!(server.client().lock("x").force_unlock().await.unwrap());
     // It has been handed over when this request finds that it is lost.
@@ -117,10 +124,10 @@ async fn a_release_waits_for_a_request_behind_it() {
     let start = Instant::now();
     let first = tokio::spawn(first.release());
     let second = second.await.unwrap();
-    sleep(MS).await;
+    others_go_on().await;
     // The request for the first release is on its way.
     second.release().await.unwrap();
-    assert_eq!(start.elapsed(), 4 * MS, "it was told by the next one");
+    assert_eq!(start.elapsed(), 2 * MS, "it was told by the next one");
     first.await.unwrap().unwrap();
     third.await.unwrap().release().await.unwrap();
 }
@@ -132,7 +139,7 @@ async fn what_an_owner_holds_goes_back() {
     let owner = Owner::new();
     let first = client.lock("x").owned_by(&owner).acquire().await.unwrap();
     let [second] = in_line([client.lock("x")]).await;
-    sleep(2 * MS).await;
+    sleep(3 * MS).await;
     first.release().await.unwrap();
     assert_eq!(sent.count(Step::LockRelease), 1);
     second.await.unwrap().release().await.unwrap();
@@ -146,7 +153,7 @@ async fn nothing_is_handed_over_to_an_owner() {
     let owner = Owner::new();
     let owned = client.lock("x").owned_by(&owner);
     let [second] = in_line([owned.clone()]).await;
-    sleep(2 * MS).await;
+    sleep(3 * MS).await;
     first.release().await.unwrap();
     assert_eq!(sent.count(Step::LockRelease), 1);
     let second = second.await.unwrap();
@@ -215,7 +222,7 @@ async fn a_dropped_release_leaves_no_other_without_answer() {
     let (first, [second, third]) = held(&client).await;
     let first = tokio::spawn(first.release());
     let second = second.await.unwrap();
-    sleep(MS).await;
+    others_go_on().await;
     // The request for the first release is on its way, and does not count for the second.
     let second = tokio::spawn(second.release());
     let third = third.await.unwrap();
@@ -250,6 +257,9 @@ async fn an_unpolled_waiter_keeps_no_lock() {
     let first = lock.acquire().await.unwrap();
     let mut unpolled = Box::pin(lock.acquire());
     assert!(unpolled.as_mut().now_or_never().is_none());
+    sleep(3 * MS).await;
+    // It learns that it has to wait.
+    assert!(unpolled.as_mut().now_or_never().is_none());
     first.release().await.unwrap();
     assert_eq!(sent.count(Step::LockRelease), 0, "it was handed over");
     let start = Instant::now();
@@ -280,7 +290,7 @@ async fn a_waiter_on_other_terms_keeps_its_place() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_confirmed_lately_goes_back() {
     let server = Embedded::new();
-    let (client, _network, sent) = at(&server, 5 * MS);
+    let (client, _network, sent) = at(&server, 5 * MS, 5 * MS);
     let (first, [second]) = held(&client).await;
     first.release().await.unwrap();
     assert_eq!(sent.count(Step::LockRelease), 1);
@@ -330,8 +340,8 @@ async fn held_by(tasks: Vec<JoinHandle<usize>>) -> Vec<usize> {
 /// How long the only task of another client waited at most, whose requests take so long each way.
 async fn longest_wait_at(distance: Duration) -> Duration {
     let server = Embedded::new();
-    let (ours, _network, _) = near(&server);
-    let (theirs, _its_network, _) = at(&server, distance);
+    let (ours, _network, _) = at(&server, MS, MS);
+    let (theirs, _its_network, _) = at(&server, distance, distance);
     let recorder = Recorder::new();
     let many = busy(&ours, "ours", 64, &recorder);
     let (lock, end) = (theirs.lock("x"), Instant::now() + 1000 * MS);
@@ -365,8 +375,8 @@ async fn far_waiters_have_their_turn_beside_a_busy_process() {
 #[tokio::test(start_paused = true)]
 async fn a_busy_process_leaves_others_their_turn() {
     let server = Embedded::new();
-    let (busy_one, _network, sent) = near(&server);
-    let (other, _its_network, _) = near(&server);
+    let (busy_one, _network, sent) = at(&server, MS, MS);
+    let (other, _its_network, _) = at(&server, MS, MS);
     let recorder = Recorder::new();
     let many = busy(&busy_one, "ours", 16, &recorder);
     let one = busy(&other, "theirs", 1, &recorder);

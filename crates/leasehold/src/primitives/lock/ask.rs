@@ -12,13 +12,13 @@ use crate::guard::Share;
 use crate::hold::{Asked, Grant, HoldSteps, Undo};
 use crate::key::Key;
 use crate::local::hand_over::Candidate;
-use crate::local::line::{Line, Place};
+use crate::local::line::{First, Line, Place};
 use crate::local::reentry::{Entry, Held};
 use crate::local::{Local, turn};
 use crate::owner::Owner;
 use crate::primitives::namesake;
 use crate::sync::Mutex;
-use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
+use crate::wait::{Answer, Answered, Ask, Deadline, NotBefore, Wait};
 
 pub(in crate::primitives) async fn acquire_by<K: Named>(
     lock: &Lock<K>,
@@ -103,14 +103,11 @@ impl<K: Named> Asker<'_, K> {
         (turns && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
     }
 
-    /// Its place in a line whose waiters take turns.
-    fn line_up(&self, line: Line, turn: Duration) -> Place {
-        let local = self.lock.context.locals.of(&self.line_key);
+    /// What makes this waiter one to which a hold can be handed over.
+    fn candidate(&self, turn: Option<Duration>) -> Option<Candidate> {
         let plain = self.terms.renew_every.is_some() && self.terms.max_hold.is_none();
-        match plain && self.lock.owner.is_none() {
-            true => local.line_up_as(line, Candidate::new(self.terms, turn)),
-            false => local.line_up(line),
-        }
+        let candidate = turn.map(|turn| Candidate::new(self.terms, turn));
+        candidate.filter(|_| plain && self.lock.owner.is_none())
     }
 
     async fn until(&self, deadline: Deadline) -> Result<Option<Share>> {
@@ -125,14 +122,6 @@ impl<K: Named> Asker<'_, K> {
             _ => Arc::clone(&self.lock.channel),
         };
         let turn = self.turn();
-        // An acquire that asks once takes no place.
-        let waits = !matches!(deadline, Deadline::Now);
-        let place = turn.filter(|_| waits).map(|turn| self.line_up(line, turn));
-        let waiter = Waiter {
-            asker: self,
-            place: place.as_ref(),
-            turn: turn.unwrap_or_default(),
-        };
         let wait = Wait {
             context,
             key: self.key,
@@ -141,9 +130,22 @@ impl<K: Named> Asker<'_, K> {
             settings: &self.lock.settings,
             deadline,
             line,
-            place: place.as_ref(),
+            place: None,
         };
-        let granted = wait.until_granted(&waiter).await?;
+        let granted = match deadline {
+            // An acquire that asks once takes no place.
+            Deadline::Now => wait.once(&Waiter::alone(self)).await?,
+            _ => match context.locals.of(&self.line_key).first(line) {
+                Ok(first) => self.as_first(wait, first, turn).await?,
+                Err(local) => {
+                    let place = match self.candidate(turn) {
+                        Some(candidate) => local.line_up_as(line, candidate),
+                        None => local.line_up(line),
+                    };
+                    self.in_line(wait, &place, turn, None).await?
+                }
+            },
+        };
         Ok(granted.map(|granted| {
             let undo = match granted {
                 Granted::Asked(undo) => {
@@ -254,6 +256,57 @@ impl<K: Named> Asker<'_, K> {
     }
 }
 
+impl<K: Named> Asker<'_, K> {
+    /// Asks as the first waiter of the process. Most locks are free, and nobody else wants them.
+    async fn as_first(
+        &self,
+        wait: Wait<'_>,
+        first: First,
+        turn: Option<Duration>,
+    ) -> Result<Option<Granted>> {
+        let met = match wait.as_first(&Waiter::alone(self), &first).await {
+            None => return wait.ended_unanswered(),
+            Some(Answered {
+                answer: Ok(Answer::Granted(granted)),
+                sent,
+            }) => {
+                let Some(followed) = first.leave() else {
+                    return Ok(Some(granted));
+                };
+                // Those behind it learn what the server has said.
+                let answer = Ok(Answer::Granted(granted));
+                (followed, Answered { sent, answer })
+            }
+            Some(met) => (first, met),
+        };
+        let (first, met) = met;
+        let Some(place) = first.line_up(self.candidate(turn)) else {
+            return wait.ended_unanswered();
+        };
+        if turn.is_some() {
+            let granted = matches!(met.answer, Ok(Answer::Granted(_)));
+            Waiter::in_place(self, &place, turn).answered(&place, None, granted);
+        }
+        self.in_line(wait, &place, turn, Some(met)).await
+    }
+
+    /// Waits in line. In a box: few acquires have to wait, and the others need not carry its state.
+    async fn in_line(
+        &self,
+        wait: Wait<'_>,
+        place: &Place,
+        turn: Option<Duration>,
+        met: Option<Answered<Granted>>,
+    ) -> Result<Option<Granted>> {
+        let wait = Wait {
+            place: Some(place),
+            ..wait
+        };
+        let waiter = Waiter::in_place(self, place, turn);
+        Box::pin(wait.on_from(&waiter, met)).await
+    }
+}
+
 /// What a waiter gets.
 enum Granted {
     /// By the server.
@@ -267,6 +320,25 @@ struct Waiter<'a, K> {
     asker: &'a Asker<'a, K>,
     place: Option<&'a Place>,
     turn: Duration,
+}
+
+impl<'a, K> Waiter<'a, K> {
+    /// It waits for nothing, or is the first.
+    fn alone(asker: &'a Asker<'a, K>) -> Self {
+        Self {
+            asker,
+            place: None,
+            turn: Duration::ZERO,
+        }
+    }
+
+    fn in_place(asker: &'a Asker<'a, K>, place: &'a Place, turn: Option<Duration>) -> Self {
+        Self {
+            asker,
+            place: turn.map(|_| place),
+            turn: turn.unwrap_or_default(),
+        }
+    }
 }
 
 impl<K: Named> Ask for Waiter<'_, K> {
