@@ -14,6 +14,7 @@ mod state;
 mod stay;
 mod undo;
 pub(crate) mod watchdog;
+mod wheel;
 
 use std::ops::Deref;
 use std::sync::Arc;

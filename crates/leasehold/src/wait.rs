@@ -114,6 +114,9 @@ pub(crate) struct Answered<T> {
     pub(crate) answer: Result<Answer<T>, Failure>,
 }
 
+/// So long before its end at least, a wait asks that no server has answered, also in the turn of
+/// others: it ends with an error if there is no answer in time.
+const FOR_AN_ANSWER: Duration = Duration::from_millis(100);
 /// How long a waiter bears a key without expiry. An operator may have made a holder's key
 /// persistent, and the holder gives it an expiry again at its next renewal: after 10 s, if it
 /// has the default lease.
@@ -205,7 +208,7 @@ impl Wait<'_> {
         if let Some(granted) = self.turn(asker, place).await? {
             return Ok(Some(granted));
         }
-        let mut sleep = Sleep::new(self);
+        let mut sleep = Sleep::new(self, met.is_some());
         loop {
             if met.is_none() {
                 tokio::select! {
@@ -404,7 +407,17 @@ impl Wait<'_> {
 
     fn stands_down<A: Ask>(&self, asker: &A, place: &Place) -> Option<Moment> {
         match asker.not_before()? {
-            NotBefore::Others(until) => (!self.deadline.comes_before(until)).then_some(until),
+            NotBefore::Others(until) => {
+                // Those behind it may end soon, and only this one asks.
+                let (answered, others) = (place.outage().has_answered(), place.has_others());
+                let ends = if answered {
+                    until
+                } else {
+                    until + FOR_AN_ANSWER
+                };
+                let stands_down = !self.deadline.comes_before(ends) && (answered || !others);
+                stands_down.then_some(until)
+            }
             // "Held" may only be said when a server has said so, and a waiter behind may end soon.
             NotBefore::Own(until) => place.outage().has_answered().then_some(until),
         }

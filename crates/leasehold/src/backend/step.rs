@@ -24,7 +24,6 @@ pub(crate) struct Step {
     pub(crate) keys: usize,
     /// It is sent with as many keys as one likes, then an argument for all of them, then one for
     /// each. Its function gets their count and where they begin in `KEYS` and `ARGV`.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) many: bool,
     /// Whether it gives the caller something: a grant, or more time. The server does not run such
     /// a step when its call arrives too late (a grant would be a lock for nobody), and the queue
@@ -194,13 +193,15 @@ impl Operation {
         );
         Self { step, parts }
     }
+}
 
+#[cfg(feature = "redis")]
+impl Operation {
     pub(crate) fn keys(&self) -> &[Vec<u8>] {
         &self.parts[..self.key_count()]
     }
 
     /// Those that are no keys.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) fn arguments(&self) -> &[Vec<u8>] {
         &self.parts[self.key_count()..]
     }

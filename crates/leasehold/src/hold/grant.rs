@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -31,6 +31,8 @@ pub(crate) struct Grant {
     /// When the watchdog looks at it next, in nanoseconds; [`NEVER`] when it does not. Written
     /// with the watchdog's table locked.
     due: AtomicU64,
+    /// Its place among those that are due then. Read and written with that table locked.
+    place: AtomicUsize,
     /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
     /// Who waits for a word of the server since it was handed over.
@@ -82,6 +84,7 @@ impl Grant {
             margin,
             state: Mutex::new(state),
             due: AtomicU64::new(NEVER),
+            place: AtomicUsize::new(0),
             changed: Notify::new(),
             acks: Acks::default(),
         })
@@ -469,6 +472,15 @@ impl Grant {
         let nanos = due.map_or(NEVER, Moment::as_nanos);
         let before = self.due.swap(nanos, Ordering::Relaxed);
         (before != NEVER).then(|| Moment::from_nanos(before))
+    }
+
+    /// Where the watchdog finds it among those that are due at its time.
+    pub(super) fn place(&self) -> usize {
+        self.place.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_place(&self, place: usize) {
+        self.place.store(place, Ordering::Relaxed);
     }
 }
 

@@ -4,7 +4,6 @@
 //! One task and one order of due times per client. Watchdogs that are due together travel
 //! together, because the connection's queue makes one call of them.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::Grant;
 use super::cleanup::Cleanup;
 use super::grant::{Due, Look};
+use super::wheel::{Placed, Wheel};
 use crate::backend::Backend;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::step::{Operation, Value};
@@ -44,12 +44,18 @@ struct Shared {
 }
 
 /// By when the watchdog looks at them.
-type Table = BTreeMap<(Moment, u64), Watched>;
+type Table = Wheel<Watched>;
 
 struct Watched {
     hold: Arc<Grant>,
     /// By how much earlier its renewal may travel with others.
     earlier: Duration,
+}
+
+impl Placed for Watched {
+    fn set_place(&self, place: usize) {
+        self.hold.set_place(place);
+    }
 }
 
 impl Watchdog {
@@ -119,18 +125,21 @@ impl Shared {
     }
 
     fn put(&self, mut holds: MutexGuard<'_, Table>, hold: &Arc<Grant>, look: Option<Look>) {
-        if let Some(old) = hold.set_due(look.map(|look| look.at)) {
-            holds.remove(&(old, hold.number));
-        }
+        let old = hold.set_due(look.map(|look| look.at));
+        let old = old.and_then(|old| holds.remove(old, hold.place()));
         let Some(look) = look else {
+            drop(holds);
+            // Dropped behind the lock: a grant may go with it.
+            drop(old);
             return;
         };
         let watched = Watched {
             hold: Arc::clone(hold),
             earlier: look.earlier,
         };
-        holds.insert((look.at, hold.number), watched);
+        holds.insert(look.at, watched);
         drop(holds);
+        drop(old);
         let due_ms = wake_for(look.at);
         if due_ms < self.wakes_at_ms.fetch_min(due_ms, Ordering::SeqCst) {
             self.changed.notify_one();
@@ -139,9 +148,10 @@ impl Shared {
 
     fn unschedule(&self, hold: &Grant) {
         let mut holds = self.holds.lock();
-        if let Some(due) = hold.set_due(None) {
-            holds.remove(&(due, hold.number));
-        }
+        let due = hold.set_due(None);
+        let watched = due.and_then(|due| holds.remove(due, hold.place()));
+        drop(holds);
+        drop(watched);
     }
 
     /// Takes the holds that are due, and those that are due so soon that they may as well travel
@@ -149,20 +159,19 @@ impl Shared {
     fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Grant>> {
         let mut due = Vec::new();
         let mut holds = self.holds.lock();
-        while due.len() < room
-            && let Some(entry) = holds.first_entry()
-        {
-            let (at, _) = *entry.key();
+        while due.len() < room {
             let fits = due.len() < ONE_CALL;
-            let earlier = if fits {
-                entry.get().earlier
-            } else {
-                Duration::ZERO
+            let is_due = |at: Moment, watched: &Watched| {
+                let earlier = if fits {
+                    watched.earlier
+                } else {
+                    Duration::ZERO
+                };
+                at.saturating_sub(now) <= earlier
             };
-            if at.saturating_sub(now) > earlier {
+            let Some(watched) = holds.take_next(is_due) else {
                 break;
-            }
-            let watched = entry.remove();
+            };
             watched.hold.set_due(None);
             due.push(watched.hold);
         }
@@ -178,7 +187,7 @@ impl Shared {
         let now_ms = self.clock.now().as_millis();
         let set_ms = self.wakes_at_ms.load(Ordering::SeqCst);
         let set = (set_ms > now_ms && set_ms != u64::MAX).then_some(set_ms);
-        let due = holds.first_key_value().map(|((at, _), _)| wake_for(*at));
+        let due = holds.next().map(wake_for);
         let wake_ms = set.into_iter().chain(due).min();
         self.wakes_at_ms
             .store(wake_ms.unwrap_or(u64::MAX), Ordering::SeqCst);
@@ -518,6 +527,8 @@ pub(crate) async fn why_lost(backend: &Backend, hold: &Grant, clock: Clock) -> L
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -247,10 +247,14 @@ impl Local {
         if let Some(candidate) = candidate {
             state.candidates.insert(number, Arc::clone(candidate));
         }
-        let woken = state.order.come(number, side);
+        let mut woken = state.order.come(number, side);
         // The waiter before it may have been called long ago, when nobody was behind it and no
         // look was needed.
         let look = state.wants_look();
+        if !line.outage.lock().has_answered() {
+            // It may be letting other processes ask first. This one may have no time for that.
+            woken.extend(state.order.asker().filter(|asker| *asker != number));
+        }
         let woken = state.seats_of(&woken);
         drop(state);
         wake(woken);

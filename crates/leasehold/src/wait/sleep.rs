@@ -29,11 +29,14 @@ pub(super) struct Sleep<'a> {
 }
 
 impl<'a> Sleep<'a> {
-    pub(super) fn new(wait: &'a Wait<'a>) -> Self {
+    /// `has_asked`: a request has left before, and no message since then is marked.
+    pub(super) fn new(wait: &'a Wait<'a>, has_asked: bool) -> Self {
         let (listeners, pauses) = match &wait.settings.strategy {
             // A waiter for a latch listens from its first answer on, behind a confirmation of
             // its own: a message from before must not open the latch for it.
             WaitStrategy::PubSub if wait.line == Line::AllAsk => (Vec::new(), None),
+            // It begins to listen behind the answer, and asks again then.
+            WaitStrategy::PubSub if has_asked => (Vec::new(), None),
             WaitStrategy::PubSub => {
                 let channels = wait.channels.iter();
                 // A channel that is live before the first ask saves the second one. All or

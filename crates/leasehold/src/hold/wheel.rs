@@ -1,0 +1,158 @@
+//! What is due when, for very many: put in, taken out and put elsewhere at a cost that does not
+//! grow with their number. What is due in the same 67 ms is in one list, in no order; each knows
+//! its place in the list.
+
+use std::collections::BTreeMap;
+
+use crate::clock::Moment;
+
+/// How many bits of a time in nanoseconds a list has in common: 2^26 ns are 67 ms.
+const LIST_BITS: u32 = 26;
+
+/// What knows its place in a list.
+pub(super) trait Placed {
+    fn set_place(&self, place: usize);
+}
+
+/// Things by the time at which they are due.
+pub(super) struct Wheel<T> {
+    lists: BTreeMap<u64, Vec<(Moment, T)>>,
+    len: usize,
+}
+
+impl<T> Default for Wheel<T> {
+    fn default() -> Self {
+        Self {
+            lists: BTreeMap::new(),
+            len: 0,
+        }
+    }
+}
+
+fn list_of(at: Moment) -> u64 {
+    at.as_nanos() >> LIST_BITS
+}
+
+impl<T: Placed> Wheel<T> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn insert(&mut self, at: Moment, thing: T) {
+        let list = self.lists.entry(list_of(at)).or_default();
+        thing.set_place(list.len());
+        list.push((at, thing));
+        self.len += 1;
+    }
+
+    /// Takes out the thing that is due at `at` and knows this place.
+    pub(super) fn remove(&mut self, at: Moment, place: usize) -> Option<T> {
+        let number = list_of(at);
+        let list = self.lists.get_mut(&number)?;
+        let thing = take(list, place)?;
+        self.taken(number);
+        Some(thing)
+    }
+
+    /// Takes out the next thing for which `wanted` is true. Of those that are due in the same list
+    /// it looks at each; if none is wanted there, at no other list.
+    pub(super) fn take_next(&mut self, wanted: impl Fn(Moment, &T) -> bool) -> Option<T> {
+        let (number, list) = self.lists.iter_mut().next()?;
+        let place = list.iter().rposition(|(at, thing)| wanted(*at, thing))?;
+        let (number, thing) = (*number, take(list, place)?);
+        self.taken(number);
+        Some(thing)
+    }
+
+    /// When the next one is due.
+    pub(super) fn next(&self) -> Option<Moment> {
+        let (_, list) = self.lists.iter().next()?;
+        list.iter().map(|(at, _)| *at).min()
+    }
+
+    fn taken(&mut self, number: u64) {
+        self.len -= 1;
+        if let Some(list) = self.lists.get_mut(&number) {
+            if list.is_empty() {
+                self.lists.remove(&number);
+            }
+        }
+    }
+}
+
+/// The last one gets its place.
+fn take<T: Placed>(list: &mut Vec<(Moment, T)>, place: usize) -> Option<T> {
+    if place >= list.len() {
+        return None;
+    }
+    let (_, thing) = list.swap_remove(place);
+    if let Some((_, moved)) = list.get(place) {
+        moved.set_place(place);
+    }
+    Some(thing)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Thing {
+        number: u64,
+        place: Cell<usize>,
+    }
+
+    impl Placed for Rc<Thing> {
+        fn set_place(&self, place: usize) {
+            self.place.set(place);
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_millis(ms)
+    }
+
+    fn thing(number: u64) -> Rc<Thing> {
+        Rc::new(Thing {
+            number,
+            ..Thing::default()
+        })
+    }
+
+    #[test]
+    fn what_is_due_first_is_taken_first() {
+        let mut wheel = Wheel::default();
+        for number in [500, 20, 3000, 1] {
+            wheel.insert(at(number), thing(number));
+        }
+        assert_eq!((wheel.len(), wheel.next()), (4, Some(at(1))));
+        let due = |now: u64| move |when: Moment, _: &Rc<Thing>| when <= at(now);
+        let mut taken = Vec::new();
+        while let Some(thing) = wheel.take_next(due(600)) {
+            taken.push(thing.number);
+        }
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 20, 500]);
+        assert_eq!((wheel.len(), wheel.next()), (1, Some(at(3000))));
+    }
+
+    #[test]
+    fn each_is_taken_out_from_where_it_has_moved() {
+        let mut wheel = Wheel::default();
+        let things: Vec<_> = (0..300).map(thing).collect();
+        for thing in &things {
+            wheel.insert(at(thing.number), Rc::clone(thing));
+        }
+        // In an order of its own: each leaves its place to another.
+        for step in 0..300 {
+            let thing = &things[step * 7 % 300];
+            let taken = wheel.remove(at(thing.number), thing.place.get());
+            assert_eq!(taken.map(|taken| taken.number), Some(thing.number));
+        }
+        assert_eq!((wheel.len(), wheel.next()), (0, None));
+        assert!(wheel.remove(at(1), 0).is_none());
+    }
+}
