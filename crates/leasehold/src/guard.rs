@@ -14,6 +14,7 @@ use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
@@ -87,28 +88,7 @@ impl Share {
         match hold.leave(self.claim) {
             Leaving::Shared { moves_look } => self.look_again(moves_look),
             Leaving::LeftToLease => self.leave_to_lease(),
-            Leaving::Last => {
-                let local = self.held.local(&self.context.locals);
-                if loss.is_none()
-                    && let Some(local) = &local
-                {
-                    // Taken before the hold goes: the next holder may give it back at once, and the
-                    // server's answer to that counts for this one, too.
-                    let (word, begins) = hold.await_word();
-                    if self.held.hand_over(local, self.context.clock.now()) {
-                        return self.handed_over(word, begins).await;
-                    }
-                }
-                // Ended before it is removed: a renewal that is under way puts back no hold
-                // that is over.
-                hold.end();
-                self.context.watchdog.remove(&hold);
-                if loss.is_none() {
-                    return self.give_back(local).await;
-                }
-                // Lost here, but the server may still have it: the undo gives it back.
-                self.clear_owner();
-            }
+            Leaving::Last => return self.leave_last(loss).await,
         }
         match loss {
             None => Ok(()),
@@ -116,9 +96,49 @@ impl Share {
         }
     }
 
+    /// Nobody has a share any more: the next waiter of the process gets the hold, or the server.
+    async fn leave_last(&self, loss: Option<LossReason>) -> Result<()> {
+        let hold = self.hold();
+        let local = self.held.local(&self.context.locals);
+        let now = self.context.clock.now();
+        let mut asked_before = false;
+        if loss.is_none()
+            && let Some(local) = &local
+            && self.held.stays(local, now)
+        {
+            if hold.is_exchanged() {
+                if let Some(exchange) = Exchange::leaves(&self.context, &self.held, local) {
+                    match exchange.answered().await {
+                        Ok(()) => return Ok(()),
+                        Err(outcome) => asked_before = outcome == Outcome::MayHaveRun,
+                    }
+                }
+            } else {
+                // Taken before the hold goes: the next holder may give it back at once, and the
+                // server's answer to that counts for this one, too.
+                let (word, begins) = hold.await_word();
+                if self.held.hand_over(local, now) {
+                    return self.handed_over(word, begins).await;
+                }
+            }
+        }
+        // Ended before it is removed: a renewal that is under way puts back no hold that is over.
+        hold.end();
+        self.context.watchdog.remove(hold);
+        match loss {
+            None => self.give_back(local, asked_before).await,
+            Some(reason) => {
+                // Lost here, but the server may still have it: the undo gives it back.
+                self.clear_owner();
+                Err(Error::lost(&hold.key, reason))
+            }
+        }
+    }
+
     /// Asks the server to take the hold back, and waits for its answer.
-    async fn give_back(&self, local: Option<Local>) -> Result<()> {
-        let release = Release::leaves(&self.context, &self.held, local);
+    /// `asked_before`: an earlier request may have taken it back.
+    async fn give_back(&self, local: Option<Local>, asked_before: bool) -> Result<()> {
+        let release = Release::leaves(&self.context, &self.held, local, asked_before);
         // Behind the release: whatever the owner asks next has to run behind that.
         self.clear_owner();
         if !self.hold().has_waiting() {
@@ -290,10 +310,17 @@ struct Release {
     /// How many of the connections that are told of it are our own.
     ours: Option<i64>,
     first: (Reply, Moment),
+    /// An earlier request may have released it.
+    asked_before: bool,
 }
 
 impl Release {
-    fn leaves(context: &Arc<Context>, held: &Arc<Held>, local: Option<Local>) -> Self {
+    fn leaves(
+        context: &Arc<Context>,
+        held: &Arc<Held>,
+        local: Option<Local>,
+        asked_before: bool,
+    ) -> Self {
         let (backend, steps) = (&context.backend, &held.hold().steps);
         let channel = local.as_ref().and_then(|_| steps.counted_channel());
         let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
@@ -310,6 +337,7 @@ impl Release {
             mark,
             ours,
             first,
+            asked_before,
         }
     }
 
@@ -317,7 +345,7 @@ impl Release {
     async fn answered(self) -> Result<()> {
         let (backend, clock) = (&self.context.backend, self.context.clock);
         let hold = self.held.hold();
-        let (mut limit, mut asked_before) = (None, false);
+        let (mut limit, mut asked_before) = (None, self.asked_before);
         let goes_on = |failed: Failed<'_>| {
             // For as long as one more reply may take. Then the caller gets the error, and the
             // undo goes on in the background.
@@ -376,9 +404,16 @@ impl Drop for Share {
                 let now = self.context.clock.now();
                 if let Some(local) = &local
                     && !self.turns
-                    && self.held.hand_over(local, now)
+                    && self.held.stays(local, now)
                 {
-                    return;
+                    if self.hold().is_exchanged() {
+                        if let Some(exchange) = Exchange::leaves(&self.context, &self.held, local) {
+                            self.context.cleanup.spawn(exchange.in_background());
+                            return;
+                        }
+                    } else if self.held.hand_over(local, now) {
+                        return;
+                    }
                 }
                 self.hold().end();
                 self.context.watchdog.remove(self.hold());

@@ -16,6 +16,7 @@ mod undo;
 pub(crate) mod watchdog;
 mod wheel;
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,7 @@ pub(crate) struct Together<'a> {
 }
 
 /// The operations on one hold: what a primitive adds to the mechanism.
-pub(crate) trait HoldSteps: Send + Sync {
+pub(crate) trait HoldSteps: Any + Send + Sync {
     /// Asks for the hold. Asked again for a hold that is there, it takes nothing more.
     fn acquire(&self, lease: Duration) -> Operation;
     /// Reads that reply; `None` when it makes no sense.
@@ -71,7 +72,11 @@ pub(crate) trait HoldSteps: Send + Sync {
     fn renewed_together(&self) -> Option<Together<'_>> {
         None
     }
-    /// Gives the hold back. Replies 1, or 0 when it is not there.
+    /// For a kind whose holders know the ids of what they hold; `None` for others.
+    fn exchanged(&self) -> Option<&dyn Exchanged> {
+        None
+    }
+    /// Gives the hold back. Replies 1 or more, or 0 when it is not there.
     fn release(&self) -> Operation;
     /// The channel of its releases, if the reply to one is 1 and how many connections were told on
     /// it.
@@ -104,6 +109,16 @@ pub(crate) trait HoldSteps: Send + Sync {
     fn unfenced(&self) -> Option<&'static str> {
         None
     }
+}
+
+/// What is held by ids that its holders know, and may tell others. The next holder can't have the
+/// same ids, so one request takes them out and puts new ones into their place.
+pub(crate) trait Exchanged {
+    /// How many permits are held.
+    fn permits(&self) -> u32;
+    /// As many permits with new ids, for this lease, and the operation that puts them into the place
+    /// of these. It replies 1, or 0 when one of these is not held any more.
+    fn next(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation);
 }
 
 /// The server's answer to a request for a hold.

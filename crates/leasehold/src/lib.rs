@@ -94,6 +94,7 @@ mod credentials;
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod differential;
 mod error;
+mod exchange;
 mod guard;
 mod hold;
 mod key;

@@ -30,6 +30,12 @@ fn ids(hold: &str, count: usize) -> String {
     (0..count).map(id).collect()
 }
 
+/// Who stands behind a holder.
+fn next(hold: &str) -> &'static str {
+    let holder = HOLDS.iter().position(|other| *other == hold).unwrap();
+    HOLDS[(holder + 1) % HOLDS.len()]
+}
+
 fn argument(to: &Sample, name: &str) -> String {
     let key = to.key;
     match name {
@@ -41,6 +47,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "done" => to.done(),
         "channel" => format!("channel:{key}"),
         "ids" => ids(to.hold, to.variant % 3 + 1),
+        "next" => ids(next(to.hold), to.variant % 3 + 1),
         "id" => ids(to.hold, 1),
         // A lease of 0 is over at once: the next step finds a permit to take back.
         "lease_ms" => ["60000", "0", "90000", "30000", "80000000"][to.variant % 5].into(),

@@ -102,9 +102,8 @@ impl Grant {
     /// Whether anybody waits.
     pub(crate) fn has_waiting(&self) -> bool {
         let waiting = self.acks.0.lock();
-        waiting
-            .as_ref()
-            .is_some_and(|waiting| !waiting.senders.is_empty())
+        let mut senders = waiting.iter().flat_map(|waiting| &waiting.senders);
+        senders.any(|(_, sender)| !sender.is_closed())
     }
 
     /// A release leaves.

@@ -90,6 +90,17 @@ impl Grant {
         })
     }
 
+    /// Whether the next holder gets another one in its place, and can't have this one.
+    pub(crate) fn is_exchanged(&self) -> bool {
+        self.steps.exchanged().is_some()
+    }
+
+    /// How many permits it is; 1 for a lock.
+    pub(crate) fn permits(&self) -> u32 {
+        let exchanged = self.steps.exchanged();
+        exchanged.map_or(1, |exchanged| exchanged.permits())
+    }
+
     /// That of its present hold.
     pub(super) fn hold_number(&self) -> u64 {
         self.state.lock().stay.number

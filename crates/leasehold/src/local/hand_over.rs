@@ -16,22 +16,26 @@ use super::slot::Slot;
 use super::turn::Turn;
 use crate::clock::Moment;
 use crate::config::Terms;
-use crate::hold::Undo;
+use crate::hold::{Grant, Undo};
 use crate::sync::Mutex;
 
 /// A waiter to which a hold can be handed over.
 pub(crate) struct Candidate {
-    /// What it wants. A hold on other terms is not handed over to it.
+    /// What it wants. A hold on other terms, or of another number of permits, is not handed over to
+    /// it.
     pub(super) terms: Terms,
+    pub(super) permits: u32,
     pub(super) slot: Slot<Undo>,
     /// How long the process keeps what it has, from the server's grant on.
     pub(super) turn: Duration,
 }
 
 impl Candidate {
-    pub(crate) fn new(terms: Terms, turn: Duration) -> Self {
+    /// A waiter for so many permits; for 1 if it wants a lock.
+    pub(crate) fn new(terms: Terms, permits: u32, turn: Duration) -> Self {
         Self {
             terms,
+            permits,
             slot: Slot::new(),
             turn,
         }
@@ -40,23 +44,45 @@ impl Candidate {
 
 impl Record {
     /// Whether a hold that comes back is for this process: its turn goes on.
-    pub(super) fn hold_stays(&self, granted: Moment, now: Moment, turn: Duration) -> bool {
+    pub(super) fn hold_stays(&self, hold: &Grant, now: Moment, turn: Duration) -> bool {
+        let granted = (hold.granted_at(), hold.permits());
         self.turn.lock().hold_stays(granted, now, turn)
+    }
+
+    /// What the first waiter in line wants, if it wants so many permits.
+    pub(crate) fn next_wants(&self, permits: u32) -> Option<Terms> {
+        let (_, candidate) = self.line.line()?.first_candidate()?;
+        (candidate.permits == permits).then_some(candidate.terms)
     }
 
     /// Hands a hold over to the first waiter in line. Returned if it has to go back to the server:
     /// nobody waits, or the first waiter can't have this one.
     pub(super) fn hand_over(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
+        self.give(undo, now, |hold, terms| hold.hand_over(terms, now))
+    }
+
+    /// Gives a hold that nobody has had to the first waiter in line, in the same way.
+    pub(crate) fn give_new(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
+        self.give(undo, now, |hold, terms| hold.terms() == terms)
+    }
+
+    fn give(
+        &self,
+        undo: Undo,
+        now: Moment,
+        fits: impl Fn(&Grant, Terms) -> bool,
+    ) -> Result<(), Undo> {
         let Some(line) = self.line.line() else {
             return Err(undo);
         };
         let mut undo = undo;
         while let Some((seat, candidate)) = line.first_candidate() {
-            if !undo.hold().hand_over(candidate.terms, now) {
+            let hold = undo.hold();
+            if hold.permits() != candidate.permits || !fits(hold, candidate.terms) {
                 break;
             }
             // The waiters behind need not ask in order to know that the name is held.
-            line.answered(undo.hold().confirmed_at(), now);
+            line.answered(hold.confirmed_at(), now);
             match candidate.slot.give(undo) {
                 Ok(()) => {
                     seat.wake();
@@ -115,7 +141,7 @@ impl Candidate {
 }
 
 /// Gives back a hold that nobody has.
-pub(super) fn give_back(undo: Undo) {
+pub(crate) fn give_back(undo: Undo) {
     // Ended first: the watchdog, which still has it, renews nothing that is over.
     undo.hold().end();
     drop(undo);
@@ -126,7 +152,7 @@ pub(super) fn leave(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
     let Some(undo) = candidate.slot.close() else {
         return;
     };
-    let stays = record.hold_stays(undo.hold().granted_at(), now, candidate.turn);
+    let stays = record.hold_stays(undo.hold(), now, candidate.turn);
     let returned = match stays {
         true => record.hand_over(undo, now),
         false => Err(undo),

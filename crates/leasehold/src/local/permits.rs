@@ -134,6 +134,7 @@ mod tests {
         local.turn.lock().answered(&Asked {
             given_back: None,
             free: 1,
+            none_left: true,
             granted: true,
             now: now(),
         });

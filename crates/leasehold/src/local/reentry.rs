@@ -69,16 +69,18 @@ impl Held {
         self.turn.and_then(|_| locals.known(&self.hold.key))
     }
 
-    /// Hands the hold over to the next waiter of this process. `false` if it has to go back to the
-    /// server. Called when its last guard has gone.
-    pub(crate) fn hand_over(&self, local: &Local, now: Moment) -> bool {
-        let Some(turn) = self.turn else { return false };
-        // Asked also when nobody waits: what goes back to the server may end the turn.
-        let stays = local.hold_stays(self.hold.granted_at(), now, turn);
+    /// Whether the hold is for the next waiter of this process. Called once, when its last guard
+    /// has gone: what goes back to the server may end the turn.
+    pub(crate) fn stays(&self, local: &Local, now: Moment) -> bool {
+        let turn = self.turn;
+        let stays = turn.is_some_and(|turn| local.hold_stays(&self.hold, now, turn));
         // An owner enters its hold by its own slot, which another holder must not be found in.
-        if !stays || self.owner.is_some() {
-            return false;
-        }
+        stays && self.owner.is_none()
+    }
+
+    /// Hands the hold over to the next waiter of this process. `false` if it has to go back to the
+    /// server.
+    pub(crate) fn hand_over(&self, local: &Local, now: Moment) -> bool {
         let undo = self.undo.lock().take();
         match local.hand_over(undo, now) {
             Ok(()) => true,

@@ -36,6 +36,8 @@ pub(crate) struct Turn {
     turns_alone: u32,
     /// How many times in a row the process has stood down and nobody has taken anything.
     in_vain: u32,
+    /// The last ask has left nothing free.
+    all_taken: bool,
 }
 
 #[derive(Default)]
@@ -58,6 +60,8 @@ pub(crate) struct Asked {
     pub(crate) given_back: Option<i64>,
     /// How many permits were free when it reached the server.
     pub(crate) free: i64,
+    /// It is known that none is left.
+    pub(crate) none_left: bool,
     pub(crate) granted: bool,
     /// When it was answered.
     pub(crate) now: Moment,
@@ -100,6 +104,12 @@ impl Turn {
         }
     }
 
+    /// The same for permits, of which some may be free until an ask has found none.
+    pub(crate) fn all_ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
+        let until = self.ours_until(now, length);
+        until.filter(|_| self.all_taken)
+    }
+
     /// How many permits went back during the turn of others, if that is over.
     pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
         match self.phase {
@@ -110,6 +120,7 @@ impl Turn {
 
     /// The server has answered.
     pub(crate) fn answered(&mut self, asked: &Asked) {
+        self.all_taken = asked.none_left;
         match (&self.phase, asked.given_back) {
             (Phase::Idle, _) => {}
             (Phase::StandingDown { .. }, Some(given_back)) => {
@@ -140,8 +151,13 @@ impl Turn {
     }
 
     /// Whether a hold that comes back may stay in this process. The server granted it at
-    /// `granted`.
-    pub(crate) fn hold_stays(&mut self, granted: Moment, now: Moment, length: Duration) -> bool {
+    /// `granted`, and it is one of so many permits.
+    pub(crate) fn hold_stays(
+        &mut self,
+        (granted, permits): (Moment, u32),
+        now: Moment,
+        length: Duration,
+    ) -> bool {
         // Begun here and not with the grant: most holds have nobody behind them, and of those
         // nothing has to be remembered.
         match self.phase {
@@ -152,7 +168,7 @@ impl Turn {
             }
             Phase::Ours { .. } | Phase::StandingDown { .. } => {}
         }
-        self.stays(1, now, length)
+        self.stays(permits, now, length)
     }
 
     /// A hold goes back to the server.
@@ -226,6 +242,7 @@ mod tests {
         turn.answered(&Asked {
             given_back,
             free,
+            none_left: free <= 1,
             granted: free > 0,
             now,
         });
@@ -322,6 +339,17 @@ mod tests {
     }
 
     #[test]
+    fn turn_with_free_permits_keeps_nobody_from_asking() {
+        let mut turn = Turn::default();
+        ask(&mut turn, at_once(), 2);
+        assert_eq!(turn.all_ours_until(at_once(), TURN), None);
+        ask(&mut turn, at_once(), 1);
+        assert_eq!(turn.all_ours_until(at_once(), TURN), Some(after(TURN)));
+        turn.hold_leaves(at_once());
+        assert_eq!(turn.all_ours_until(at_once(), TURN), None);
+    }
+
+    #[test]
     fn own_turn_keeps_waiters_from_asking() {
         let turn = begun();
         assert_eq!(turn.ours_until(at_once(), TURN), Some(after(TURN)));
@@ -332,7 +360,7 @@ mod tests {
     /// A hold that was granted at `granted` comes back a millisecond later, and goes to the server.
     fn returned(turn: &mut Turn, granted: Moment) -> bool {
         let now = granted + Duration::from_millis(1);
-        let stays = turn.hold_stays(granted, now, TURN);
+        let stays = turn.hold_stays((granted, 1), now, TURN);
         turn.hold_leaves(now);
         stays
     }

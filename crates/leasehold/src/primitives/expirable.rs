@@ -40,6 +40,9 @@ const MOST_AT_ONCE: u64 = 1000;
 /// it; until then a waiter keeps waiting, unless its handle says that the semaphore [must
 /// exist](Self::must_exist).
 ///
+/// Permits that a guard gives back go to the next waiter of this process, if it wants as many, with
+/// the same request. They have new ids then. After 10 ms of that other processes have their turn.
+///
 /// **What it promises.** For one name, no more permits are in use at once than were set, under the
 /// conditions that [`Lock`](crate::Lock) names. A permit is in use from the return of its acquire
 /// to the call of its release, or to [`valid_until`](ExpirablePermit::valid_until) if that comes
@@ -286,7 +289,7 @@ impl ExpirableSemaphore {
     #[doc(alias = "tryRelease")]
     pub async fn release(&self, id: PermitId) -> Result<bool> {
         let names = self.names()?;
-        Ok(self.change(names.release(&[id], false)).await? == 1)
+        Ok(self.change(names.release(&[id], false)).await? > 0)
     }
 
     /// Gives permits back by their ids, 1 to 1000, all of them or none. `false`, and nothing is
@@ -308,7 +311,7 @@ impl ExpirableSemaphore {
         ids.sort_unstable();
         ids.dedup();
         check_several(ids.len() as u64, &names.key)?;
-        Ok(self.change(names.release(&ids, true)).await? == 1)
+        Ok(self.change(names.release(&ids, true)).await? > 0)
     }
 
     /// Sets the lease of a permit anew, longer or shorter than before: it ends `lease` from now.

@@ -58,6 +58,9 @@ pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64
         return NOBODY_KNOWS;
     }
     keyspace.publish(channel, free.to_string().as_bytes());
+    if keyspace.listeners(channel) == 0 {
+        return 0;
+    }
     // Each message wakes one of Redisson's asynchronous waiters, whatever it says: so there is one
     // for each permit, within reason.
     for _ in 1..more.min(64) {

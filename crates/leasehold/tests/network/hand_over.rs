@@ -11,21 +11,21 @@ use super::*;
 
 /// Which requests have left.
 #[derive(Clone, Default)]
-struct Sent(Arc<Mutex<Vec<Step>>>);
+pub(super) struct Sent(Arc<Mutex<Vec<Step>>>);
 
 impl Sent {
-    fn count(&self, step: Step) -> usize {
+    pub(super) fn count(&self, step: Step) -> usize {
         let sent = self.0.lock().unwrap();
         sent.iter().filter(|one| **one == step).count()
     }
 }
 
 /// A client whose server answers after a millisecond.
-fn near(server: &Embedded) -> (Client, Network, Sent) {
+pub(super) fn near(server: &Embedded) -> (Client, Network, Sent) {
     at(server, MS, Duration::ZERO)
 }
 
-fn at(server: &Embedded, request: Duration, reply: Duration) -> (Client, Network, Sent) {
+pub(super) fn at(server: &Embedded, request: Duration, reply: Duration) -> (Client, Network, Sent) {
     let (client, network) = over_network(server);
     let sent = Sent::default();
     let noted = sent.clone();
@@ -37,7 +37,7 @@ fn at(server: &Embedded, request: Duration, reply: Duration) -> (Client, Network
 }
 
 /// All tasks that have something to do at this instant do it.
-async fn others_go_on() {
+pub(super) async fn others_go_on() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }

@@ -6,13 +6,14 @@ use std::path::Path;
 use crate::support::sources;
 
 /// From the top. A module may import from those below it, and from its own row.
-const LAYERS: [&[&str]; 20] = [
+const LAYERS: [&[&str]; 21] = [
     &["lib"],
     &["blocking"],
     &["testing"],
     &["client"],
     &["primitives"],
     &["guard"],
+    &["exchange"],
     &["wait"],
     &["context"],
     &["local"],

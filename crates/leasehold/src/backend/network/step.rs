@@ -122,6 +122,8 @@ steps! {
     SemaphoreDelete = "semaphore.delete",
     /// A waiter asks for permits with leases.
     ExpirableAcquire = "expirable.acquire",
+    /// A holder gives permits up for those of the next waiter of its process.
+    ExpirableExchange = "expirable.exchange",
     /// The watchdog renews permits.
     ExpirableRenew = "expirable.renew",
     /// A holder gives permits back.

@@ -18,7 +18,8 @@ end
 -- ids       the ids, one after the other
 -- lease_ms  how long they last
 -- channel   where the waiters listen; the message is the number of free permits
--- Returns   nil            granted; a request that comes a second time changes nothing
+-- Returns   free           granted, and so many are free still; a request that comes a second
+--                          time changes nothing
 --           { free, ttl, there, held }  so many are free; the next lease ends in ttl ms, -1
 --                          for never; there is 0 when there is no semaphore, else 1; held is
 --                          another number when other permits are in use
@@ -31,7 +32,7 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
     return other
   end
   if redis.call('ZSCORE', timeout, string.sub(ids, 1, 16)) then
-    return false
+    return tonumber(free or 0)
   end
   -- The server's clock: every client must mean the same by the end of a lease.
   local now = now_ms()
@@ -47,7 +48,7 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
   -- The set must not outlive a semaphore that has an end. Asked before anything is written: an
   -- ACL may deny any of these commands, and half a grant would stay for a lease.
   local ttl = redis.call('PTTL', permits)
-  redis.call('DECRBY', permits, #ids / 16)
+  free = redis.call('DECRBY', permits, #ids / 16)
   local ends, failed = math.min(now + lease_ms, NEVER - 1), nil
   for at = 1, #ids, 16 do
     local added = redis.pcall('ZADD', timeout, ends, string.sub(ids, at, at + 15))
@@ -63,5 +64,5 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
     end
     redis.call('INCRBY', permits, #ids / 16)
   end
-  return failed or false
+  return failed or free
 end

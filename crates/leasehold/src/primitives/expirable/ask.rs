@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::steps::{Names, Permits};
-use super::{ExpirablePermit, ExpirableSemaphore, PermitId};
+use super::{ExpirablePermit, ExpirableSemaphore};
 use crate::backend::failure::Failure;
 use crate::backend::step::Value;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::Share;
 use crate::hold::{Grant, HoldSteps, Undo};
-use crate::local::line::Line;
+use crate::local::hand_over::Candidate;
+use crate::local::line::{Line, Place};
 use crate::local::reentry::Held;
+use crate::local::turn;
 use crate::primitives::absence::Absence;
-use crate::wait::{Answer, Ask, Deadline, Wait};
+use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
 
 pub(super) async fn acquire(
     semaphore: &ExpirableSemaphore,
@@ -24,6 +26,17 @@ pub(super) async fn acquire(
     deadline: Deadline,
 ) -> Result<Option<ExpirablePermit>> {
     let context = &semaphore.context;
+    let line = Line::OneAsks;
+    // Where requests cost nothing, there is nothing to save by an exchange.
+    let turn = (!context.backend.is_in_process()).then_some(semaphore.settings.local_hand_over);
+    // An acquire that asks once is in no line.
+    let place = (!matches!(deadline, Deadline::Now)).then(|| {
+        let local = context.locals.of(&names.key);
+        match turn {
+            Some(turn) => local.line_up_as(line, Candidate::new(terms, permits, turn)),
+            None => local.line_up(line),
+        }
+    });
     let wait = Wait {
         context,
         key: &names.key,
@@ -31,23 +44,24 @@ pub(super) async fn acquire(
         channels: &[(context.backend.channels(), &names.channel)],
         settings: &semaphore.settings,
         deadline,
-        line: Line::OneAsks,
-        place: None,
+        line,
+        place: place.as_ref(),
     };
     let asker = Asker {
         semaphore,
         names,
         terms,
         permits,
+        place: turn.and(place.as_ref()),
         absence: Absence::new(semaphore.must_exist, deadline),
     };
     let granted = wait.until_granted(&asker).await?;
-    Ok(granted.map(|(undo, ids)| {
+    Ok(granted.map(|undo| {
         context.watchdog.keep(undo.hold());
         // Without an owner: a permit is never entered again, because each acquire takes permits of
         // its own.
-        let held = Held::new(&context.standing, undo, None, None);
-        ExpirablePermit::new(Share::new(Arc::clone(context), held), ids)
+        let held = Held::new(&context.standing, undo, None, turn);
+        ExpirablePermit::new(Share::new(Arc::clone(context), held))
     }))
 }
 
@@ -56,20 +70,18 @@ struct Asker<'a> {
     names: &'a Names,
     terms: Terms,
     permits: u32,
+    /// Its place, if the waiters of its line take turns.
+    place: Option<&'a Place>,
     absence: Absence,
 }
 
-/// A hold with its undo, and the ids of its permits.
-type Granted = (Undo, Arc<[PermitId]>);
-
 impl Ask for Asker<'_> {
-    type Grant = Granted;
+    type Grant = Undo;
 
-    async fn ask(&self) -> Result<Answer<Granted>, Failure> {
+    async fn ask(&self) -> Result<Answer<Undo>, Failure> {
         let context = &self.semaphore.context;
         // Fresh ids each time, so that no other request can be taken for this one.
-        let ids: Arc<[PermitId]> = (0..self.permits).map(|_| PermitId::random()).collect();
-        let steps = Permits::new(self.names.clone(), Arc::clone(&ids));
+        let steps = Permits::fresh(self.names.clone(), self.permits);
         let operation = steps.acquire(self.terms.lease);
         let hold = Grant::new(
             self.names.key.clone(),
@@ -81,16 +93,21 @@ impl Ask for Asker<'_> {
             // lease begins before its answer comes.
             context.clock.now(),
         );
+        let given_back = self.place.and_then(|place| {
+            // Before the request leaves: what goes back behind it is not there for it.
+            place.turns().lock().given_back(context.clock.now())
+        });
         // Armed before the request leaves: a future dropped while the answer is on its way
         // must not keep permits for a whole lease.
         let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
         match reply.await {
-            Ok(Value::Nil) => {
+            Ok(Value::Int(left)) => {
                 undo.granted();
+                self.answered(given_back, left, true);
                 if hold.granted(None) {
-                    return Ok(Answer::Granted((undo, ids)));
+                    return Ok(Answer::Granted(undo));
                 }
                 // The undo is still armed, so the permits go back when it is dropped here.
                 Err(context.backend.granted_too_late())
@@ -104,6 +121,7 @@ impl Ask for Asker<'_> {
                 ] => {
                     // The step grants all or none, so nothing has to go back.
                     undo.disarm();
+                    self.answered(given_back, free, false);
                     if there != 1 {
                         self.absence.found(context, &self.names.key)?;
                     }
@@ -123,5 +141,39 @@ impl Ask for Asker<'_> {
                 Err(failure)
             }
         }
+    }
+
+    fn not_before(&self) -> Option<NotBefore> {
+        let now = self.semaphore.context.clock.now();
+        let turns = self.place?.turns().lock();
+        let length = self.semaphore.settings.local_hand_over;
+        let own = turns.all_ours_until(now, length).map(NotBefore::Own);
+        own.or_else(|| turns.not_before(now).map(NotBefore::Others))
+    }
+
+    async fn meanwhile(&self) -> Undo {
+        match self.place {
+            Some(place) => place.handed().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Asker<'_> {
+    /// The server has answered: so many permits are left.
+    fn answered(&self, given_back: Option<i64>, left: i64, granted: bool) {
+        let Some(place) = self.place else { return };
+        let has_others = place.has_others();
+        let mut turns = place.turns().lock();
+        // A waiter behind which nobody stands begins no turn: nothing has to be remembered.
+        let begins = granted && (has_others || !turns.is_idle());
+        turns.answered(&turn::Asked {
+            given_back,
+            free: left.saturating_add(if granted { self.permits.into() } else { 0 }),
+            // After a refusal as well: fewer are left than the first waiter in line wants.
+            none_left: !granted || left <= 0,
+            granted: begins,
+            now: self.semaphore.context.clock.now(),
+        });
     }
 }

@@ -1,12 +1,13 @@
 //! Permits with leases that are in use, and their ids.
 
+use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::steps::Permits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
 use crate::loss::LossReason;
@@ -76,25 +77,27 @@ impl FromStr for PermitId {
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
     share: Share,
-    ids: Arc<[PermitId]>,
 }
 
 impl ExpirablePermit {
-    pub(super) fn new(share: Share, ids: Arc<[PermitId]>) -> Self {
-        Self { share, ids }
+    pub(super) fn new(share: Share) -> Self {
+        Self { share }
     }
 
     /// The id of the permit, or of the first one when there are several.
     #[must_use]
     pub fn id(&self) -> PermitId {
         // There is a first one: an acquire of zero permits is refused.
-        self.ids[0]
+        self.ids()[0]
     }
 
     /// The ids of all permits.
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
-        &self.ids
+        let steps: &dyn Any = &*self.share.hold().steps;
+        // Always so: `ask.rs` makes no others.
+        let permits = steps.downcast_ref::<Permits>();
+        permits.map_or(&[], |permits| &permits.ids)
     }
 
     /// Gives the permits back.
@@ -218,7 +221,7 @@ impl fmt::Debug for ExpirablePermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExpirablePermit")
             .field("name", &self.name())
-            .field("ids", &self.ids)
+            .field("ids", &self.ids())
             .field("loss", &self.loss())
             .finish_non_exhaustive()
     }

@@ -5,7 +5,7 @@
 -- ids      the ids, one after the other
 -- all      1: all of them or none; 0: whatever is there
 -- channel  where the waiters listen; the message is the number of free permits
--- Returns  1  all were held until now
+-- Returns  1 + n  all were held until now, and n connections were told
 --          0  one was not; one whose lease is over but that stood there still is given
 --             back all the same, unless it is all or none
 --          text WRONGKIND: not a semaphore; nothing was changed
@@ -25,6 +25,5 @@ local function release(permits, timeout, ids, all, channel)
   if #members == 0 or (held == 0 and all == '1') then
     return 0
   end
-  give_back(permits, timeout, members, channel)
-  return held
+  return held * (1 + give_back(permits, timeout, members, channel))
 end

@@ -8,7 +8,7 @@ use super::PermitId;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Shared, Step, Value, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps};
+use crate::hold::{Asked, Exchanged, HoldSteps};
 use crate::key::Key;
 use crate::local::Marked;
 use crate::loss::LossReason;
@@ -37,7 +37,8 @@ impl Acquire<'_> {
         // The permits of one request are granted together, so the first id tells whether the
         // request came before.
         if keyspace.zscore(self.timeout, &self.ids[..16])?.is_some() {
-            return Ok(Value::Nil);
+            let free = number_at(keyspace, self.permits)?;
+            return Ok(Value::Int(free.unwrap_or(0)));
         }
         let now = now_ms(keyspace);
         reclaim(keyspace, self.permits, self.timeout, self.channel, now)?;
@@ -58,7 +59,7 @@ impl Acquire<'_> {
                 held(keyspace, self.timeout)?,
             ]));
         }
-        keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
+        let free = keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
         // A lease that ends must not look like one that never does.
         let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
         for id in self.ids.chunks(16) {
@@ -69,7 +70,39 @@ impl Acquire<'_> {
         if let Ok(ttl @ 1..) = u64::try_from(keyspace.pttl(self.permits)) {
             keyspace.pexpire(self.timeout, ttl);
         }
-        Ok(Value::Nil)
+        Ok(Value::Int(free))
+    }
+}
+
+step! {
+    EXCHANGE: Exchange = expirable.exchange, grants: true,
+    keys: [permits, timeout],
+    args: [ids, next, lease_ms: u64],
+    uses: [LEASES],
+}
+
+impl Exchange<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        shape(keyspace, self.permits, self.timeout)?;
+        if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
+            return Ok(Value::Int(1));
+        }
+        let now = now_ms(keyspace);
+        let mut members = Vec::new();
+        for id in self.ids.chunks(16) {
+            match find(keyspace, self.timeout, id)? {
+                Some((member, ends)) if ends > now => members.push(member),
+                _ => return Ok(Value::Int(0)),
+            }
+        }
+        let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
+        for id in self.next.chunks(16) {
+            keyspace.zadd(self.timeout, id, ends)?;
+        }
+        for member in members {
+            keyspace.zrem(self.timeout, &member)?;
+        }
+        Ok(Value::Int(1))
     }
 }
 
@@ -138,8 +171,8 @@ impl Release<'_> {
         }
         let free = keyspace.incr_by(self.permits, removed)?;
         // `reclaim.lua` says for which of Redisson's waiters the eight more messages are.
-        tell(keyspace, self.channel, free, removed + 8);
-        Ok(Value::Int(i64::from(held)))
+        let told = tell(keyspace, self.channel, free, removed + 8).max(0);
+        Ok(Value::Int(i64::from(held) * (1 + told)))
     }
 }
 
@@ -261,8 +294,8 @@ impl Delete<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 8] = [
-    &ACQUIRE, &RENEW, &RELEASE, &UPDATE, &LEFT, &COUNTS, &SET, &DELETE,
+pub(crate) static ALL: [&Step; 9] = [
+    &ACQUIRE, &EXCHANGE, &RENEW, &RELEASE, &UPDATE, &LEFT, &COUNTS, &SET, &DELETE,
 ];
 
 fn now_ms(keyspace: &Keyspace) -> i64 {
@@ -410,7 +443,13 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    pub(crate) fn new(names: Names, ids: Arc<[PermitId]>) -> Self {
+    /// So many permits, with ids that no other ones have.
+    pub(crate) fn fresh(names: Names, permits: u32) -> Self {
+        let ids = (0..permits).map(|_| PermitId::random());
+        Self::new(names, ids.collect())
+    }
+
+    fn new(names: Names, ids: Arc<[PermitId]>) -> Self {
         let first = ids.first().map(PermitId::to_string).unwrap_or_default();
         Self { names, ids, first }
     }
@@ -428,9 +467,17 @@ impl HoldSteps for Permits {
         .operation()
     }
 
+    fn exchanged(&self) -> Option<&dyn Exchanged> {
+        Some(self)
+    }
+
+    fn counted_channel(&self) -> Option<&str> {
+        Some(&self.names.channel)
+    }
+
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
         match reply {
-            Value::Nil => Some(Asked::Granted { token: None }),
+            Value::Int(_) => Some(Asked::Granted { token: None }),
             Value::List(items) => match items[..] {
                 [Value::Int(_), Value::Int(ttl_ms), _, _] => Some(Asked::Busy { ttl_ms }),
                 _ => None,
@@ -467,5 +514,24 @@ impl HoldSteps for Permits {
     /// Nothing says who took a permit back before its time.
     fn read_why_lost(&self, _reply: Value) -> Option<LossReason> {
         None
+    }
+}
+
+impl Exchanged for Permits {
+    fn permits(&self) -> u32 {
+        u32::try_from(self.ids.len()).unwrap_or(u32::MAX)
+    }
+
+    fn next(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation) {
+        let next = Self::fresh(self.names.clone(), self.permits());
+        let operation = Exchange {
+            permits: self.names.key.as_str().as_bytes(),
+            timeout: self.names.key.timeout_key().as_bytes(),
+            ids: &in_a_row(&self.ids),
+            next: &in_a_row(&next.ids),
+            lease_ms: wire_ms(lease),
+        }
+        .operation();
+        (Box::new(next), operation)
     }
 }

@@ -106,7 +106,7 @@ impl<K: Named> Asker<'_, K> {
     /// What makes this waiter one to which a hold can be handed over.
     fn candidate(&self, turn: Option<Duration>) -> Option<Candidate> {
         let plain = self.terms.renew_every.is_some() && self.terms.max_hold.is_none();
-        let candidate = turn.map(|turn| Candidate::new(self.terms, turn));
+        let candidate = turn.map(|turn| Candidate::new(self.terms, 1, turn));
         candidate.filter(|_| plain && self.lock.owner.is_none())
     }
 
@@ -387,6 +387,7 @@ impl<K> Waiter<'_, K> {
             given_back,
             // It was free, or somebody has taken it.
             free: granted.into(),
+            none_left: true,
             granted: begins,
             now: self.asker.lock.context.clock.now(),
         });

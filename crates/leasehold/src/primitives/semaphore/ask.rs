@@ -273,6 +273,7 @@ impl Request {
             // The reply tells what is left. Only what the request found shows whether other
             // processes have taken anything.
             free: said.free.saturating_add(taken),
+            none_left: said.free <= 0,
             // A try begins no turn: it has nobody behind it whom a returned permit could serve.
             granted: asks > 0 && self.head.is_some(),
             now,

@@ -1,0 +1,321 @@
+//! Permits with leases that stay in a process: one request gives a holder's permits up, and the next
+//! waiter there has new ones in their place.
+
+use futures_util::FutureExt as _;
+use leasehold::testing::history::limits::Recorder;
+use leasehold::{ExpirablePermit, ExpirableSemaphore};
+use tokio::task::JoinHandle;
+
+use super::hand_over::{at, near, others_go_on};
+use super::*;
+
+/// A semaphore with so many permits.
+async fn semaphore(client: &Client, permits: u32) -> ExpirableSemaphore {
+    let semaphore = client.expirable_semaphore("x");
+    semaphore.try_set_permits(permits).await.unwrap();
+    semaphore
+}
+
+fn waits(semaphore: &ExpirableSemaphore, permits: u32) -> JoinHandle<ExpirablePermit> {
+    let semaphore = semaphore.clone();
+    tokio::spawn(async move { semaphore.acquire_many(permits).await.unwrap() })
+}
+
+/// A holder of the only permit, and waiters of its process behind it, none of which has a request on
+/// its way.
+async fn held<const N: usize>(
+    semaphore: &ExpirableSemaphore,
+) -> (ExpirablePermit, [JoinHandle<ExpirablePermit>; N]) {
+    let first = semaphore.acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..N {
+        waiters.push(waits(semaphore, 1));
+        tokio::task::yield_now().await;
+    }
+    sleep(6 * MS).await;
+    (first, waiters.try_into().ok().unwrap())
+}
+
+/// How many permits are free and how many are held, as another client sees it.
+async fn counts(server: &Embedded) -> (i64, u64) {
+    let seen = server.client().expirable_semaphore("x");
+    let free = seen.available_permits().await.unwrap();
+    (free, seen.acquired_permits().await.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_serves_the_holder_and_the_next_waiter() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    let (id, number, start) = (first.id(), first.number(), Instant::now());
+    let asked = sent.count(Step::ExpirableAcquire);
+    first.release().await.unwrap();
+    assert_eq!(start.elapsed(), MS);
+    let second = second.await.unwrap();
+    assert_eq!(start.elapsed(), MS);
+    assert!(second.id() != id && second.number() != number);
+    assert_eq!(sent.count(Step::ExpirableAcquire), asked);
+    assert_eq!(counts(&server).await, (0, 1));
+    second.release().await.unwrap();
+    let gone = (Step::ExpirableExchange, Step::ExpirableRelease);
+    assert_eq!((sent.count(gone.0), sent.count(gone.1)), (1, 1));
+    assert_eq!(counts(&server).await, (1, 0));
+}
+
+/// Whoever noted a permit's id can't end the next holder's hold with it.
+#[tokio::test(start_paused = true)]
+async fn an_id_of_an_earlier_holder_frees_nothing() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    let id = first.id();
+    drop(first);
+    let second = second.await.unwrap();
+    assert!(!semaphore.release(id).await.unwrap());
+    assert_eq!(counts(&server).await, (0, 1));
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_permit_serves_the_next_waiter() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    let start = Instant::now();
+    drop(first);
+    let second = second.await.unwrap();
+    assert_eq!(start.elapsed(), MS);
+    assert_eq!(sent.count(Step::ExpirableRelease), 0);
+    drop(second);
+    client.close().await;
+    assert_eq!(counts(&server).await, (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exchanged_permit_is_renewed() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    // Three of its leases.
+    sleep(3000 * MS).await;
+    assert_eq!(second.loss(), None);
+    assert_eq!(counts(&server).await, (0, 1));
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exchanged_lease_counts_from_before_the_request() {
+    let server = Embedded::new();
+    let (client, network, _) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    network.on_request(takes(100 * MS));
+    let start = Instant::now();
+    drop(first);
+    let second = second.await.unwrap();
+    assert_eq!(start.elapsed(), 200 * MS);
+    assert!(second.valid_until() < start + 1000 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_of_a_lost_permit_says_so() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    let elsewhere = server.client().expirable_semaphore("x");
+    assert!(elsewhere.release(first.id()).await.unwrap());
+    let lost = first.release().await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Lost, "{lost}");
+    let second = second.await.unwrap();
+    assert_eq!(second.loss(), None);
+    second.release().await.unwrap();
+    assert_eq!(counts(&server).await, (1, 0));
+}
+
+/// It has to stand where it is, so the permits go back and it asks for what it wants.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_for_more_permits_is_not_overtaken() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 2).await;
+    let (one, another) = tokio::join!(semaphore.acquire(), semaphore.acquire());
+    let (one, another) = (one.unwrap(), another.unwrap());
+    let both = waits(&semaphore, 2);
+    tokio::task::yield_now().await;
+    let mut behind = waits(&semaphore, 1);
+    sleep(6 * MS).await;
+    one.release().await.unwrap();
+    assert_eq!(sent.count(Step::ExpirableExchange), 0);
+    assert!((&mut behind).now_or_never().is_none());
+    another.release().await.unwrap();
+    let both = both.await.unwrap();
+    assert!((&mut behind).now_or_never().is_none());
+    both.release().await.unwrap();
+    behind.await.unwrap().release().await.unwrap();
+}
+
+/// The answer is for whoever is first when it comes.
+#[tokio::test(start_paused = true)]
+async fn what_a_waiter_leaves_goes_to_the_next() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second, third]) = held(&semaphore).await;
+    let start = Instant::now();
+    drop(first);
+    others_go_on().await;
+    second.abort();
+    let third = third.await.unwrap();
+    assert_eq!(start.elapsed(), MS);
+    assert_eq!(sent.count(Step::ExpirableRelease), 0);
+    third.release().await.unwrap();
+    assert_eq!(counts(&server).await, (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_waiter_takes_goes_back() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    drop(first);
+    others_go_on().await;
+    second.abort();
+    let start = Instant::now();
+    let elsewhere = server.client().expirable_semaphore("x");
+    let permit = elsewhere.try_acquire_for(500 * MS).await.unwrap();
+    assert!(permit.is_some(), "it is free");
+    assert!(start.elapsed() <= 10 * MS, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unpolled_waiter_keeps_no_permit() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let first = semaphore.acquire().await.unwrap();
+    let mut unpolled = Box::pin(semaphore.acquire());
+    for _ in 0..6 {
+        assert!(unpolled.as_mut().now_or_never().is_none());
+        sleep(MS).await;
+    }
+    first.release().await.unwrap();
+    assert_eq!(sent.count(Step::ExpirableExchange), 1);
+    let start = Instant::now();
+    let elsewhere = server.client().expirable_semaphore("x");
+    let permit = elsewhere.try_acquire_for(500 * MS).await.unwrap();
+    let permit = permit.expect("the waiter that nobody polls has given it back");
+    assert!(start.elapsed() <= 200 * MS, "{:?}", start.elapsed());
+    permit.release().await.unwrap();
+    unpolled.await.unwrap().release().await.unwrap();
+}
+
+/// Each request that exchanges permits ends in one of these ways.
+#[tokio::test(start_paused = true)]
+async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
+    let near = Fate::delivered(MS, MS);
+    for (what, fate) in [
+        ("lost", near.request_lost()),
+        ("unanswered", near.reply_lost()),
+        ("late", Fate::delivered(300 * MS, MS)),
+        ("later than any answer", Fate::delivered(600 * MS, MS)),
+        ("answered late", Fate::delivered(MS, 300 * MS)),
+        ("doubled", near.duplicated_after(50 * MS)),
+    ] {
+        for dropped in [false, true] {
+            let server = Embedded::new();
+            let (client, network) = over_network(&server);
+            let semaphore = semaphore(&client, 1).await;
+            let (first, [second]) = held(&semaphore).await;
+            network.on_request(move |asked| match asked.step {
+                Step::ExpirableExchange => fate,
+                _ => Fate::delivered(MS, Duration::ZERO),
+            });
+            if dropped {
+                let mut release = Box::pin(first.release());
+                assert!(release.as_mut().now_or_never().is_none(), "{what}");
+            } else {
+                first.release().await.expect(what);
+            }
+            let second = second.await.unwrap();
+            assert_eq!(counts(&server).await, (0, 1), "{what}, {dropped}");
+            second.release().await.unwrap();
+            client.close().await;
+            assert_eq!(counts(&server).await, (1, 0), "{what}, {dropped}");
+        }
+    }
+}
+
+/// So many tasks use one permit each, all the time, for `hold`. Every use is judged.
+fn busy(
+    client: &Client,
+    tasks: usize,
+    hold: Duration,
+    recorder: &Recorder,
+) -> Vec<JoinHandle<usize>> {
+    let end = Instant::now() + 1000 * MS;
+    let task = || {
+        let (semaphore, recorder) = (client.expirable_semaphore("x"), recorder.clone());
+        async move {
+            let mut held = 0;
+            while Instant::now() < end {
+                let asked = recorder.ask(1);
+                let permit = semaphore.acquire().await.unwrap();
+                let inside = asked.inside(Some(permit.valid_until()));
+                sleep(hold).await;
+                inside.leaving(Some(permit.valid_until()));
+                permit.release().await.unwrap();
+                held += 1;
+            }
+            held
+        }
+    };
+    (0..tasks).map(|_| tokio::spawn(task())).collect()
+}
+
+async fn used_by(tasks: Vec<JoinHandle<usize>>) -> Vec<usize> {
+    let used = futures_util::future::join_all(tasks).await;
+    used.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_process_leaves_others_some_permits() {
+    for (permits, hold) in [(1, MS), (4, 5 * MS)] {
+        let server = Embedded::new();
+        let (ours, _network, _) = at(&server, MS, MS);
+        let (theirs, _its_network, _) = at(&server, MS, MS);
+        semaphore(&ours, permits).await;
+        let recorder = Recorder::new();
+        let many = busy(&ours, 16, hold, &recorder);
+        let one = busy(&theirs, 1, hold, &recorder);
+        let (many, one) = (used_by(many).await, used_by(one).await);
+        recorder.report(permits.into()).judge().unwrap();
+        // Its turn comes after each of ours, which lasts 10 ms.
+        assert!(one[0] >= 20, "{one:?} beside {many:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_process_seldom_ask() {
+    for (permits, hold) in [(1, MS), (4, 5 * MS)] {
+        let server = Embedded::new();
+        let (client, _network, sent) = near(&server);
+        semaphore(&client, permits).await;
+        let recorder = Recorder::new();
+        let used = used_by(busy(&client, 16, hold, &recorder)).await;
+        recorder.report(permits.into()).judge().unwrap();
+        let (least, most) = (used.iter().min().unwrap(), used.iter().max().unwrap());
+        assert!(most - least <= 2, "{used:?}");
+        let all: usize = used.iter().sum();
+        let asked = sent.count(Step::ExpirableAcquire);
+        assert!(asked * 2 < all, "{asked} asks for {all} permits");
+    }
+}
