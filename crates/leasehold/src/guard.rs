@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
-use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving};
+use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, next_number};
 use crate::local::Local;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -31,6 +31,10 @@ pub(crate) struct Share {
     /// What it wants of the hold.
     claim: ClaimId,
     left: bool,
+    /// That of its holder: of several readers that share a hold, each has one.
+    number: u64,
+    /// It is one of several readers', each of which hears from the server whether it had the lock.
+    of_crowd: bool,
     /// A downgrade is in progress: nobody may join the hold, and it is not renewed.
     turns: bool,
 }
@@ -41,6 +45,17 @@ impl Share {
         Self::with_claim(context, held, ClaimId::FIRST)
     }
 
+    /// That of a reader, in a hold that others may enter: the first one's, or one that has entered.
+    pub(crate) fn of_crowd(context: Arc<Context>, held: Arc<Held>, joined: Option<Joined>) -> Self {
+        let claim = joined.map_or(ClaimId::FIRST, |joined| joined.claim);
+        let mut share = Self::with_claim(context, held, claim);
+        share.of_crowd = true;
+        if joined.is_some() {
+            share.number = next_number();
+        }
+        share
+    }
+
     /// One more share in a hold that [`Hold::join`] has counted.
     pub(crate) fn joined(context: Arc<Context>, held: Arc<Held>, joined: Joined) -> Self {
         Self::with_claim(context, held, joined.claim)
@@ -48,10 +63,12 @@ impl Share {
 
     fn with_claim(context: Arc<Context>, held: Arc<Held>, claim: ClaimId) -> Self {
         Self {
+            number: held.hold().number,
             context,
             held,
             claim,
             left: false,
+            of_crowd: false,
             turns: false,
         }
     }
@@ -59,6 +76,27 @@ impl Share {
     /// What this guard asked for.
     pub(crate) fn terms(&self) -> Terms {
         self.hold().terms_of(self.claim)
+    }
+
+    /// Resolves with the reason when this guard's hold is lost. It does not borrow the share: a future
+    /// that lives on in another task must not keep the guard's drop from giving the lock back.
+    pub(crate) fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
+        let (hold, claim) = (self.hold().clone(), self.of_crowd.then_some(self.claim));
+        async move {
+            match claim {
+                Some(claim) => hold.lost_by(claim).await,
+                None => hold.lost().await,
+            }
+        }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The server was asked for it.
+    pub(crate) fn is_first(&self) -> bool {
+        self.claim == ClaimId::FIRST
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {
@@ -85,10 +123,21 @@ impl Share {
         let hold = Arc::clone(self.hold());
         // Asked before the guard leaves, whose limit may be the one that is over.
         let loss = hold.loss();
+        // Before it leaves: the last one may be gone at once, and the server's answer to its release
+        // counts for this one, too.
+        let word = (self.of_crowd && loss.is_none()).then(|| hold.await_word());
         match hold.leave(self.claim) {
-            Leaving::Shared { moves_look } => self.look_again(moves_look),
+            Leaving::Shared { moves_look } => {
+                self.look_again(moves_look);
+                if let Some((word, begins)) = word {
+                    return self.confirmed(word, begins).await;
+                }
+            }
             Leaving::LeftToLease => self.leave_to_lease(),
-            Leaving::Last => return self.leave_last(loss).await,
+            Leaving::Last => {
+                drop(word);
+                return self.leave_last(loss).await;
+            }
         }
         match loss {
             None => Ok(()),
@@ -118,7 +167,7 @@ impl Share {
                 // server's answer to that counts for this one, too.
                 let (word, begins) = hold.await_word();
                 if self.held.hand_over(local, now) {
-                    return self.handed_over(word, begins).await;
+                    return self.confirmed(word, begins).await;
                 }
             }
         }
@@ -158,8 +207,8 @@ impl Share {
         })
     }
 
-    /// The hold is another waiter's now. Waits for the server's word that it was held until then.
-    async fn handed_over(&self, word: oneshot::Receiver<Word>, begins: bool) -> Result<()> {
+    /// Others have the hold now. Waits for the server's word that it was held until then.
+    async fn confirmed(&self, word: oneshot::Receiver<Word>, begins: bool) -> Result<()> {
         let Context {
             backend,
             clock,
@@ -289,7 +338,7 @@ impl Share {
         tokio::select! {
             // Polled first: after a loss the work must not go on for one step more.
             biased;
-            reason = self.hold().lost() => Err(Error::lost(&self.hold().key, reason)),
+            reason = self.lost() => Err(Error::lost(&self.hold().key, reason)),
             output = work => Ok(output),
         }
     }
@@ -434,7 +483,7 @@ impl fmt::Debug for Share {
         let hold = self.hold();
         f.debug_struct("Guard")
             .field("name", &hold.key)
-            .field("hold", &hold.number)
+            .field("hold", &self.number)
             .field("loss", &hold.loss())
             .finish_non_exhaustive()
     }

@@ -142,7 +142,13 @@ impl Hold {
     /// Resolves with the reason when it is lost. Never once it was given back in time, or handed
     /// over.
     pub(crate) async fn lost(&self) -> LossReason {
-        self.grant.lost(self.number).await
+        self.grant.lost(self.number, None).await
+    }
+
+    /// The same for one of several guards that have nothing to do with each other: never once it has
+    /// left.
+    pub(crate) async fn lost_by(&self, claim: ClaimId) -> LossReason {
+        self.grant.lost(self.number, Some(claim)).await
     }
 
     /// The present hold of `grant`.

@@ -5,6 +5,7 @@
 //! is among processes, or markers on the server that a later request removes. Those records are
 //! swept out when there are many of them.
 
+pub(crate) mod crowd;
 pub(crate) mod hand_over;
 mod idempotency;
 pub(crate) mod line;
@@ -30,6 +31,7 @@ use crate::key::Key;
 use crate::owner::Owner;
 use crate::room::Room;
 use crate::sync::Mutex;
+use crowd::Crowd;
 pub(crate) use idempotency::{IdempotencyKeys, Marked, repeatable_for};
 use line::{Seat, Standing};
 use looks::Looks;
@@ -70,6 +72,7 @@ pub(crate) struct Record {
     /// Whose turn it is to get permits, of this process and others.
     pub(crate) turn: Mutex<Turn>,
     pub(crate) owners: Reentry,
+    crowd: Crowd,
     pub(crate) markers: IdempotencyKeys,
     pub(crate) returns: Returns,
     pub(crate) flight: SingleFlight,

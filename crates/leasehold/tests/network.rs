@@ -10,6 +10,8 @@ mod hand_over;
 mod limits;
 #[path = "network/majority.rs"]
 mod majority;
+#[path = "network/readers.rs"]
+mod readers;
 #[path = "network/renewals.rs"]
 mod renewals;
 #[path = "network/restarts.rs"]

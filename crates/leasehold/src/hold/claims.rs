@@ -95,6 +95,13 @@ impl Claims {
         plain && !claim.forgotten && claim.terms.longest_lease.is_none() && claim.terms == terms
     }
 
+    /// Whether all guards have asked for the hold on these terms.
+    pub(super) fn are_all(&self, terms: Terms) -> bool {
+        let alike =
+            |claim: &Claim| !claim.forgotten && claim.limit.is_none() && claim.terms == terms;
+        self.list.iter().all(alike)
+    }
+
     /// All of them count from now: nothing has been granted yet.
     pub(super) fn start_again(&mut self, now: Moment) {
         for claim in &mut self.list {
@@ -158,6 +165,10 @@ impl Claims {
 
     fn find(&mut self, id: ClaimId) -> Option<&mut Claim> {
         self.list.iter_mut().find(|claim| claim.id == id)
+    }
+
+    pub(super) fn has(&self, id: ClaimId) -> bool {
+        self.list.iter().any(|claim| claim.id == id)
     }
 
     /// How many have a guard.

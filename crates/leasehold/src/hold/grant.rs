@@ -330,14 +330,16 @@ impl Grant {
 
     /// Resolves when its hold of this number is lost: at its deadline at the latest, even if the
     /// server says nothing.
-    pub(super) async fn lost(&self, number: u64) -> LossReason {
+    /// With a claim, only while that is its guard's.
+    pub(super) async fn lost(&self, number: u64, claim: Option<ClaimId>) -> LossReason {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Registered before the state is read, or a loss between the two
             // would be missed.
             changed.as_mut().enable();
-            if self.hold_number() != number {
+            let has_left = claim.is_some_and(|claim| !self.has(claim));
+            if has_left || self.hold_number() != number {
                 // Handed over in time: whatever comes, the next holder has lost it.
                 return std::future::pending().await;
             }
@@ -356,6 +358,11 @@ impl Grant {
                 () = self.clock.sleep_until(self.deadline()) => {}
             }
         }
+    }
+
+    /// Whether the guard with this claim shares the hold still.
+    fn has(&self, claim: ClaimId) -> bool {
+        self.state.lock().stay.claims.has(claim)
     }
 
     /// One more guard shares the hold, on terms of its own. `None` if the hold is lost or ends;
@@ -394,6 +401,34 @@ impl Grant {
             must_confirm,
             moves_look,
         }))
+    }
+
+    /// One more guard shares the hold, on the terms on which it was acquired. `None` if it can't:
+    /// the hold is lost or over, or its guards want something else by now.
+    pub(crate) fn share(&self, terms: Terms) -> Option<Joined> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        let is_good = !state.stay.left && !state.stay.closed && !state.over && !state.closed;
+        if !is_good || state.check(now).is_some() || !state.stay.claims.are_all(terms) {
+            return None;
+        }
+        // As much as a hold that is handed over.
+        if state.valid_until.saturating_sub(now) < terms.lease / 2 {
+            return None;
+        }
+        Some(Joined {
+            claim: state.stay.claims.add(terms, now),
+            must_confirm: false,
+            moves_look: false,
+        })
+    }
+
+    /// Nobody shares it from now on. `false`, and nothing has changed, if somebody does.
+    pub(crate) fn close_to_others(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_alone = state.stay.claims.guards() <= 1;
+        state.stay.closed |= is_alone;
+        is_alone
     }
 
     /// One guard less, and with it its claim.

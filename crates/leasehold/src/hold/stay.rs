@@ -24,6 +24,8 @@ pub(super) struct Stay {
     pub(super) raised_to: Option<u64>,
     /// The last guard has gone: nobody joins it any more.
     pub(super) left: bool,
+    /// Its guard wants it for itself: nobody shares it any more.
+    pub(super) closed: bool,
 }
 
 impl Stay {
@@ -34,6 +36,7 @@ impl Stay {
             token: None,
             raised_to: None,
             left: false,
+            closed: false,
         }
     }
 

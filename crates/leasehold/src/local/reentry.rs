@@ -26,6 +26,8 @@ pub(crate) struct Held {
     owner: Option<(Local, Owner)>,
     /// For how long the process keeps the lock from its grant on, if its waiters take turns.
     turn: Option<Duration>,
+    /// The name under which others of the process find it, if they may share it.
+    _crowd: Option<Local>,
 }
 
 impl Held {
@@ -35,15 +37,32 @@ impl Held {
         owner: Option<(Local, Owner)>,
         turn: Option<Duration>,
     ) -> Arc<Self> {
+        Arc::new(Self::made(standing, undo, owner, turn))
+    }
+
+    /// A hold that others of the process may share.
+    pub(crate) fn of_crowd(standing: &Arc<Standing>, undo: Undo, local: Local) -> Arc<Self> {
+        let mut held = Self::made(standing, undo, None, None);
+        held._crowd = Some(local);
+        Arc::new(held)
+    }
+
+    fn made(
+        standing: &Arc<Standing>,
+        undo: Undo,
+        owner: Option<(Local, Owner)>,
+        turn: Option<Duration>,
+    ) -> Self {
         let hold = Hold::of(undo.hold());
         standing.enter(&hold);
-        Arc::new(Self {
+        Self {
             hold,
             standing: Arc::clone(standing),
             undo: Mutex::new(undo),
             owner,
             turn,
-        })
+            _crowd: None,
+        }
     }
 
     pub(crate) fn hold(&self) -> &Hold {

@@ -39,6 +39,11 @@ pub use kind::{Read, Write};
 /// each other in line enter together, unless a writer of another process waits: then one of them
 /// enters after each write.
 ///
+/// **Readers together.** Readers of one client that come within 10 ms, without an owner, a fixed lease
+/// or a maximum hold time and on the same terms, share one hold on the server. Each has its guard, its
+/// number, its release and its loss, but [`holder_id`](LockGuard::holder_id) and
+/// [`inspect`](Lock::inspect) know them as one.
+///
 /// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its own
 /// timeout. So each hold here is confirmed three times within that timeout. This includes a hold
 /// with a fixed lease, until that lease ends: see [`redisson_watchdog`](Self::redisson_watchdog).

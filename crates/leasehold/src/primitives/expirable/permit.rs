@@ -124,10 +124,7 @@ impl ExpirablePermit {
     ///
     /// Dropping the future loses nothing.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
-        // The future borrows nothing, so a task can wait for the loss while the guard goes
-        // elsewhere.
-        let hold = self.share.hold().clone();
-        async move { hold.lost().await }
+        self.share.lost()
     }
 
     /// Why a permit is lost; `None` while all of them are held.

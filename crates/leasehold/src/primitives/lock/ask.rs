@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::guard::Share;
 use crate::hold::{Asked, Grant, HoldSteps, Undo};
 use crate::key::Key;
+use crate::local::crowd::Met;
 use crate::local::hand_over::Candidate;
 use crate::local::line::{First, Line, Place};
 use crate::local::reentry::{Entry, Held};
@@ -93,21 +94,37 @@ impl<K: Named> Asker<'_, K> {
 
     /// For how long the process keeps the lock from a grant on; `None` if its waiters take no turns.
     fn turn(&self) -> Option<Duration> {
+        self.time_together().filter(|_| K::TAKES_TURNS)
+    }
+
+    /// For how long the waiters of the process may use one grant; `None` if each needs its own.
+    fn time_together(&self) -> Option<Duration> {
         let Lock {
             context, settings, ..
         } = self.lock;
         // A member of several locks waits for the others as well: what is handed over to it would
         // be held for long. And where requests cost nothing, there is nothing to save.
         let is_member = self.lock.held_for.is_some();
-        let turns = K::TAKES_TURNS && !is_member && !context.backend.is_in_process();
-        (turns && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
+        let saves = !is_member && !context.backend.is_in_process();
+        (saves && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
+    }
+
+    /// Whether another one's grant will do for it.
+    fn is_plain(&self) -> bool {
+        let renewed = self.terms.renew_every.is_some() && self.terms.max_hold.is_none();
+        renewed && self.lock.owner.is_none()
     }
 
     /// What makes this waiter one to which a hold can be handed over.
     fn candidate(&self, turn: Option<Duration>) -> Option<Candidate> {
-        let plain = self.terms.renew_every.is_some() && self.terms.max_hold.is_none();
         let candidate = turn.map(|turn| Candidate::new(self.terms, 1, turn));
-        candidate.filter(|_| plain && self.lock.owner.is_none())
+        candidate.filter(|_| self.is_plain())
+    }
+
+    /// For how long its hold is open to others that acquire the lock; `None` if it is its own.
+    fn open_for(&self) -> Option<Duration> {
+        let is_shared = K::is_shared(self.lock) && self.is_plain();
+        self.time_together().filter(|_| is_shared)
     }
 
     async fn until(&self, deadline: Deadline) -> Result<Option<Share>> {
@@ -148,6 +165,7 @@ impl<K: Named> Asker<'_, K> {
         };
         Ok(granted.map(|granted| {
             let undo = match granted {
+                Granted::Entered(share) => return share,
                 Granted::Asked(undo) => {
                     context.watchdog.keep(undo.hold());
                     undo
@@ -313,6 +331,8 @@ enum Granted {
     Asked(Undo),
     /// By the holder before it, in this process.
     Handed(Undo),
+    /// A hold that readers of this process share.
+    Entered(Share),
 }
 
 /// One waiter, with its place if its line takes turns.
@@ -345,6 +365,10 @@ impl<K: Named> Ask for Waiter<'_, K> {
     type Grant = Granted;
 
     async fn ask(&self) -> Result<Answer<Granted>, Failure> {
+        if let Some(turn) = self.asker.open_for() {
+            // In a box: the others need not carry its state.
+            return Box::pin(self.asker.ask_together(turn)).await;
+        }
         let clock = self.asker.lock.context.clock;
         let given_back = self.place.and_then(|place| {
             // Before the request leaves: what goes back behind it is not there for it.
@@ -395,6 +419,35 @@ impl<K> Waiter<'_, K> {
 }
 
 impl<K: Named> Asker<'_, K> {
+    /// Enters a hold of this process, or asks for one that others may enter.
+    async fn ask_together(&self, turn: Duration) -> Result<Answer<Granted>, Failure> {
+        let context = &self.lock.context;
+        let local = context.locals.of(&self.line_key);
+        let asking = match local.meet(self.terms, || context.clock.now()).await {
+            Met::Entered(held, joined) => {
+                let share = Share::of_crowd(Arc::clone(context), held, Some(joined));
+                return Ok(Answer::Granted(Granted::Entered(share)));
+            }
+            Met::Refused(ttl) => return Ok(Answer::Busy { ttl }),
+            Met::Ask(asking) => asking,
+        };
+        Ok(match self.ask().await? {
+            Answer::Granted(undo) => {
+                context.watchdog.keep(undo.hold());
+                let until = undo.hold().granted_at() + turn;
+                let held = Held::of_crowd(&context.standing, undo, local.clone());
+                asking.opens(&held, until);
+                let share = Share::of_crowd(Arc::clone(context), held, None);
+                Answer::Granted(Granted::Entered(share))
+            }
+            Answer::Busy { ttl } => {
+                asking.refused(ttl);
+                Answer::Busy { ttl }
+            }
+            Answer::Later { within, evidence } => Answer::Later { within, evidence },
+        })
+    }
+
     async fn ask(&self) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.kept() {
             Some(undo) => {

@@ -131,12 +131,7 @@ impl LockGuard {
     /// Dropping the future loses nothing.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         match &self.body {
-            Body::One(share) => {
-                // The grant, not the share: a future that lives on in another task must not keep
-                // the guard's drop from giving the lock back.
-                let hold = share.hold().clone();
-                Either::Left(async move { hold.lost().await })
-            }
+            Body::One(share) => Either::Left(share.lost()),
             Body::Quorum(quorum) => Either::Right(Arc::clone(&quorum.members).lost()),
         }
     }
@@ -258,7 +253,7 @@ impl LockGuard {
     #[must_use]
     pub fn number(&self) -> u64 {
         match &self.body {
-            Body::One(share) => share.hold().number,
+            Body::One(share) => share.number(),
             Body::Quorum(quorum) => quorum.members.number,
         }
     }

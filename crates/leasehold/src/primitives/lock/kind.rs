@@ -64,6 +64,11 @@ pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether a process keeps such a lock for a turn, in which its waiters hand it over.
     const TAKES_TURNS: bool = false;
+    /// Whether those of a process that acquire this lock share a hold, and the answer that others
+    /// have it.
+    fn is_shared(_lock: &Lock<Self>) -> bool {
+        false
+    }
 
     /// The channel on which its releases are published.
     fn channel(&self, key: &Key) -> String;

@@ -160,6 +160,11 @@ impl ReadGuard {
         if let Err(error) = share.hold().check() {
             return Err(NotUpgraded::new(self, Some(error)));
         }
+        // Readers of this process may share the hold, and nobody else does from now on. To the server
+        // they are one.
+        if share.owner().is_none() && !share.hold().close_to_others() {
+            return Err(NotUpgraded::new(self, None));
+        }
         let read = share.hold().steps.wire_id().into();
         let mut kind = Write::new(common(share));
         kind.ask = WriteAsk::Upgrade { read };

@@ -132,6 +132,10 @@ impl Named for Read {
         key.rw_channel()
     }
 
+    fn is_shared(lock: &Lock<Self>) -> bool {
+        lock.kind().within.is_none()
+    }
+
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         let kind = lock.kind();
         let within = kind.within.as_ref().map(|write| &write.steps);
@@ -287,7 +291,10 @@ impl<'a, K: Named> Mark<'a, K> {
         // Each other way out, by an error, a refusal or a dropped future, drops `self` with its
         // mark still noted, and that takes the mark back.
         let guard = wait.await?;
-        if guard.is_some() {
+        // The server takes the mark away with its grant. A reader that has entered another one's hold
+        // was granted nothing.
+        let served = |guard: &LockGuard| guard.share().is_first();
+        if guard.as_ref().is_some_and(served) {
             self.waiter.served();
         }
         Ok(guard)

@@ -1,0 +1,165 @@
+//! Readers of one process that share a hold: one of them asks the server, and those that come before
+//! its hold is a turn old enter that. So a lock that is mostly read costs one request a turn, not one
+//! a read.
+//!
+//! Each reader has a share of its own, and its release waits for a word of the server as any other
+//! (`hold/acks.rs`). The last one gives the hold back. Nobody keeps it for readers that may come.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::Record;
+use super::reentry::Held;
+use crate::clock::Moment;
+use crate::config::Terms;
+use crate::hold::Joined;
+use crate::sync::Mutex;
+
+/// The most readers that have shared one hold. What a hold does for one guard, it does with a look at
+/// all.
+const MOST: u32 = 128;
+
+/// So long a reader waits for the answer to the request of another one, which may not be polled.
+const UNPOLLED: Duration = Duration::from_millis(10);
+
+/// The readers of one name.
+#[derive(Default)]
+pub(crate) struct Crowd {
+    state: Mutex<State>,
+    /// Notified when a request was answered, or given up.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    open: Option<Open>,
+    /// The request that is on its way.
+    asking: Option<u64>,
+    /// How many requests have ever left.
+    asked: u64,
+    /// The last one that was refused, and for how long others have the lock.
+    refused: Option<(u64, Option<Duration>)>,
+}
+
+/// A hold that readers may enter.
+struct Open {
+    held: Weak<Held>,
+    until: Moment,
+    entered: u32,
+}
+
+/// What a reader finds.
+pub(crate) enum Met<'a> {
+    Entered(Arc<Held>, Joined),
+    /// A request that left behind this reader's coming was refused: others have the lock for so long.
+    Refused(Option<Duration>),
+    /// It has to ask for all.
+    Ask(Asking<'a>),
+}
+
+impl Record {
+    /// Enters an open hold, or gets the answer to a request that leaves from now on.
+    pub(crate) async fn meet(&self, terms: Terms, now: impl Fn() -> Moment) -> Met<'_> {
+        // What was asked before may have been answered before the reader began to listen.
+        let first = self.crowd.state.lock().asked + 1;
+        let mut late = None;
+        loop {
+            let mut changed = std::pin::pin!(self.crowd.changed.notified());
+            // Registered before the look, or a change between the two would be missed.
+            changed.as_mut().enable();
+            let asking = match self.look(terms, first, late, now()) {
+                Ok(met) => return met,
+                Err(asking) => asking,
+            };
+            // The one that asks may not be polled.
+            let answered = tokio::time::timeout(UNPOLLED, changed).await;
+            late = answered.is_err().then_some(asking);
+        }
+    }
+
+    /// An error has the request that is on its way, unless that is `late`.
+    fn look(
+        &self,
+        terms: Terms,
+        first: u64,
+        late: Option<u64>,
+        now: Moment,
+    ) -> Result<Met<'_>, u64> {
+        // Asked with nothing locked: a line may be locked while its waiters are woken.
+        let writers = self.writers_wait();
+        let mut state = self.crowd.state.lock();
+        if let Some(open) = state.open.as_mut().filter(|_| !writers)
+            && let Some((held, joined)) = open.enter(terms, now)
+        {
+            return Ok(Met::Entered(held, joined));
+        }
+        if let Some(asking) = state.asking
+            && late != Some(asking)
+        {
+            return Err(asking);
+        }
+        if let Some((number, left)) = state.refused
+            && number >= first
+        {
+            return Ok(Met::Refused(left));
+        }
+        state.asked += 1;
+        let number = state.asked;
+        state.asking = Some(number);
+        Ok(Met::Ask(Asking {
+            crowd: &self.crowd,
+            number,
+        }))
+    }
+
+    /// A writer of this process waits: readers that come now are behind it.
+    fn writers_wait(&self) -> bool {
+        let line = self.line.line();
+        line.is_some_and(|line| line.has_writers())
+    }
+}
+
+impl Open {
+    fn enter(&mut self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
+        if now > self.until || self.entered >= MOST {
+            return None;
+        }
+        let held = self.held.upgrade()?;
+        let joined = held.hold().share(terms)?;
+        self.entered += 1;
+        Some((held, joined))
+    }
+}
+
+/// A reader that asks. Dropped without an answer, it leaves the next request to another one.
+pub(crate) struct Asking<'a> {
+    crowd: &'a Crowd,
+    number: u64,
+}
+
+impl Asking<'_> {
+    /// The server has granted it: others may enter the hold until then.
+    pub(crate) fn opens(self, held: &Arc<Held>, until: Moment) {
+        self.crowd.state.lock().open = Some(Open {
+            held: Arc::downgrade(held),
+            until,
+            entered: 1,
+        });
+    }
+
+    /// Others have the lock, for so long.
+    pub(crate) fn refused(self, left: Option<Duration>) {
+        self.crowd.state.lock().refused = Some((self.number, left));
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.crowd.state.lock();
+        state.asking.take_if(|number| *number == self.number);
+        drop(state);
+        self.crowd.changed.notify_waiters();
+    }
+}

@@ -1,0 +1,331 @@
+//! Readers of one process: one of them asks the server, and the others enter its hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use leasehold::{Owner, ReadGuard, RwLock};
+use tokio::task::JoinHandle;
+
+use super::hand_over::{Sent, at, near};
+use super::*;
+
+fn asked(sent: &Sent) -> (usize, usize) {
+    let steps = [Step::RwAcquireRead, Step::RwReleaseRead];
+    (sent.count(steps[0]), sent.count(steps[1]))
+}
+
+/// So many readers that come at the same time.
+async fn readers(lock: &RwLock, count: usize) -> Vec<ReadGuard> {
+    let all = join_all((0..count).map(|_| lock.read())).await;
+    all.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_lets_all_readers_in() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x");
+    let start = Instant::now();
+    let guards = readers(&lock, 16).await;
+    assert_eq!(start.elapsed(), MS);
+    let mut numbers: Vec<_> = guards.iter().map(|guard| guard.number()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 16);
+    // One that comes in the same turn waits for nothing.
+    let late = lock.try_read().await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), MS);
+    late.release().await.unwrap();
+    let released = join_all(guards.into_iter().map(ReadGuard::release)).await;
+    released.into_iter().for_each(Result::unwrap);
+    assert_eq!(asked(&sent), (1, 1));
+    assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_later_readers_ask_anew() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.read().await.unwrap();
+    sleep(9 * MS).await;
+    let second = lock.read().await.unwrap();
+    assert_eq!(asked(&sent).0, 1);
+    sleep(2 * MS).await;
+    let third = lock.read().await.unwrap();
+    assert_eq!(asked(&sent).0, 2);
+    for guard in [first, second, third] {
+        guard.release().await.unwrap();
+    }
+    assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_behind_a_waiting_writer_enter_no_hold() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.read().await.unwrap();
+    let writer = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.write().await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    let mut behind = Box::pin(lock.read());
+    assert!(behind.as_mut().now_or_never().is_none());
+    first.release().await.unwrap();
+    let writing = writer.await.unwrap();
+    assert!(behind.as_mut().now_or_never().is_none());
+    writing.release().await.unwrap();
+    behind.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_readers_release_is_answered_by_the_server() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let mut guards = readers(&lock, 3).await;
+    let (first, start) = (guards.remove(0), Instant::now());
+    first.release().await.unwrap();
+    // Others read still: a renewal behind it has told.
+    assert_eq!(start.elapsed(), MS);
+    assert!(
+        server
+            .client()
+            .rw_lock("x")
+            .read_lock()
+            .force_unlock()
+            .await
+            .unwrap()
+    );
+    for guard in guards {
+        let error = guard.release().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_readers_of_a_lost_hold_are_told_but_not_those_that_have_left() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let mut guards = readers(&lock, 3).await;
+    let first = guards.remove(0);
+    let mut left = Box::pin(first.lost());
+    first.release().await.unwrap();
+    assert!(
+        server
+            .client()
+            .rw_lock("x")
+            .read_lock()
+            .force_unlock()
+            .await
+            .unwrap()
+    );
+    for guard in &guards {
+        guard.lost().await;
+    }
+    sleep(3000 * MS).await;
+    assert!(left.as_mut().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_beside_others_of_its_process_is_not_upgraded() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x");
+    let mut guards = readers(&lock, 2).await;
+    let refused = guards.remove(0).try_upgrade().await.unwrap_err();
+    assert!(refused.error().is_none());
+    assert_eq!(sent.count(Step::RwAcquireWrite), 0);
+    refused.into_guard().release().await.unwrap();
+    let alone = guards.remove(0);
+    let (upgraded, beside) = tokio::join!(alone.try_upgrade(), lock.try_read());
+    assert!(beside.unwrap().is_none(), "it is alone");
+    upgraded.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_on_other_terms_ask_for_themselves() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.read().await.unwrap();
+    let owner = Owner::new();
+    for other in [
+        lock.clone().owned_by(&owner),
+        lock.clone().fixed_lease(1000 * MS),
+        lock.clone().lease(900 * MS),
+        lock.clone().max_hold(500 * MS),
+    ] {
+        let before = asked(&sent).0;
+        other.read().await.unwrap().release().await.unwrap();
+        assert_eq!(asked(&sent).0, before + 1);
+    }
+    first.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_is_not_polled_keeps_nobody_out() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let mut unpolled = Box::pin(lock.read());
+    assert!(unpolled.as_mut().now_or_never().is_none());
+    let start = Instant::now();
+    readers(&lock, 4).await;
+    assert!(start.elapsed() <= 60 * MS, "{:?}", start.elapsed());
+    unpolled.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_go_on_without_the_one_that_asked() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let mut first = Box::pin(lock.read());
+    assert!(first.as_mut().now_or_never().is_none());
+    let others = tokio::spawn({
+        let lock = lock.clone();
+        async move { readers(&lock, 4).await }
+    });
+    tokio::task::yield_now().await;
+    drop(first);
+    let start = Instant::now();
+    drop(others.await.unwrap());
+    assert!(start.elapsed() <= 3 * MS, "{:?}", start.elapsed());
+    client.close().await;
+    assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_readers_share_the_answer() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let writing = server.client().rw_lock("x").write().await.unwrap();
+    let lock = client.rw_lock("x").poll_interval(3600 * 1000 * MS);
+    let all = tokio::spawn({
+        let lock = lock.clone();
+        async move { readers(&lock, 64).await }
+    });
+    sleep(500 * MS).await;
+    let before = asked(&sent).0;
+    assert!(before < 8, "{before} asks for 64 readers");
+    writing.release().await.unwrap();
+    all.await.unwrap();
+    let more = asked(&sent).0 - before;
+    assert!(more < 8, "{more} asks for 64 readers");
+}
+
+/// The lock may have come free between the answer and the reader's coming, and the message with it.
+#[tokio::test(start_paused = true)]
+async fn a_reader_takes_no_answer_from_before_it_came() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let writing = server.client().rw_lock("x").write().await.unwrap();
+    let lock = client.rw_lock("x").poll_interval(3600 * 1000 * MS);
+    // While it waits, the channel is live.
+    let listens = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.read().await }
+    });
+    sleep(50 * MS).await;
+    network.on_request(|_| Fate::delivered(MS, 50 * MS));
+    let refused = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.try_read().await.unwrap() }
+    });
+    sleep(2 * MS).await;
+    listens.abort();
+    tokio::task::yield_now().await;
+    let _listens = tokio::spawn({
+        let lock = client.rw_lock("x").owned_by(&Owner::new());
+        async move { lock.read().await.map(ReadGuard::forget) }
+    });
+    sleep(MS).await;
+    writing.release().await.unwrap();
+    sleep(2 * MS).await;
+    let start = Instant::now();
+    let reading = lock.read().await.unwrap();
+    assert!(start.elapsed() <= 200 * MS, "{:?}", start.elapsed());
+    assert!(refused.await.unwrap().is_none());
+    reading.release().await.unwrap();
+}
+
+/// Both have waited for long behind a writer, and each has left a mark for that.
+#[tokio::test(start_paused = true)]
+async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
+    let marks = "leasehold:{x}:readers".to_owned();
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let elsewhere = server.client();
+    let writing = elsewhere.rw_lock("x").write().await.unwrap();
+    let reader = || {
+        let lock = client.rw_lock("x");
+        tokio::spawn(async move { lock.read().await.unwrap() })
+    };
+    let first = reader();
+    sleep(500 * MS).await;
+    let second = reader();
+    sleep(2000 * MS).await;
+    assert!(server.keys().contains(&marks));
+    writing.release().await.unwrap();
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    sleep(3 * MS).await;
+    assert!(!server.keys().contains(&marks));
+    first.release().await.unwrap();
+    second.release().await.unwrap();
+}
+
+/// So many tasks read all the time. Every hold is judged.
+fn busy(client: &Client, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
+    let end = Instant::now() + 1000 * MS;
+    let task = |n: usize| {
+        let (lock, recorder) = (client.rw_lock("x"), recorder.clone());
+        async move {
+            let mut held = 0;
+            while Instant::now() < end {
+                let asked = recorder.ask("x", &format!("reader {n}")).sharing();
+                let guard = lock.read().await.unwrap();
+                let inside = asked.acquired(&guard);
+                sleep(MS * (1 + u32::try_from(n % 3).unwrap())).await;
+                inside.releasing(&guard);
+                guard.release().await.unwrap();
+                held += 1;
+            }
+            held
+        }
+    };
+    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_elsewhere_has_its_turn_beside_busy_readers() {
+    let server = Embedded::new();
+    let (ours, _network, sent) = at(&server, MS, MS);
+    let (theirs, _its_network, _) = at(&server, MS, MS);
+    let recorder = Recorder::new();
+    let many = busy(&ours, 32, &recorder);
+    let (lock, end) = (theirs.rw_lock("x"), Instant::now() + 1000 * MS);
+    let (mut longest, written) = (Duration::ZERO, Arc::new(AtomicUsize::new(0)));
+    while Instant::now() < end {
+        let asked = recorder.ask("x", "writer");
+        let start = Instant::now();
+        let guard = lock.write().await.unwrap();
+        longest = longest.max(start.elapsed());
+        written.fetch_add(1, Ordering::Relaxed);
+        let inside = asked.acquired(&guard);
+        sleep(MS).await;
+        inside.releasing(&guard);
+        guard.release().await.unwrap();
+        sleep(5 * MS).await;
+    }
+    let read: usize = join_all(many).await.into_iter().map(Result::unwrap).sum();
+    recorder.report().judge().unwrap();
+    assert!(longest <= 60 * MS, "{longest:?}");
+    let asks = asked(&sent).0;
+    assert!(asks * 4 < read, "{asks} asks for {read} reads");
+}
