@@ -33,6 +33,8 @@ pub(crate) struct Share {
     left: bool,
     /// That of its holder: of several readers that share a hold, each has one.
     number: u64,
+    /// The server has granted the hold to a request of this one's.
+    was_asked_for: bool,
     /// It is one of several readers', each of which hears from the server whether it had the lock.
     of_crowd: bool,
     /// A downgrade is in progress: nobody may join the hold, and it is not renewed.
@@ -43,6 +45,13 @@ impl Share {
     /// The first share in a new hold.
     pub(crate) fn new(context: Arc<Context>, held: Arc<Held>) -> Self {
         Self::with_claim(context, held, ClaimId::FIRST)
+    }
+
+    /// That of the next holder, to whom the hold was handed over.
+    pub(crate) fn handed_over(context: Arc<Context>, held: Arc<Held>) -> Self {
+        let mut share = Self::new(context, held);
+        share.was_asked_for = false;
+        share
     }
 
     /// That of a reader, in a hold that others may enter: the first one's, or one that has entered.
@@ -68,6 +77,7 @@ impl Share {
             held,
             claim,
             left: false,
+            was_asked_for: claim == ClaimId::FIRST,
             of_crowd: false,
             turns: false,
         }
@@ -94,9 +104,8 @@ impl Share {
         self.number
     }
 
-    /// The server was asked for it.
-    pub(crate) fn is_first(&self) -> bool {
-        self.claim == ClaimId::FIRST
+    pub(crate) fn was_asked_for(&self) -> bool {
+        self.was_asked_for
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {

@@ -17,6 +17,9 @@ mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
 
+#[path = "network/writers.rs"]
+mod writers;
+
 use std::time::Duration;
 
 use leasehold::settings::{Backoff, WaitStrategy};

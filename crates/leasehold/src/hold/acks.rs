@@ -66,6 +66,11 @@ impl Acks {
         }))
     }
 
+    fn is_released(&self) -> bool {
+        let waiting = self.0.lock();
+        waiting.as_ref().is_some_and(|waiting| waiting.released)
+    }
+
     /// The same for the task that asks: `None`, and the task has ended, when nobody waits.
     fn next(&self) -> Option<Mark> {
         let mut waiting = self.0.lock();
@@ -130,7 +135,8 @@ pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Gran
                 pause = pauses();
                 grant.acks.tell(mark, &Word::Held);
             }
-            // Also if it was given back meanwhile: that request left behind this one.
+            // It was given back before this request left: the reply to that tells.
+            Ok(Renewed::Lost) if grant.acks.is_released() => {}
             Ok(Renewed::Lost) => {
                 let reason = match grant.loss() {
                     Some(reason) => reason,

@@ -310,7 +310,7 @@ impl WaitLine {
     /// The first waiter in line, if a hold can be handed over to it.
     pub(super) fn first_candidate(&self) -> Option<(Arc<Seat>, Arc<Candidate>)> {
         let state = self.state.lock();
-        for number in state.order.exclusive()? {
+        for number in state.order.exclusive() {
             let candidate = state.candidates.get(number)?;
             // One that has what it wants and leaves just now is not the first any more.
             if candidate.slot.is_empty() {

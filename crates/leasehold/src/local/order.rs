@@ -150,11 +150,17 @@ impl Order {
         }
     }
 
-    /// Those who want the name for themselves, in their order. `None` while readers stand among
-    /// them.
-    pub(super) fn exclusive(&self) -> Option<impl Iterator<Item = &Number>> {
-        let none_reads = self.readers.is_empty() && self.writers.is_empty();
-        none_reads.then(|| self.askers.iter())
+    /// Those at the head of the line who want the name for themselves, in their order. None of them
+    /// while a reader has waited for long.
+    pub(super) fn exclusive(&self) -> impl Iterator<Item = &Number> {
+        let overdue = self.overdue.iter().any(|one| self.readers.contains(one));
+        let end = match self.readers.first() {
+            _ if overdue => Number::MIN,
+            Some(reader) => *reader,
+            None => Number::MAX,
+        };
+        let both = self.askers.union(&self.writers);
+        both.take_while(move |number| **number < end)
     }
 
     /// Who asks for the line.

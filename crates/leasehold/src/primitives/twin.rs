@@ -73,10 +73,12 @@ pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64
 pub(super) const NOBODY_KNOWS: i64 = -1;
 
 /// The twin of `wake_all.lua`.
-pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) {
+pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
+    let told = keyspace.listeners(channel);
     keyspace.publish(channel, b"1");
     keyspace.publish(channel, b"0");
     keyspace.publish(channel, b"0");
+    told
 }
 
 /// A number of ms, or another that is not negative, as Redis counts.

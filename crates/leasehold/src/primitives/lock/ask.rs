@@ -164,17 +164,16 @@ impl<K: Named> Asker<'_, K> {
             },
         };
         Ok(granted.map(|granted| {
-            let undo = match granted {
-                Granted::Entered(share) => return share,
+            let held = |undo| Held::new(&context.standing, undo, self.entered_as(), turn);
+            match granted {
                 Granted::Asked(undo) => {
                     context.watchdog.keep(undo.hold());
-                    undo
+                    Share::new(Arc::clone(context), held(undo))
                 }
                 // The watchdog has it since the first of its holders.
-                Granted::Handed(undo) => undo,
-            };
-            let held = Held::new(&context.standing, undo, self.entered_as(), turn);
-            Share::new(Arc::clone(context), held)
+                Granted::Handed(undo) => Share::handed_over(Arc::clone(context), held(undo)),
+                Granted::Entered(share) => share,
+            }
         }))
     }
 

@@ -16,6 +16,7 @@ use crate::backend::step::{Operation, Value};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
+use crate::hold::acks::Word;
 use crate::hold::watchdog::why_lost;
 use crate::hold::{Grant, Undo};
 use crate::local::reentry::{Entry, Held};
@@ -277,10 +278,15 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     // Beside the undo of the write hold, which stays armed: until the answer is here, the server
     // may have either.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
+    // Those who had the write hold before are told by this answer, as by that to a release.
+    let mark = write.hold().mark();
     if !ask_until_answered(&context, &mut undo, operation).await? {
         undo.disarm();
-        return Err(Error::lost(&key, why(&context, &write).await));
+        let reason = why(&context, &write).await;
+        write.hold().tell(mark, &Word::Lost(reason.clone()));
+        return Err(Error::lost(&key, reason));
     }
+    write.hold().tell(mark, &Word::Held);
     undo.granted();
     if !hold.granted(None) {
         return Err(Error::lost(&key, LossReason::Expired));

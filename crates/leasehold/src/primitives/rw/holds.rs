@@ -279,6 +279,10 @@ impl HoldSteps for WriteHold {
         .operation()
     }
 
+    fn counted_channel(&self) -> Option<&str> {
+        Some(&self.channel)
+    }
+
     fn why_lost(&self) -> Operation {
         why_lost(&self.key, &self.id)
     }

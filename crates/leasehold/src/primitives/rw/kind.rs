@@ -234,6 +234,8 @@ impl Acquire for Write {
 }
 
 impl Named for Write {
+    const TAKES_TURNS: bool = true;
+
     fn channel(&self, key: &Key) -> String {
         key.rw_channel()
     }
@@ -291,9 +293,9 @@ impl<'a, K: Named> Mark<'a, K> {
         // Each other way out, by an error, a refusal or a dropped future, drops `self` with its
         // mark still noted, and that takes the mark back.
         let guard = wait.await?;
-        // The server takes the mark away with its grant. A reader that has entered another one's hold
-        // was granted nothing.
-        let served = |guard: &LockGuard| guard.share().is_first();
+        // The server takes the mark away with its grant. A waiter that has another one's hold was
+        // granted nothing.
+        let served = |guard: &LockGuard| guard.share().was_asked_for();
         if guard.as_ref().is_some_and(served) {
             self.waiter.served();
         }

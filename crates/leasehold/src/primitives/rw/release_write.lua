@@ -6,8 +6,8 @@
 -- hold     this hold's field
 -- channel  where the waiters listen. Redisson says nothing there when read holds stay, and
 --          its own readers then wait for the expiry.
--- Returns  1  released
---          0  not ours any more; nothing was changed
+-- Returns  1 + n  released, and n connections were told
+--          0      not ours any more; nothing was changed
 
 local function release_write(lock, hold, channel)
   -- HDEL first: it works when the server is out of memory, and so does what follows it.
@@ -18,6 +18,5 @@ local function release_write(lock, hold, channel)
     redis.call('HSET', lock, 'mode', 'read')
   end
   trim_expiry(lock)
-  wake_all(channel)
-  return 1
+  return 1 + wake_all(channel)
 end

@@ -172,8 +172,7 @@ impl ReleaseWrite<'_> {
         settle(keyspace, self.lock)?;
         // Even if read holds of the owner stay, because others may read beside them now. Redisson
         // says nothing then, and its own readers wait for the expiry.
-        wake_all(keyspace, self.channel);
-        Ok(Value::Int(1))
+        Ok(Value::Int(1 + wake_all(keyspace, self.channel)))
     }
 }
 

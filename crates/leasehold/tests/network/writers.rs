@@ -1,0 +1,175 @@
+//! The write side of a lock that stays in a process: a release hands it over to the next writer there.
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use leasehold::{RwLock, WriteGuard};
+use tokio::task::JoinHandle;
+
+use super::hand_over::{Sent, at, near};
+use super::*;
+
+fn released(sent: &Sent) -> usize {
+    sent.count(Step::RwReleaseWrite)
+}
+
+fn writes(lock: &RwLock) -> JoinHandle<WriteGuard> {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.write().await.unwrap() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_hands_the_write_lock_over() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.write().await.unwrap();
+    let second = writes(&lock);
+    sleep(3 * MS).await;
+    let (number, start) = (first.number(), Instant::now());
+    let (done, second) = tokio::join!(first.release(), async {
+        let second = second.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        second
+    });
+    done.unwrap();
+    assert_eq!(start.elapsed(), MS, "answered by a renewal behind it");
+    assert_ne!(second.number(), number);
+    // Three of its leases.
+    sleep(3000 * MS).await;
+    assert!(
+        server
+            .client()
+            .rw_lock("x")
+            .try_read()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    second.release().await.unwrap();
+    assert_eq!(released(&sent), 1);
+    sleep(6000 * MS).await;
+    assert_eq!(server.keys().len(), 0);
+}
+
+/// Its mark has kept readers out. The server did not take it away, because it granted nothing.
+#[tokio::test(start_paused = true)]
+async fn the_mark_of_a_writer_that_was_handed_the_lock_is_withdrawn() {
+    let marks = "leasehold:{x}:writers".to_owned();
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.write().await.unwrap();
+    let second = writes(&lock);
+    sleep(30 * MS).await;
+    assert!(server.keys().contains(&marks), "it has asked");
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    sleep(3 * MS).await;
+    assert!(!server.keys().contains(&marks));
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handed_over_write_hold_becomes_a_read_hold() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.write().await.unwrap();
+    let second = writes(&lock);
+    sleep(3 * MS).await;
+    // The first release is answered by the downgrade, or by a renewal before it.
+    let (released, reading) = tokio::join!(first.release(), async {
+        second.await.unwrap().downgrade().await.unwrap()
+    });
+    released.unwrap();
+    let elsewhere = server.client().rw_lock("x");
+    assert!(elsewhere.try_read().await.unwrap().is_some());
+    assert!(elsewhere.try_write().await.unwrap().is_none());
+    reading.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_before_the_next_writer_is_not_overtaken() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.write().await.unwrap();
+    let reader = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.read().await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    let mut writer = writes(&lock);
+    sleep(3 * MS).await;
+    first.release().await.unwrap();
+    assert_eq!(released(&sent), 1);
+    let reading = reader.await.unwrap();
+    assert!((&mut writer).now_or_never().is_none());
+    reading.release().await.unwrap();
+    writer.await.unwrap().release().await.unwrap();
+}
+
+/// So many tasks write all the time. Every hold is judged.
+fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
+    let end = Instant::now() + 1000 * MS;
+    let task = |n| {
+        let (lock, recorder) = (client.rw_lock("x"), recorder.clone());
+        let who = format!("{who} {n}");
+        async move {
+            let mut held = 0;
+            while Instant::now() < end {
+                let asked = recorder.ask("x", &who);
+                let guard = lock.write().await.unwrap();
+                let inside = asked.acquired(&guard);
+                sleep(MS).await;
+                inside.releasing(&guard);
+                guard.release().await.unwrap();
+                held += 1;
+            }
+            held
+        }
+    };
+    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_have_their_turn_beside_busy_writers() {
+    let server = Embedded::new();
+    let (ours, _network, sent) = at(&server, MS, MS);
+    let (theirs, _its_network, _) = at(&server, MS, MS);
+    let recorder = Recorder::new();
+    let many = busy(&ours, "ours", 16, &recorder);
+    let one = busy(&theirs, "theirs", 1, &recorder);
+    let (reader, end) = (theirs.rw_lock("x"), Instant::now() + 1000 * MS);
+    let near_reader = tokio::spawn({
+        let lock = ours.rw_lock("x");
+        async move { read_often(&lock, end).await }
+    });
+    let longest = read_often(&reader, end).await;
+    let near = near_reader.await.unwrap();
+    let written = join_all(many.into_iter().chain(one)).await;
+    let written: Vec<usize> = written.into_iter().map(Result::unwrap).collect();
+    recorder.report().judge().unwrap();
+    // A reader lets writers go first for a second at most.
+    assert!(
+        longest <= 1500 * MS && near <= 1500 * MS,
+        "{longest:?} {near:?}"
+    );
+    assert!(written[16] >= 15, "{written:?}");
+    let asks = sent.count(Step::RwAcquireWrite);
+    let all: usize = written[..16].iter().sum();
+    assert!(asks < all, "{asks} asks for {all} holds");
+}
+
+/// The longest wait.
+async fn read_often(lock: &RwLock, end: Instant) -> Duration {
+    let mut longest = Duration::ZERO;
+    while Instant::now() < end {
+        let start = Instant::now();
+        let reading = lock.read().await.unwrap();
+        longest = longest.max(start.elapsed());
+        sleep(MS).await;
+        reading.release().await.unwrap();
+    }
+    longest
+}
