@@ -116,7 +116,7 @@ pub(crate) struct Answered<T> {
 
 /// So long before its end at least, a wait asks that no server has answered, also in the turn of
 /// others: it ends with an error if there is no answer in time.
-const FOR_AN_ANSWER: Duration = Duration::from_millis(100);
+pub(crate) const FOR_AN_ANSWER: Duration = Duration::from_millis(100);
 /// How long a waiter bears a key without expiry. An operator may have made a holder's key
 /// persistent, and the holder gives it an expiry again at its next renewal: after 10 s, if it
 /// has the default lease.

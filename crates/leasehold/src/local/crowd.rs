@@ -50,6 +50,13 @@ struct Open {
     entered: u32,
 }
 
+/// Which requests of others a reader does not wait for.
+#[derive(Clone, Copy)]
+enum Late {
+    One(u64),
+    All,
+}
+
 /// What a reader finds.
 pub(crate) enum Met<'a> {
     Entered(Arc<Held>, Joined),
@@ -60,11 +67,17 @@ pub(crate) enum Met<'a> {
 }
 
 impl Record {
-    /// Enters an open hold, or gets the answer to a request that leaves from now on.
-    pub(crate) async fn meet(&self, terms: Terms, now: impl Fn() -> Moment) -> Met<'_> {
+    /// Enters an open hold, or gets the answer to a request that leaves from now on. A reader that has
+    /// no time to wait for the request of another one asks at once.
+    pub(crate) async fn meet(
+        &self,
+        terms: Terms,
+        has_time: bool,
+        now: impl Fn() -> Moment,
+    ) -> Met<'_> {
         // What was asked before may have been answered before the reader began to listen.
         let first = self.crowd.state.lock().asked + 1;
-        let mut late = None;
+        let mut late = (!has_time).then_some(Late::All);
         loop {
             let mut changed = std::pin::pin!(self.crowd.changed.notified());
             // Registered before the look, or a change between the two would be missed.
@@ -75,7 +88,7 @@ impl Record {
             };
             // The one that asks may not be polled.
             let answered = tokio::time::timeout(UNPOLLED, changed).await;
-            late = answered.is_err().then_some(asking);
+            late = answered.is_err().then_some(Late::One(asking));
         }
     }
 
@@ -84,7 +97,7 @@ impl Record {
         &self,
         terms: Terms,
         first: u64,
-        late: Option<u64>,
+        late: Option<Late>,
         now: Moment,
     ) -> Result<Met<'_>, u64> {
         // Asked with nothing locked: a line may be locked while its waiters are woken.
@@ -95,9 +108,12 @@ impl Record {
         {
             return Ok(Met::Entered(held, joined));
         }
-        if let Some(asking) = state.asking
-            && late != Some(asking)
-        {
+        let waits = |asking: &u64| match late {
+            None => true,
+            Some(Late::One(late)) => late != *asking,
+            Some(Late::All) => false,
+        };
+        if let Some(asking) = state.asking.filter(waits) {
             return Err(asking);
         }
         if let Some((number, left)) = state.refused

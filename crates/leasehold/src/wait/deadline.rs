@@ -26,7 +26,7 @@ impl Deadline {
         self.comes_before(clock.now())
     }
 
-    pub(super) fn comes_before(self, other: Moment) -> bool {
+    pub(crate) fn comes_before(self, other: Moment) -> bool {
         match self {
             Self::Now => true,
             Self::At(moment) => moment <= other,

@@ -19,7 +19,7 @@ use crate::local::{Local, turn};
 use crate::owner::Owner;
 use crate::primitives::namesake;
 use crate::sync::Mutex;
-use crate::wait::{Answer, Answered, Ask, Deadline, NotBefore, Wait};
+use crate::wait::{Answer, Answered, Ask, Deadline, FOR_AN_ANSWER, NotBefore, Wait};
 
 pub(in crate::primitives) async fn acquire_by<K: Named>(
     lock: &Lock<K>,
@@ -151,7 +151,7 @@ impl<K: Named> Asker<'_, K> {
         };
         let granted = match deadline {
             // An acquire that asks once takes no place.
-            Deadline::Now => wait.once(&Waiter::alone(self)).await?,
+            Deadline::Now => wait.once(&Waiter::alone(self, deadline)).await?,
             _ => match context.locals.of(&self.line_key).first(line) {
                 Ok(first) => self.as_first(wait, first, turn).await?,
                 Err(local) => {
@@ -281,7 +281,10 @@ impl<K: Named> Asker<'_, K> {
         first: First,
         turn: Option<Duration>,
     ) -> Result<Option<Granted>> {
-        let met = match wait.as_first(&Waiter::alone(self), &first).await {
+        let met = match wait
+            .as_first(&Waiter::alone(self, wait.deadline), &first)
+            .await
+        {
             None => return wait.ended_unanswered(),
             Some(Answered {
                 answer: Ok(Answer::Granted(granted)),
@@ -302,7 +305,7 @@ impl<K: Named> Asker<'_, K> {
         };
         if turn.is_some() {
             let granted = matches!(met.answer, Ok(Answer::Granted(_)));
-            Waiter::in_place(self, &place, turn).answered(&place, None, granted);
+            Waiter::in_place(self, &place, turn, wait.deadline).answered(&place, None, granted);
         }
         self.in_line(wait, &place, turn, Some(met)).await
     }
@@ -319,7 +322,7 @@ impl<K: Named> Asker<'_, K> {
             place: Some(place),
             ..wait
         };
-        let waiter = Waiter::in_place(self, place, turn);
+        let waiter = Waiter::in_place(self, place, turn, wait.deadline);
         Box::pin(wait.on_from(&waiter, met)).await
     }
 }
@@ -339,23 +342,30 @@ struct Waiter<'a, K> {
     asker: &'a Asker<'a, K>,
     place: Option<&'a Place>,
     turn: Duration,
+    deadline: Deadline,
 }
 
 impl<'a, K> Waiter<'a, K> {
     /// It waits for nothing, or is the first.
-    fn alone(asker: &'a Asker<'a, K>) -> Self {
+    fn alone(asker: &'a Asker<'a, K>, deadline: Deadline) -> Self {
         Self {
             asker,
             place: None,
             turn: Duration::ZERO,
+            deadline,
         }
     }
 
-    fn in_place(asker: &'a Asker<'a, K>, place: &'a Place, turn: Option<Duration>) -> Self {
+    fn in_place(
+        asker: &'a Asker<'a, K>,
+        place: &'a Place,
+        turn: Option<Duration>,
+        deadline: Deadline,
+    ) -> Self {
         Self {
-            asker,
             place: turn.map(|_| place),
             turn: turn.unwrap_or_default(),
+            ..Self::alone(asker, deadline)
         }
     }
 }
@@ -366,7 +376,7 @@ impl<K: Named> Ask for Waiter<'_, K> {
     async fn ask(&self) -> Result<Answer<Granted>, Failure> {
         if let Some(turn) = self.asker.open_for() {
             // In a box: the others need not carry its state.
-            return Box::pin(self.asker.ask_together(turn)).await;
+            return Box::pin(self.asker.ask_together(turn, self.deadline)).await;
         }
         let clock = self.asker.lock.context.clock;
         let given_back = self.place.and_then(|place| {
@@ -419,10 +429,19 @@ impl<K> Waiter<'_, K> {
 
 impl<K: Named> Asker<'_, K> {
     /// Enters a hold of this process, or asks for one that others may enter.
-    async fn ask_together(&self, turn: Duration) -> Result<Answer<Granted>, Failure> {
+    async fn ask_together(
+        &self,
+        turn: Duration,
+        deadline: Deadline,
+    ) -> Result<Answer<Granted>, Failure> {
         let context = &self.lock.context;
         let local = context.locals.of(&self.line_key);
-        let asking = match local.meet(self.terms, || context.clock.now()).await {
+        // Otherwise it could end without an answer because another one's was late.
+        let has_time = !deadline.comes_before(context.clock.now() + FOR_AN_ANSWER);
+        let asking = match local
+            .meet(self.terms, has_time, || context.clock.now())
+            .await
+        {
             Met::Entered(held, joined) => {
                 let share = Share::of_crowd(Arc::clone(context), held, Some(joined));
                 return Ok(Answer::Granted(Granted::Entered(share)));
@@ -433,7 +452,7 @@ impl<K: Named> Asker<'_, K> {
         Ok(match self.ask().await? {
             Answer::Granted(undo) => {
                 context.watchdog.keep(undo.hold());
-                let until = undo.hold().granted_at() + turn;
+                let until = context.clock.now() + turn;
                 let held = Held::of_crowd(&context.standing, undo, local.clone());
                 asking.opens(&held, until);
                 let share = Share::of_crowd(Arc::clone(context), held, None);
