@@ -72,10 +72,8 @@ impl<T: Placed> Wheel<T> {
 
     fn taken(&mut self, number: u64) {
         self.len -= 1;
-        if let Some(list) = self.lists.get_mut(&number) {
-            if list.is_empty() {
-                self.lists.remove(&number);
-            }
+        if self.lists.get(&number).is_some_and(Vec::is_empty) {
+            self.lists.remove(&number);
         }
     }
 }

@@ -41,7 +41,7 @@ pub use kind::{Read, Write};
 ///
 /// **Readers together.** Readers of one client that come within 10 ms, without an owner, a fixed lease
 /// or a maximum hold time and on the same terms, share one hold on the server. Each has its guard, its
-/// number, its release and its loss, but [`holder_id`](LockGuard::holder_id) and
+/// number, its release and its loss, but [`holder_id`](crate::LockGuard::holder_id) and
 /// [`inspect`](Lock::inspect) know them as one.
 ///
 /// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its own
