@@ -4,6 +4,7 @@
 //!
 //! Each reader has a share of its own, and its release waits for a word of the server as any other
 //! (`hold/acks.rs`). The last one gives the hold back. Nobody keeps it for readers that may come.
+//! A reader behind a writer of its process does not come here: its line keeps it back (`line.rs`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -100,10 +101,8 @@ impl Record {
         late: Option<Late>,
         now: Moment,
     ) -> Result<Met<'_>, u64> {
-        // Asked with nothing locked: a line may be locked while its waiters are woken.
-        let writers = self.writers_wait();
         let mut state = self.crowd.state.lock();
-        if let Some(open) = state.open.as_mut().filter(|_| !writers)
+        if let Some(open) = state.open.as_mut()
             && let Some((held, joined)) = open.enter(terms, now)
         {
             return Ok(Met::Entered(held, joined));
@@ -128,12 +127,6 @@ impl Record {
             crowd: &self.crowd,
             number,
         }))
-    }
-
-    /// A writer of this process waits: readers that come now are behind it.
-    fn writers_wait(&self) -> bool {
-        let line = self.line.line();
-        line.is_some_and(|line| line.has_writers())
     }
 }
 

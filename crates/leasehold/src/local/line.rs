@@ -321,10 +321,6 @@ impl WaitLine {
         None
     }
 
-    pub(super) fn has_writers(&self) -> bool {
-        self.state.lock().order.any_writer()
-    }
-
     /// The server has confirmed to a holder of this process that the name is held.
     pub(super) fn answered(&self, sent: Moment, now: Moment) {
         self.outage.lock().held(sent, now, Some(Duration::ZERO));

@@ -126,3 +126,51 @@ async fn unlimited_wait_ends_at_lock_without_expiry() {
     // A holder has time to give its key an expiry again.
     assert!(clock.now().saturating_sub(start) >= PATIENCE_WITHOUT_EXPIRY);
 }
+
+/// Lets other processes ask first, until then.
+struct Polite {
+    asks: AtomicUsize,
+    until: Moment,
+}
+
+impl Ask for Polite {
+    type Grant = ();
+
+    async fn ask(&self) -> Result<Answer<()>, Failure> {
+        self.asks.fetch_add(1, Ordering::SeqCst);
+        let ttl = Some(Duration::from_secs(30));
+        Ok(Answer::Busy { ttl })
+    }
+
+    fn not_before(&self) -> Option<NotBefore> {
+        Some(NotBefore::Others(self.until))
+    }
+}
+
+/// The one behind it may have no time for that, and only one asks.
+#[tokio::test]
+async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
+    let context = context();
+    let (clock, settings) = (context.clock, context.settings());
+    let key = Key::parse("x").expect("a name");
+    let wait = Wait {
+        context: &context,
+        key: &key,
+        line_key: &key,
+        channels: &[(context.backend.channels(), "channel")],
+        settings: &settings,
+        deadline: Deadline::Never,
+        line: Line::OneAsks,
+        place: None,
+    };
+    let polite = Polite {
+        asks: AtomicUsize::new(0),
+        until: clock.now() + Duration::from_millis(20),
+    };
+    let mut waits = pin!(wait.until_granted(&polite));
+    assert!(waits.as_mut().now_or_never().is_none());
+    assert_eq!(polite.asks.load(Ordering::SeqCst), 0, "it is alone");
+    let _behind = context.locals.of(&key).line_up(Line::OneAsks);
+    assert!(waits.as_mut().now_or_never().is_none());
+    assert_eq!(polite.asks.load(Ordering::SeqCst), 1);
+}

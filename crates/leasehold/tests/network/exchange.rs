@@ -245,7 +245,14 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
             } else {
                 first.release().await.expect(what);
             }
+            let start = Instant::now();
             let second = second.await.unwrap();
+            // Nothing waits for the end of a lease.
+            assert!(
+                start.elapsed() < 500 * MS,
+                "{what}, {dropped}: {:?}",
+                start.elapsed()
+            );
             assert_eq!(counts(&server).await, (0, 1), "{what}, {dropped}");
             second.release().await.unwrap();
             client.close().await;

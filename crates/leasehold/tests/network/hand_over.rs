@@ -279,6 +279,7 @@ async fn a_waiter_on_other_terms_keeps_its_place() {
     let first = lock.acquire().await.unwrap();
     let other = lock.clone().lease(800 * MS);
     let [second, mut third] = in_line([other, lock.clone()]).await;
+    sleep(3 * MS).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
     assert!((&mut third).now_or_never().is_none());
@@ -294,6 +295,19 @@ async fn what_is_not_confirmed_lately_goes_back() {
     let (first, [second]) = held(&client).await;
     first.release().await.unwrap();
     assert_eq!(sent.count(Step::LockRelease), 1);
+    second.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_asks_before_the_first_is_answered() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let holder = server.client().lock("x").acquire().await.unwrap();
+    let lock = client.lock("x");
+    let [first, second] = in_line([lock.clone(), lock.clone()]).await;
+    assert_eq!(sent.count(Step::LockAcquire), 1);
+    holder.release().await.unwrap();
+    first.await.unwrap().release().await.unwrap();
     second.await.unwrap().release().await.unwrap();
 }
 

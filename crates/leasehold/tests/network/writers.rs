@@ -56,14 +56,15 @@ async fn release_hands_the_write_lock_over() {
 async fn the_mark_of_a_writer_that_was_handed_the_lock_is_withdrawn() {
     let marks = "leasehold:{x}:writers".to_owned();
     let server = Embedded::new();
-    let (client, _network, _) = near(&server);
+    let (client, _network, sent) = near(&server);
     let lock = client.rw_lock("x");
     let first = lock.write().await.unwrap();
     let second = writes(&lock);
-    sleep(30 * MS).await;
+    sleep(3 * MS).await;
     assert!(server.keys().contains(&marks), "it has asked");
     first.release().await.unwrap();
     let second = second.await.unwrap();
+    assert_eq!(released(&sent), 0);
     sleep(3 * MS).await;
     assert!(!server.keys().contains(&marks));
     second.release().await.unwrap();
