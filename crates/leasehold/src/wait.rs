@@ -105,6 +105,8 @@ pub(crate) struct Wait<'a> {
     pub(crate) line: Line,
     /// The place that it has in that line already.
     pub(crate) place: Option<&'a Place>,
+    /// A server has said to an earlier request of the same caller that the name is held.
+    pub(crate) was_held: bool,
 }
 
 /// The answer to a request.
@@ -367,6 +369,9 @@ impl Wait<'_> {
 
     /// The same for a wait whose only request was not answered.
     pub(crate) fn ended_unanswered<T>(&self) -> Result<Option<T>> {
+        if self.was_held {
+            return Ok(None);
+        }
         Err(self.error(no_answer_in_time(self.context)))
     }
 
@@ -376,7 +381,7 @@ impl Wait<'_> {
         let outage = place.outage();
         let failure = match outage.down().cloned() {
             Some(down) => still_down(down, self.context.clock.now()),
-            None if !outage.has_answered() => no_answer_in_time(self.context),
+            None if !outage.has_answered() && !self.was_held => no_answer_in_time(self.context),
             None if outage.without_expiry().is_some() => return Err(self.never_expires()),
             None => return Ok(None),
         };

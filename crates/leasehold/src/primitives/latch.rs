@@ -175,6 +175,7 @@ impl CountDownLatch {
             // An open latch lets everybody in, so no waiter has to wait behind another one.
             line: Line::AllAsk,
             place: None,
+            was_held: false,
         };
         Ok(wait.until_granted(&asker).await?.is_some())
     }

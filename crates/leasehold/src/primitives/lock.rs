@@ -94,10 +94,17 @@ pub struct Lock<K = Plain> {
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
-    /// For a member of several locks: where to note how much of its lease the holder in the way has
-    /// left.
-    held_for: Option<Arc<OnceLock<Duration>>>,
+    member: Option<Member>,
     kind: K,
+}
+
+/// How a lock is asked for that is one of several.
+#[derive(Clone, Default)]
+pub(super) struct Member {
+    /// Where to note how much of its lease the holder in the way has left.
+    pub(super) held_for: Arc<OnceLock<Duration>>,
+    /// A server has said before, to the same acquire, that it is held.
+    pub(super) was_held: bool,
 }
 
 #[allow(private_bounds, reason = "nothing here is public")]
@@ -113,7 +120,7 @@ impl<K: kind::Named> Lock<K> {
             key,
             channel: channel.into(),
             owner: None,
-            held_for: None,
+            member: None,
             kind,
         }
     }
@@ -159,7 +166,7 @@ impl<K> Lock<K> {
             key: Ok(key),
             channel: "".into(),
             owner: None,
-            held_for: None,
+            member: None,
             kind,
         }
     }
@@ -175,25 +182,24 @@ impl<K> Lock<K> {
             // An owner that was given to an `AnyLock` has the role of that type. The kind behind it
             // may hold the name as a reader or as a writer, and has to find its own holds.
             owner: self.owner.map(|owner| owner.in_role(J::ROLE)),
-            held_for: self.held_for,
+            member: self.member,
             kind,
         }
     }
 }
 
 impl<K: Clone> Lock<K> {
-    /// The same lock, as several locks ask for it: with their settings and their owner. `held_for`
-    /// is where to note how much of its lease the holder in the way has left.
+    /// The same lock, as several locks ask for it: with their settings and their owner.
     pub(super) fn as_member(
         &self,
         settings: &Settings,
         owner: Option<&Owner>,
-        held_for: &Arc<OnceLock<Duration>>,
+        member: Member,
     ) -> Self {
         Self {
             settings: settings.clone(),
             owner: owner.cloned(),
-            held_for: Some(Arc::clone(held_for)),
+            member: Some(member),
             ..self.clone()
         }
     }

@@ -62,6 +62,7 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
         deadline: Deadline::At(clock.now() + Duration::from_secs(5)),
         line: Line::OneAsks,
         place: None,
+        was_held: false,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),
@@ -110,6 +111,7 @@ async fn unlimited_wait_ends_at_lock_without_expiry() {
         deadline: Deadline::Never,
         line: Line::OneAsks,
         place: None,
+        was_held: false,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),
@@ -162,6 +164,7 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
         deadline: Deadline::Never,
         line: Line::OneAsks,
         place: None,
+        was_held: false,
     };
     let polite = Polite {
         asks: AtomicUsize::new(0),

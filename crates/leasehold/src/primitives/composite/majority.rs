@@ -299,6 +299,7 @@ async fn enter_or_wait(
         settings: ballot.terms.settings,
         deadline,
         place: None,
+        was_held: false,
     };
     let granted = wait.until_granted(ballot).await;
     // The wait reports what the servers said last. A misuse, which no wait heals, goes before that.

@@ -1,6 +1,6 @@
 //! What a lock that is made of several does with each of its members.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::any::{Any, AnyKind, AnyLock};
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::primitives::lock::kind::Acquire as _;
-use crate::primitives::lock::{LockGuard, Ttl, steps};
+use crate::primitives::lock::{LockGuard, Member, Ttl, steps};
 use crate::text::Shown;
 use crate::wait::Deadline;
 
@@ -38,16 +38,22 @@ impl<T> Said<T> {
 }
 
 impl AnyLock {
-    /// Asks for this member. `deadline` is one of its own client's clock.
+    /// Asks for this member. `deadline` is one of its own client's clock. `was_held`: a server has
+    /// said so to the same acquire.
     pub(super) async fn ask(
         &self,
         terms: &Terms<'_>,
         deadline: Deadline,
+        was_held: bool,
     ) -> Result<Said<LockGuard>> {
         // A try says of a member that is held no more than that. How long its holder has left comes
         // by this cell: a ballot sleeps until a majority can be free.
-        let held_for = Arc::new(OnceLock::new());
-        let lock = self.as_member(terms.settings, terms.owner, &held_for);
+        let member = Member {
+            was_held,
+            ..Member::default()
+        };
+        let held_for = Arc::clone(&member.held_for);
+        let lock = self.as_member(terms.settings, terms.owner, member);
         Ok(match Any::acquire_by(&lock, deadline).await? {
             Some(guard) => Said::Granted(guard),
             None => Said::Busy(held_for.get().copied()),

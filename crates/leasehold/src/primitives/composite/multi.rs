@@ -9,7 +9,7 @@ use super::quorum::Quorum;
 use super::{AnyLock, Several as _};
 use crate::config::Settings;
 use crate::context::Context;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::guard::Kept;
 use crate::key::Key;
 use crate::owner::Owner;
@@ -179,13 +179,13 @@ impl Gathering<'_> {
         join_all(
             members
                 .iter()
-                .map(|member| self.acquire(member, Deadline::Now)),
+                .map(|member| self.acquire(member, Deadline::Now, false)),
         )
         .await
     }
 
-    async fn acquire(&self, member: &AnyLock, deadline: Deadline) -> Answer {
-        let said = member.ask(&self.terms, deadline).await?;
+    async fn acquire(&self, member: &AnyLock, deadline: Deadline, was_held: bool) -> Answer {
+        let said = member.ask(&self.terms, deadline, was_held).await?;
         Ok(said.granted())
     }
 
@@ -248,13 +248,10 @@ impl Gathering<'_> {
                 }
             }
             if let Some(member) = self.members.get(held.len()) {
-                match self.acquire(member, self.deadline_for(member)).await {
-                    Ok(Some(guard)) => held.push(HeldMember::new(guard)),
-                    Ok(None) => return Ok(None),
-                    // The time left was less than an answer takes. The member was held when its
-                    // server was last asked.
-                    Err(error) if said_busy && self.ran_out_of_time(&error) => return Ok(None),
-                    Err(error) => return Err(error),
+                let deadline = self.deadline_for(member);
+                match self.acquire(member, deadline, said_busy).await? {
+                    Some(guard) => held.push(HeldMember::new(guard)),
+                    None => return Ok(None),
                 }
             }
             // From here on, running out of time means that a member is held, or was.
@@ -286,10 +283,6 @@ impl Gathering<'_> {
         let lease = self.terms.settings.lease();
         let extensions = held.iter().map(|kept| Box::pin(kept.guard.extend(lease)));
         join_all(extensions).await.iter().all(Result::is_ok)
-    }
-
-    fn ran_out_of_time(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::OutcomeUnknown && self.deadline.has_passed(self.context.clock)
     }
 
     /// The deadline by the clock of the member's client.

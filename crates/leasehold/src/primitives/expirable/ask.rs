@@ -46,6 +46,7 @@ pub(super) async fn acquire(
         deadline,
         line,
         place: place.as_ref(),
+        was_held: false,
     };
     let asker = Asker {
         semaphore,

@@ -104,7 +104,7 @@ impl<K: Named> Asker<'_, K> {
         } = self.lock;
         // A member of several locks waits for the others as well: what is handed over to it would
         // be held for long. And where requests cost nothing, there is nothing to save.
-        let is_member = self.lock.held_for.is_some();
+        let is_member = self.lock.member.is_some();
         let saves = !is_member && !context.backend.is_in_process();
         (saves && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
     }
@@ -148,6 +148,11 @@ impl<K: Named> Asker<'_, K> {
             deadline,
             line,
             place: None,
+            was_held: self
+                .lock
+                .member
+                .as_ref()
+                .is_some_and(|member| member.was_held),
         };
         let granted = match deadline {
             // An acquire that asks once takes no place.
@@ -261,8 +266,8 @@ impl<K: Named> Asker<'_, K> {
                     undo.disarm();
                 }
                 let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-                if let (Some(held_for), Some(ttl)) = (&self.lock.held_for, ttl) {
-                    held_for.get_or_init(|| ttl);
+                if let (Some(member), Some(ttl)) = (&self.lock.member, ttl) {
+                    member.held_for.get_or_init(|| ttl);
                 }
                 Ok(Answer::Busy { ttl })
             }

@@ -56,6 +56,7 @@ pub(super) async fn acquire(
         deadline,
         line: Line::OneAsks,
         place,
+        was_held: false,
     };
     wait.until_granted(&asker).await
 }

@@ -130,7 +130,7 @@ impl<'a> Ballot<'a> {
     /// One server's vote. If this is dropped or takes too long, the vote is undone on that server.
     async fn vote(&self, member: &'a AnyLock) -> Result<Said<LockGuard>> {
         self.trust(member)?;
-        let vote = member.ask(&self.terms, Deadline::Now);
+        let vote = member.ask(&self.terms, Deadline::Now, false);
         // Sent behind the vote, so that this hears of a longer lease that was noted before the
         // grant.
         let noted = async {
