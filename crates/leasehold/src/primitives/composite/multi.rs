@@ -61,10 +61,10 @@ impl Lock<Multi> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`] when there are no members, for a bad name, for a member that is made of
-    /// several locks itself, and for one name that is given as two kinds of lock, which would wait
-    /// for each other. Acquiring fails with it, too,
-    /// if one lock is given by two addresses of its server.
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name, for
+    /// a member that is made of several locks itself, and for one name that is given as two kinds of
+    /// lock, which would wait for each other. Acquiring fails with it, too, if one lock is given by
+    /// two addresses of its server.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "multi-lock")?;
