@@ -82,9 +82,10 @@ async fn fair_waiters_are_shown_in_line_order() {
 #[tokio::test]
 async fn readers_and_writer_are_shown_separately() {
     let place = place();
-    let client = place.client().await;
-    let lock = client.rw_lock("x");
-    let (first, second) = (lock.read().await.unwrap(), lock.read().await.unwrap());
+    // Readers of one client may share a hold.
+    let (client, other) = (place.client().await, place.client().await);
+    let (lock, elsewhere) = (client.rw_lock("x"), other.rw_lock("x"));
+    let (first, second) = (lock.read().await.unwrap(), elsewhere.read().await.unwrap());
     let seen = at(&client, "x").await;
     let Found::ReadWrite { writer, readers } = seen.found else {
         panic!("{seen:?}");
@@ -109,9 +110,10 @@ async fn readers_and_writer_are_shown_separately() {
 #[tokio::test]
 async fn reader_without_its_key_is_unlisted() {
     let place = place();
-    let client = place.client().await;
-    let lock = client.rw_lock("x");
-    let (live, dead) = (lock.read().await.unwrap(), lock.read().await.unwrap());
+    // Readers of one client may share a hold.
+    let (client, other) = (place.client().await, place.client().await);
+    let (lock, elsewhere) = (client.rw_lock("x"), other.rw_lock("x"));
+    let (live, dead) = (lock.read().await.unwrap(), elsewhere.read().await.unwrap());
     let key = |hold: &str| format!("{{x}}:{hold}:rwlock_timeout:1");
     let Found::ReadWrite { readers, .. } = at(&client, "x").await.found else {
         panic!("it is read");

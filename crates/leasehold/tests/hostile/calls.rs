@@ -17,15 +17,16 @@ pub(crate) struct Operation {
     pub(crate) hold: String,
 }
 
-/// How many keys and arguments a step has.
-fn shape(step: &str) -> (usize, usize) {
+/// How many arguments a step has, of which the first follows its name.
+fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     match step {
-        "lock.acquire" | "lock.release" => (1, 2),
-        "lock.renew" => (1, 3),
-        "lock.why_lost" => (2, 1),
-        "lock.force_unlock" => (2, 1),
-        "lock.inspect" => (1, 0),
-        "latch.count_down" => (4, 2),
+        "lock.acquire" | "lock.release" => 2,
+        "lock.renew" => 3,
+        // How many holds, the lease, and the holds.
+        "lock.renew_many" => 2 + first().parse::<usize>().unwrap(),
+        "lock.why_lost" | "lock.force_unlock" => 1,
+        "lock.inspect" => 0,
+        "latch.count_down" => 2,
         other => panic!("a step this test does not know: {other}"),
     }
 }
@@ -42,7 +43,7 @@ pub(crate) fn read(request: &Request) -> Option<Call> {
     let mut operations = Vec::new();
     while at < request.parts.len() {
         let step = request.text(at);
-        let (_, arguments) = shape(&step);
+        let arguments = arguments(&step, || request.text(at + 1));
         let hold = match &*step {
             "lock.acquire" | "lock.renew" | "lock.release" => request.text(at + 1),
             _ => String::new(),
@@ -65,6 +66,12 @@ pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
                 _ => int(rng.i64(-1..100)),
             },
             "lock.release" | "lock.renew" => int(i64::from(rng.u8(..8) > 0)),
+            // Some are odd, and others never were there.
+            "lock.renew_many" => match rng.u8(..4) {
+                0 => list(&[int(rng.i64(-1..40)), int(rng.i64(..))]),
+                1 => int(1),
+                _ => list(&[]),
+            },
             "lock.why_lost" => list(&[bulk(b"somebody:1"), int(0)]),
             "lock.inspect" => list(&[int(1000), bulk(b"somebody:1"), bulk(b"1")]),
             _ => int(1),
@@ -83,6 +90,7 @@ pub(crate) fn grant(call: &Call) -> Vec<u8> {
     for operation in &call.operations {
         replies.push(match &*operation.step {
             "lock.acquire" => b"$-1\r\n".to_vec(),
+            "lock.renew_many" => list(&[]),
             _ => int(1),
         });
     }

