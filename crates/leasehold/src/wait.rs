@@ -414,7 +414,10 @@ impl Wait<'_> {
         match asker.not_before()? {
             NotBefore::Others(until) => {
                 // Those behind it may end soon, and only this one asks.
-                let (answered, others) = (place.outage().has_answered(), place.has_others());
+                // One after the other: whoever takes a place locks the line first, and then what it
+                // knows of the server.
+                let answered = place.outage().has_answered();
+                let others = place.has_others();
                 let ends = if answered {
                     until
                 } else {
