@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
-use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, next_number};
+use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Undo, next_number};
 use crate::local::Local;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -196,18 +196,18 @@ impl Share {
     /// Asks the server to take the hold back, and waits for its answer.
     /// `asked_before`: an earlier request may have taken it back.
     async fn give_back(&self, local: Option<Local>, asked_before: bool) -> Result<()> {
-        let release = Release::leaves(&self.context, &self.held, local, asked_before);
+        let (release, first) = Release::leaves(&self.context, &self.held, local, asked_before);
         // Behind the release: whatever the owner asks next has to run behind that.
         self.clear_owner();
-        if !self.hold().has_waiting() {
-            return release.answered().await;
+        if !self.hold().has_waiting() && !release.grants {
+            return release.answered(first).await;
         }
-        // Those to whom the hold belonged before wait for the same answer, and this future may be
-        // dropped.
+        // Those to whom the hold belonged before wait for the same answer, or the next holder does,
+        // and this future may be dropped.
         let (sender, answered) = oneshot::channel();
         self.context.cleanup.spawn(async move {
             // If this fails, the releaser has gone.
-            let _ = sender.send(release.answered().await);
+            let _ = sender.send(release.answered(first).await);
         });
         answered.await.unwrap_or_else(|_| {
             let address = self.context.backend.address();
@@ -367,7 +367,8 @@ struct Release {
     mark: Mark,
     /// How many of the connections that are told of it are our own.
     ours: Option<i64>,
-    first: (Reply, Moment),
+    /// The server gives the lock to the next waiter, if that is of this process.
+    grants: bool,
     /// An earlier request may have released it.
     asked_before: bool,
 }
@@ -378,31 +379,77 @@ impl Release {
         held: &Arc<Held>,
         local: Option<Local>,
         asked_before: bool,
-    ) -> Self {
+    ) -> (Self, (Reply, Moment)) {
         let (backend, steps) = (&context.backend, &held.hold().steps);
         let channel = local.as_ref().and_then(|_| steps.counted_channel());
         let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
         let mark = held.hold().mark();
         let now = context.clock.now();
-        let first = (backend.submit(steps.release()), now);
-        if let Some(local) = &local {
+        let terms = held.hold().terms();
+        let is_known = |local: &Local| local.next_is_known(terms);
+        let next = steps
+            .queued()
+            .filter(|_| local.as_ref().is_some_and(is_known));
+        let release = match next {
+            Some(queued) => queued.release_to_next(terms.lease),
+            None => steps.release(),
+        };
+        let first = (backend.submit(release), now);
+        if let Some(local) = local.as_ref().filter(|_| next.is_none()) {
             local.hold_leaves(now);
         }
-        Self {
+        let release = Self {
             context: Arc::clone(context),
             held: Arc::clone(held),
             local,
             mark,
             ours,
-            first,
+            grants: next.is_some(),
             asked_before,
+        };
+        (release, first)
+    }
+
+    /// Gives the lock to the waiter to which the server has granted it.
+    fn grant_next(&self, sent: Moment, reply: Value) {
+        let (Some(local), true) = (&self.local, self.grants) else {
+            return;
+        };
+        let Context {
+            watchdog,
+            cleanup,
+            clock,
+            margin,
+            ..
+        } = &*self.context;
+        let (hold, now) = (self.held.hold(), clock.now());
+        let queued = hold.steps.queued();
+        let next = queued.and_then(|queued| Some((queued, queued.read_next(reply)?)));
+        let is_given = next.is_some_and(|(queued, ids)| {
+            let Some(id) = ids.first() else { return false };
+            let steps = queued.of_waiter(id.clone());
+            // Its lease counts from the release, which was asked for before.
+            let grant = Grant::new(hold.key.clone(), steps, hold.terms(), *clock, *margin, sent);
+            let mut undo = Undo::arm(cleanup, grant);
+            undo.granted();
+            let grant = Arc::clone(undo.hold());
+            grant.granted(None);
+            let is_given = local.give_first(undo, &ids, now);
+            if is_given {
+                watchdog.keep(&grant);
+            }
+            is_given
+        });
+        if !is_given {
+            local.hold_leaves(now);
         }
     }
 
     /// Sends it again until it is answered, or the time for that is over.
-    async fn answered(self) -> Result<()> {
+    async fn answered(self, first: (Reply, Moment)) -> Result<()> {
         let (backend, clock) = (&self.context.backend, self.context.clock);
         let hold = self.held.hold();
+        let sent = first.1;
         let (mut limit, mut asked_before) = (None, self.asked_before);
         let goes_on = |failed: Failed<'_>| {
             // For as long as one more reply may take. Then the caller gets the error, and the
@@ -414,18 +461,28 @@ impl Release {
         };
         let pauses = Pauses::from(Duration::from_millis(10));
         let release = || backend.submit(hold.steps.release());
-        let reply = until_answered(clock, self.first, pauses, release, goes_on).await;
-        let reply = reply.map_err(|failure| failure.into_error(&hold.key))?;
+        let reply = until_answered(clock, first, pauses, release, goes_on).await;
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(failure) => {
+                self.grant_next(sent, Value::Nil);
+                return Err(failure.into_error(&hold.key));
+            }
+        };
         self.held.given_back();
         // An earlier release whose reply was lost has released it: nobody else has this hold's
         // id.
-        if was_ours(&reply) || asked_before {
+        // A list has the one that holds it now.
+        let is_granted = self.grants && matches!(reply, Value::List(_));
+        if was_ours(&reply) || is_granted || asked_before {
             hold.tell(self.mark, &Word::Held);
-            if let (Some(local), Some(ours), Value::Int(told)) = (&self.local, self.ours, reply) {
-                local.turn.lock().published(told != 1 + ours);
+            if let (Some(local), Some(ours), Value::Int(told)) = (&self.local, self.ours, &reply) {
+                local.turn.lock().published(*told != 1 + ours);
             }
+            self.grant_next(sent, reply);
             return Ok(());
         }
+        self.grant_next(sent, Value::Nil);
         let reason = match hold.steps.read_release(&reply) {
             Some(reason) => reason,
             None => why_lost(backend, hold, clock).await,

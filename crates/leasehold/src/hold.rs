@@ -76,6 +76,10 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     fn exchanged(&self) -> Option<&dyn Exchanged> {
         None
     }
+    /// For a kind whose waiters stand in a line on the server; `None` for others.
+    fn queued(&self) -> Option<&dyn Queued> {
+        None
+    }
     /// Gives the hold back. Replies 1 or more, or 0 when it is not there.
     fn release(&self) -> Operation;
     /// The channel of its releases, if the reply to one is 1 and how many connections were told on
@@ -119,6 +123,21 @@ pub(crate) trait Exchanged {
     /// As many permits with new ids, for this lease, and the operation that puts them into the place
     /// of these. It replies 1, or 0 when one of these is not held any more.
     fn next(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation);
+}
+
+/// What the server gives to the first in its line.
+pub(crate) trait Queued {
+    /// Gives the hold back, and grants one for `lease` to the first in line, if that is a waiter of
+    /// this client. Replies as [`HoldSteps::release`], or who has it now.
+    fn release_to_next(&self, lease: Duration) -> Operation;
+    /// Reads who has it now, and behind it those of this client that are next in line. `None` if
+    /// nobody was granted anything.
+    fn read_next(&self, reply: Value) -> Option<Vec<String>>;
+    /// The operations on the hold of the waiter with this id.
+    fn of_waiter(&self, id: String) -> Box<dyn HoldSteps>;
+    /// The hold was handed over to the waiter with this id, whose place goes when the hold is given
+    /// back.
+    fn serves(&self, id: &str);
 }
 
 /// The server's answer to a request for a hold.

@@ -15,6 +15,7 @@ mod outage;
 pub(crate) mod permits;
 pub(crate) mod reentry;
 pub(crate) mod returns;
+mod run;
 mod single_flight;
 mod slot;
 pub(crate) mod turn;

@@ -231,12 +231,14 @@ impl Wait<'_> {
                 Asked::Again => continue,
                 Asked::Pause(pause) => pause,
             };
+            let behind = self.is_behind(place);
             tokio::select! {
                 // Also during the sleep: permits that a holder of this process passes on come
                 // without a message, and would lie unused until the next ask.
                 biased;
                 granted = asker.meanwhile() => return Ok(Some(granted)),
                 () = sleep.until(&marks, clock.now() + pause) => {}
+                () = place.turn(), if behind => {}
             }
             // `in_line` polls this side first: without this look one more request would leave
             // when the sleep and the time end together.
@@ -250,6 +252,12 @@ impl Wait<'_> {
                 return Ok(Some(granted));
             }
         }
+    }
+
+    /// Whether it has a place in a line on the server, and others of its process are before it. Those
+    /// hand the lock over, or the first of them listens; this one only keeps its place.
+    fn is_behind(&self, place: &Place) -> bool {
+        matches!(self.line, Line::OnServer { .. }) && !place.has_turn()
     }
 
     /// Asks once, as the one who asks for its line.
@@ -281,6 +289,9 @@ impl Wait<'_> {
             }
             Ok(Answer::Busy { ttl }) => {
                 self.check_expiry(place, sent, ttl)?;
+                if self.is_behind(place) {
+                    return Ok(Asked::Pause(sleep.after_busy(ttl)));
+                }
                 if sleep.listen() {
                     // The subscription was live already, for another waiter; but this one
                     // had no mark when it asked. A release since the server's answer has
@@ -309,8 +320,11 @@ impl Wait<'_> {
     /// Waits until this waiter is the one who asks for its line. `Some` if it gets what it
     /// wants before that.
     async fn turn<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
-        if let Line::Together { patience } = self.line {
-            return self.together(asker, place, patience).await;
+        match self.line {
+            Line::Together { patience } => return self.together(asker, place, patience).await,
+            // Each takes a place there.
+            Line::OnServer { .. } => return Ok(None),
+            _ => {}
         }
         tokio::select! {
             biased;

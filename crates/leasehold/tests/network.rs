@@ -10,13 +10,14 @@ mod hand_over;
 mod limits;
 #[path = "network/majority.rs"]
 mod majority;
+#[path = "network/queue.rs"]
+mod queue;
 #[path = "network/readers.rs"]
 mod readers;
 #[path = "network/renewals.rs"]
 mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
-
 #[path = "network/writers.rs"]
 mod writers;
 

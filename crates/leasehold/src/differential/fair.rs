@@ -45,6 +45,13 @@ fn argument(to: &Sample, name: &str) -> String {
         "channel" => format!("channel:{key}"),
         "lease_ms" => lease_ms.into(),
         "stay_ms" => stay_ms.into(),
+        "own" => if to.variant == 3 { "d:" } else { "c:" }.into(),
+        "served" => match to.variant {
+            2 => "c:1 c:2",
+            4 => "c:2 d:1 c:1",
+            _ => "",
+        }
+        .into(),
         "for_ever" => if to.variant == 5 { "0" } else { "1" }.into(),
         _ => to.has_no(name),
     }

@@ -93,6 +93,18 @@ impl<H: Return> Undo<H> {
         }
     }
 
+    /// Whoever drops this gives back what `other` would have given back, too: the same hold, or a
+    /// place that goes with this one's.
+    pub(crate) fn takes_over(&mut self, mut other: Self) {
+        self.late_until = self.late_until.max(other.late_until);
+        other.disarm();
+    }
+
+    /// An earlier request may take what it asks for when nobody wants it any more.
+    pub(crate) fn comes_late(&self) -> bool {
+        self.may_come_late()
+    }
+
     /// Moves it out; what is left has nothing to undo.
     pub(crate) fn take(&mut self) -> Self {
         let rest = Self {

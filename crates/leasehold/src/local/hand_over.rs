@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::Record;
 use super::line::Place;
+use super::run::Asking;
 use super::slot::Slot;
 use super::turn::Turn;
 use crate::clock::Moment;
@@ -25,6 +26,9 @@ pub(crate) struct Candidate {
     /// it.
     pub(super) terms: Terms,
     pub(super) permits: u32,
+    /// The id of its place, if the line is on the server.
+    pub(super) place: Option<String>,
+    pub(super) asking: Mutex<Asking>,
     pub(super) slot: Slot<Undo>,
     /// How long the process keeps what it has, from the server's grant on.
     pub(super) turn: Duration,
@@ -36,9 +40,16 @@ impl Candidate {
         Self {
             terms,
             permits,
+            place: None,
+            asking: Mutex::default(),
             slot: Slot::new(),
             turn,
         }
+    }
+
+    /// The same with a place in a line on the server.
+    pub(crate) fn in_place(self, id: Option<String>) -> Self {
+        Self { place: id, ..self }
     }
 }
 
@@ -76,10 +87,20 @@ impl Record {
             return Err(undo);
         };
         let mut undo = undo;
-        while let Some((seat, candidate)) = line.first_candidate() {
+        loop {
             let hold = undo.hold();
+            let next = match hold.steps.queued() {
+                Some(_) => line.next_in_run(hold),
+                None => line.first_candidate(),
+            };
+            let Some((seat, candidate)) = next else {
+                break;
+            };
             if hold.permits() != candidate.permits || !fits(hold, candidate.terms) {
                 break;
+            }
+            if hold.steps.queued().is_some() {
+                self.turn.lock().holds(now);
             }
             // The waiters behind need not ask in order to know that the name is held.
             line.answered(hold.confirmed_at(), now);
@@ -124,6 +145,37 @@ impl Place {
         })
         .await
     }
+
+    /// A request for the place on the server leaves. `false` if the waiter was given the lock just
+    /// now.
+    pub(crate) fn asks_in_line(&self) -> bool {
+        self.candidate().is_none_or(|candidate| candidate.asks())
+    }
+
+    /// It was answered. `true` if the lock was granted behind that answer, perhaps.
+    pub(crate) fn answered_in_line(&self) -> bool {
+        self.candidate()
+            .is_some_and(|candidate| candidate.was_answered())
+    }
+
+    /// The place of a waiter to which a hold was handed over goes with that hold. `own` is the undo
+    /// of the place.
+    pub(crate) fn goes_with(&self, hold: &mut Undo, own: Undo) {
+        let Some(place) = self.candidate().and_then(|one| one.place.as_deref()) else {
+            return;
+        };
+        let queued = hold.hold().steps.queued();
+        match queued {
+            Some(_) if place == hold.hold().steps.wire_id() => hold.takes_over(own),
+            // A request that comes late would take a place for nobody: its undo sees to that.
+            Some(queued) if !own.comes_late() => {
+                queued.serves(place);
+                let mut own = own;
+                own.disarm();
+            }
+            _ => drop(own),
+        }
+    }
 }
 
 impl Candidate {
@@ -152,7 +204,15 @@ pub(super) fn leave(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
     let Some(undo) = candidate.slot.close() else {
         return;
     };
-    let stays = record.hold_stays(undo.hold(), now, candidate.turn);
+    if candidate.owns(undo.hold()) {
+        // The undo of its place gives the same hold back. Nobody else may have it.
+        undo.hold().end();
+        let mut undo = undo;
+        undo.disarm();
+        return record.hold_leaves(now);
+    }
+    let stays =
+        undo.hold().steps.queued().is_some() || record.hold_stays(undo.hold(), now, candidate.turn);
     let returned = match stays {
         true => record.hand_over(undo, now),
         false => Err(undo),

@@ -25,6 +25,7 @@ use super::looks::Looks;
 use super::order::{Number, Order, Side};
 use super::outage::Outage;
 use super::permits::Waiter;
+use super::run::Run;
 use super::{Local, Locals};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
@@ -60,7 +61,8 @@ impl Line {
             Self::OneAsks => Some(Side::Asks),
             Self::Exclusive => Some(Side::Writes),
             Self::Together { .. } => Some(Side::Reads),
-            Self::Alone | Self::AllAsk | Self::OnServer { .. } => None,
+            Self::OnServer { .. } => Some(Side::Queues),
+            Self::Alone | Self::AllAsk => None,
         }
     }
 }
@@ -128,14 +130,16 @@ pub(super) struct State {
     next: Number,
     order: Order,
     /// Of all waiters, those included that were passed over.
-    seats: BTreeMap<Number, Arc<Seat>>,
+    pub(super) seats: BTreeMap<Number, Arc<Seat>>,
     /// The line is among those that are looked at.
     looked_at: bool,
     /// The waiters for permits that nothing was granted for yet, by the same numbers: who asks,
     /// and who is served next, follow from one order.
     pub(super) permits: BTreeMap<Number, Arc<Waiter>>,
     /// The waiters to which a hold can be handed over.
-    candidates: BTreeMap<Number, Arc<Candidate>>,
+    pub(super) candidates: BTreeMap<Number, Arc<Candidate>>,
+    /// Those to which a hold goes that the server has granted to the first of them.
+    pub(super) run: Option<Run>,
 }
 
 /// A waiter in a line, and the waker that its future is polled with: it notes that the waiter
@@ -166,7 +170,8 @@ impl Locals {
         let anyone = match line_up.side() {
             Some(Side::Asks | Side::Writes) => !state.order.is_empty(),
             Some(Side::Reads) => state.order.any_writer(),
-            None => false,
+            // The server knows who waits.
+            Some(Side::Queues) | None => false,
         };
         // A waiter that is alone in line is not looked at otherwise. If nobody polled it, it
         // would keep a free lock from everybody who tries.
@@ -448,7 +453,7 @@ pub(crate) struct First {
 impl Local {
     /// A place for the first waiter. Returned if there is another one before it.
     pub(crate) fn first(self, line: Line) -> Result<First, Self> {
-        let Some(side) = line.side() else {
+        let Some(side) = line.side().filter(|side| *side != Side::Queues) else {
             return Err(self);
         };
         // With the line locked: nobody makes one meanwhile.
@@ -571,6 +576,12 @@ impl Place {
 
     pub(super) fn local(&self) -> &Local {
         &self.local
+    }
+
+    /// Whether the line is on the server, and this waiter has a place there.
+    pub(crate) fn is_on_server(&self) -> bool {
+        let seat = self.seat.as_ref();
+        seat.is_some_and(|seat| seat.side == Side::Queues)
     }
 
     /// Whether others stand in its line.

@@ -18,6 +18,8 @@ pub(super) enum Side {
     Writes,
     /// To ask beside other readers, one of whom waits for the server: the scout.
     Reads,
+    /// Each asks, and keeps a place in a line on the server. The first of the process listens.
+    Queues,
 }
 
 #[derive(Default)]
@@ -41,7 +43,8 @@ pub(super) struct Order {
 impl Order {
     fn side(&mut self, side: Side) -> &mut BTreeSet<Number> {
         match side {
-            Side::Asks => &mut self.askers,
+            // Never both in one line.
+            Side::Asks | Side::Queues => &mut self.askers,
             Side::Writes => &mut self.writers,
             Side::Reads => &mut self.readers,
         }

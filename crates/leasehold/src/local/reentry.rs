@@ -92,7 +92,9 @@ impl Held {
     /// has gone: what goes back to the server may end the turn.
     pub(crate) fn stays(&self, local: &Local, now: Moment) -> bool {
         let turn = self.turn;
-        let stays = turn.is_some_and(|turn| local.hold_stays(&self.hold, now, turn));
+        // A line on the server says who is next: nobody has to stand down.
+        let is_queued = self.hold.steps.queued().is_some();
+        let stays = turn.is_some_and(|turn| is_queued || local.hold_stays(&self.hold, now, turn));
         // An owner enters its hold by its own slot, which another holder must not be found in.
         stays && self.owner.is_none()
     }

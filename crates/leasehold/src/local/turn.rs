@@ -171,6 +171,11 @@ impl Turn {
         self.stays(permits, now, length)
     }
 
+    /// A waiter of this process has the hold, which goes to the next one in line, whoever that is.
+    pub(crate) fn holds(&mut self, now: Moment) {
+        self.phase = Phase::Ours { since: now };
+    }
+
     /// A hold goes back to the server.
     pub(crate) fn hold_leaves(&mut self, now: Moment) {
         if let Phase::Ours { since } = self.phase {

@@ -32,8 +32,10 @@ use steps::{FairHold, Place};
 /// [`try_acquire`](Self::try_acquire) takes no place in the queue, and gets the lock only when
 /// nobody waits.
 ///
-/// It promises what [`Lock`] promises. It is slower: a hand-over costs a round trip of the waiter
-/// whose turn it is. While some of Redisson's waiters are in line, each grant costs the server work
+/// It promises what [`Lock`] promises. It is slower: a waiter takes a place on the server before it
+/// sleeps, and a hand-over to another client costs a round trip of the waiter whose turn it is. Among
+/// waiters of one client that are next in line it costs none
+/// ([`local_hand_over`](Self::local_hand_over)). While some of Redisson's waiters are in line, each grant costs the server work
 /// for every waiter in it, as with Redisson. All users of a name have to use the fair lock: a plain
 /// [`Lock`] of the same name excludes it, but is in no line.
 ///
@@ -95,6 +97,8 @@ impl Acquire for Fair {
 }
 
 impl Named for Fair {
+    const TAKES_TURNS: bool = true;
+
     fn channel(&self, key: &Key) -> String {
         key.lock_channel()
     }

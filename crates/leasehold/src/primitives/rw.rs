@@ -164,6 +164,16 @@ impl RwLock {
         )
     }
 
+    /// Sets for how long the readers of this process share a hold, and its writers hand theirs over;
+    /// zero turns both off: see [`Lock::local_hand_over`].
+    #[must_use]
+    pub fn local_hand_over(self, turn: Duration) -> Self {
+        self.each(
+            |lock| lock.local_hand_over(turn),
+            |lock| lock.local_hand_over(turn),
+        )
+    }
+
     /// Sets how often a waiter asks when nothing wakes it: see [`Lock::poll_interval`]. A writer
     /// that [keeps readers out](Self::prefer_writers) asks at least every 2 s.
     #[must_use]

@@ -53,19 +53,21 @@ end
 -- because ours ahead of it stay alive by asking.
 local function take_out(queue, timeouts, waiters, gone, free_at)
   local line = is_shared(queue, waiters) and redis.call('LRANGE', queue, 0, -1)
-  local is_gone = {}
-  for _, waiter in ipairs(gone) do
+  local first = redis.call('LRANGE', queue, 0, #gone - 1)
+  local is_gone, are_first = {}, true
+  for place, waiter in ipairs(gone) do
     is_gone[waiter] = true
-    -- The list first, before the sets and all else: it works when the server is out of memory,
-    -- and if an ACL denies it nothing has changed.
-    if redis.call('LINDEX', queue, 0) == waiter then
-      redis.call('LPOP', queue)
-    else
-      redis.call('LREM', queue, 0, waiter)
-    end
-    redis.call('ZREM', timeouts, waiter)
-    redis.call('ZREM', waiters, waiter)
+    are_first = are_first and first[place] == waiter
   end
+  -- The list first, before the sets and all else: it works when the server is out of memory,
+  -- and if an ACL denies it nothing has changed.
+  if are_first then
+    redis.call('LPOP', queue, #gone)
+  else
+    for _, waiter in ipairs(gone) do redis.call('LREM', queue, 0, waiter) end
+  end
+  redis.call('ZREM', timeouts, unpack(gone))
+  redis.call('ZREM', waiters, unpack(gone))
   if not line then
     return settle_last(queue, timeouts, waiters, free_at)
   end

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use crate::backend::step::{Operation, Shared, Step, Value, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps, Together};
+use crate::hold::{Asked, HoldSteps, Queued, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold, SHAPE};
 use crate::primitives::twin::NOW_MS;
+use crate::sync::Mutex;
 
 static QUEUE: Shared = Shared::new(include_str!("queue.lua"), &[&NOW_MS]);
 
@@ -26,8 +27,8 @@ step! {
 step! {
     RELEASE: Release = fair.release, grants: false,
     keys: [lock, queue, timeouts, waiters],
-    args: [hold, channel],
-    uses: [QUEUE],
+    args: [hold, channel, lease_ms: u64, own, served],
+    uses: [QUEUE, GRANT],
 }
 
 step! {
@@ -54,6 +55,9 @@ pub(crate) struct FairHold {
     /// What a fair lock shares with a plain one.
     plain: LockHold,
     place: Place,
+    /// The waiters to which the hold was handed over, each behind a space. They stand in line until
+    /// it is given back.
+    served: Mutex<String>,
 }
 
 /// How a waiter waits.
@@ -72,7 +76,29 @@ impl FairHold {
             plain: LockHold::new(key.clone(), Arc::clone(&channel), id),
             channel,
             place,
+            served: Mutex::default(),
         }
+    }
+
+    /// Gives the hold back; with a lease, to the first in line if that is of the same client.
+    fn released(&self, lease: Duration) -> Operation {
+        let id = self.wire_id();
+        let own = id.rfind(':').map_or(id, |colon| &id[..=colon]);
+        // Not the release of a plain lock: that publishes on the channel of the name, while each
+        // waiter of a fair lock listens on a channel of its own. The head would sleep until its
+        // next ask.
+        Release {
+            lock: self.key.as_str().as_bytes(),
+            queue: self.key.fair_queue().as_bytes(),
+            timeouts: self.key.fair_timeouts().as_bytes(),
+            waiters: self.key.fair_waiters().as_bytes(),
+            hold: id.as_bytes(),
+            channel: self.channel.as_bytes(),
+            lease_ms: wire_ms(lease),
+            own: own.as_bytes(),
+            served: self.served.lock().as_bytes(),
+        }
+        .operation()
     }
 }
 
@@ -104,19 +130,12 @@ impl HoldSteps for FairHold {
         self.plain.renewed_together()
     }
 
+    fn queued(&self) -> Option<&dyn Queued> {
+        Some(self)
+    }
+
     fn release(&self) -> Operation {
-        // Not the release of a plain lock: that publishes on the channel of the name, while each
-        // waiter of a fair lock listens on a channel of its own. The head would sleep until its
-        // next ask.
-        Release {
-            lock: self.key.as_str().as_bytes(),
-            queue: self.key.fair_queue().as_bytes(),
-            timeouts: self.key.fair_timeouts().as_bytes(),
-            waiters: self.key.fair_waiters().as_bytes(),
-            hold: self.wire_id().as_bytes(),
-            channel: self.channel.as_bytes(),
-        }
-        .operation()
+        self.released(Duration::ZERO)
     }
 
     fn gone_within(&self, lease: Duration) -> Duration {
@@ -135,6 +154,36 @@ impl HoldSteps for FairHold {
 
     fn wire_id(&self) -> &str {
         self.plain.wire_id()
+    }
+}
+
+impl Queued for FairHold {
+    fn release_to_next(&self, lease: Duration) -> Operation {
+        self.released(lease)
+    }
+
+    fn read_next(&self, reply: Value) -> Option<Vec<String>> {
+        let Value::List(ids) = reply else {
+            return None;
+        };
+        let ids = ids.into_iter().map(|id| match id {
+            Value::Text(id) => String::from_utf8(id).ok(),
+            _ => None,
+        });
+        ids.collect()
+    }
+
+    fn of_waiter(&self, id: String) -> Box<dyn HoldSteps> {
+        let channel = Arc::clone(&self.channel);
+        Box::new(Self::new(&self.key, channel, id, self.place))
+    }
+
+    fn serves(&self, id: &str) {
+        if id != self.wire_id() {
+            let mut served = self.served.lock();
+            served.push(' ');
+            served.push_str(id);
+        }
     }
 }
 

@@ -12,6 +12,8 @@ const ALLOWANCE_MS: i64 = 300_000;
 const KEPT_MS: u64 = 3_600_000;
 /// How many dead waiters are taken out at once.
 const BATCH: usize = 100;
+/// To how many waiters a hold is handed over, one after the other.
+const RUN: usize = 64;
 
 type Outcome<T> = Result<T, Refusal>;
 
@@ -193,6 +195,12 @@ fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Out
     (Ok(()), all)
 }
 
+fn grant(keyspace: &mut Keyspace, lock: &[u8], hold: &[u8], lease_ms: u64) -> Outcome<()> {
+    keyspace.hset(lock, hold, b"1")?;
+    keyspace.pexpire(lock, lease_ms);
+    Ok(())
+}
+
 impl Acquire<'_> {
     pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
         let keys = [self.queue, self.timeouts, self.waiters];
@@ -238,8 +246,7 @@ impl Acquire<'_> {
     }
 
     fn grant(&self, keyspace: &mut Keyspace) -> Outcome<Value> {
-        keyspace.hset(self.lock, self.hold, b"1")?;
-        keyspace.pexpire(self.lock, self.lease_ms);
+        grant(keyspace, self.lock, self.hold, self.lease_ms)?;
         Ok(Value::Nil)
     }
 
@@ -260,22 +267,51 @@ impl Release<'_> {
         let keys = [self.queue, self.timeouts, self.waiters];
         let (line, in_line) = look(keyspace, keys);
         line?;
-        let released = Value::Int(keyspace.hdel(self.lock, self.hold)?.into());
+        let released = keyspace.hdel(self.lock, self.hold)?;
+        let reply = Ok(Value::Int(released.into()));
         if in_line == 0 {
-            return Ok(released);
+            return reply;
         }
         let ttl = keyspace.pttl(self.lock);
         let mut line = Line::at(keyspace, keys, ttl);
+        let mut gone = self.served();
         if line.waits(self.hold)? || line.keyspace.zscore(self.waiters, self.hold)?.is_some() {
-            line.take_out(&[self.hold.to_vec()])?;
+            gone.push(self.hold.to_vec());
         }
-        // Whoever leaves calls the next one if the lock is free. It may be a head that gives up its
-        // turn, and the next one would learn of its turn only when somebody asks.
+        if !gone.is_empty() {
+            line.take_out(&gone)?;
+        }
         let head = line.tidy()?;
-        if ttl == -2 {
-            line.call(self.channel, head.as_deref());
+        if ttl != -2 {
+            return reply;
         }
-        Ok(released)
+        let granted = head
+            .clone()
+            .filter(|_| released && self.lease_ms > 0)
+            .filter(|head| head.starts_with(self.own));
+        let Some(next) = granted else {
+            // Whoever leaves calls the next one if the lock is free. It may be a head that gives up
+            // its turn, and the next one would learn of its turn only when somebody asks.
+            line.call(self.channel, head.as_deref());
+            return reply;
+        };
+        line.free_at = line.now + whole(self.lease_ms);
+        line.take_out(std::slice::from_ref(&next))?;
+        grant(line.keyspace, self.lock, &next, self.lease_ms)?;
+        let behind = line.keyspace.lrange(self.queue)?.into_iter().take(RUN - 1);
+        let behind = behind.take_while(|waiter| waiter.starts_with(self.own));
+        Ok(Value::List(
+            std::iter::once(next)
+                .chain(behind)
+                .map(Value::Text)
+                .collect(),
+        ))
+    }
+
+    fn served(&self) -> Vec<Vec<u8>> {
+        let ids = self.served.split(u8::is_ascii_whitespace);
+        let ids = ids.filter(|id| !id.is_empty());
+        ids.map(<[u8]>::to_vec).collect()
     }
 }
 

@@ -117,8 +117,13 @@ impl<K: Named> Asker<'_, K> {
 
     /// What makes this waiter one to which a hold can be handed over.
     fn candidate(&self, turn: Option<Duration>) -> Option<Candidate> {
-        let candidate = turn.map(|turn| Candidate::new(self.terms, 1, turn));
-        candidate.filter(|_| self.is_plain())
+        let turn = turn.filter(|_| self.is_plain())?;
+        let candidate = Candidate::new(self.terms, 1, turn);
+        let kept = self.kept.lock();
+        let place = kept
+            .as_ref()
+            .map(|place| place.hold().steps.wire_id().to_owned());
+        Some(candidate.in_place(place))
     }
 
     /// For how long its hold is open to others that acquire the lock; `None` if it is its own.
@@ -383,6 +388,9 @@ impl<K: Named> Ask for Waiter<'_, K> {
             // In a box: the others need not carry its state.
             return Box::pin(self.asker.ask_together(turn, self.deadline)).await;
         }
+        if let Some(place) = self.place.filter(|place| place.is_on_server()) {
+            return self.ask_in_line(place).await;
+        }
         let clock = self.asker.lock.context.clock;
         let given_back = self.place.and_then(|place| {
             // Before the request leaves: what goes back behind it is not there for it.
@@ -402,15 +410,51 @@ impl<K: Named> Ask for Waiter<'_, K> {
 
     fn not_before(&self) -> Option<NotBefore> {
         let now = self.asker.lock.context.clock.now();
-        let turns = self.place?.turns().lock();
+        // On the server its place is first come, first served: it asks for one at once.
+        let place = self
+            .place
+            .filter(|place| !place.is_on_server() || place.has_asked());
+        let turns = place?.turns().lock();
         let own = turns.ours_until(now, self.turn).map(NotBefore::Own);
         own.or_else(|| turns.not_before(now).map(NotBefore::Others))
     }
 
     async fn meanwhile(&self) -> Granted {
         match self.place {
-            Some(place) => Granted::Handed(place.handed().await),
+            Some(place) => {
+                let mut undo = place.handed().await;
+                // Never while it asks, so the undo of its place is here.
+                if let Some(own) = self.asker.kept() {
+                    place.goes_with(&mut undo, own);
+                }
+                Granted::Handed(undo)
+            }
             None => std::future::pending().await,
+        }
+    }
+}
+
+impl<K: Named> Waiter<'_, K> {
+    /// Asks for the lock, and for a place in the line on the server.
+    async fn ask_in_line(&self, place: &Place) -> Result<Answer<Granted>, Failure> {
+        loop {
+            if !place.asks_in_line() {
+                // It has the lock: the wait finds that before it sleeps.
+                let ttl = Some(Duration::ZERO);
+                return Ok(Answer::Busy { ttl });
+            }
+            let answer = self.asker.ask().await;
+            let missed = place.answered_in_line();
+            return Ok(match answer? {
+                Answer::Granted(undo) => {
+                    let now = self.asker.lock.context.clock.now();
+                    place.turns().lock().holds(now);
+                    Answer::Granted(Granted::Asked(undo))
+                }
+                Answer::Busy { .. } if missed => continue,
+                Answer::Busy { ttl } => Answer::Busy { ttl },
+                Answer::Later { within, evidence } => Answer::Later { within, evidence },
+            });
         }
     }
 }

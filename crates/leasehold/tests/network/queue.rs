@@ -1,0 +1,301 @@
+//! A fair lock among the waiters of one process: a release grants it to the next of them, and the
+//! hold goes along those that are next in line.
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use leasehold::{FairLock, LockGuard};
+use tokio::task::JoinHandle;
+
+use super::hand_over::{Sent, at, near, others_go_on};
+use super::*;
+
+fn waits(lock: &FairLock) -> JoinHandle<LockGuard> {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.acquire().await.unwrap() })
+}
+
+/// A holder, and waiters of its process behind it, each with its place in line.
+async fn held<const N: usize>(client: &Client) -> (LockGuard, [JoinHandle<LockGuard>; N]) {
+    let lock = client.fair_lock("x");
+    let first = lock.acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..N {
+        waiters.push(waits(&lock));
+        sleep(3 * MS).await;
+    }
+    (first, waiters.try_into().ok().unwrap())
+}
+
+fn asked(sent: &Sent) -> (usize, usize) {
+    let steps = [Step::FairAcquire, Step::FairRelease];
+    (sent.count(steps[0]), sent.count(steps[1]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_grants_the_lock_to_the_next_of_the_process() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let (first, [second, third]) = held(&client).await;
+    assert_eq!(client.activity().channels, 1, "only the next one listens");
+    let ((asks, _), start) = (asked(&sent), Instant::now());
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert_eq!(start.elapsed(), MS, "with the answer to the release");
+    let number = second.number();
+    let (released, third) = tokio::join!(second.release(), async {
+        let third = third.await.unwrap();
+        assert_eq!(start.elapsed(), MS, "without a request");
+        third
+    });
+    released.unwrap();
+    assert_ne!(third.number(), number);
+    third.release().await.unwrap();
+    assert_eq!(asked(&sent), (asks, 2));
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_that_was_granted_by_a_release_is_renewed() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second, third]) = held(&client).await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    // Three of its leases.
+    sleep(3000 * MS).await;
+    assert_eq!(second.loss(), None);
+    second.release().await.unwrap();
+    let third = third.await.unwrap();
+    sleep(3000 * MS).await;
+    assert_eq!(third.loss(), None);
+    let elsewhere = server.client().fair_lock("x");
+    assert!(elsewhere.try_acquire().await.unwrap().is_none());
+    third.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_of_another_process_is_not_overtaken() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.fair_lock("x");
+    let (first, [second]) = held(&client).await;
+    let far = waits(&server.client().fair_lock("x"));
+    others_go_on().await;
+    let mut third = waits(&lock);
+    sleep(3 * MS).await;
+    first.release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+    let far = tokio::time::timeout(100 * MS, far).await;
+    let far = far.expect("it is its turn").unwrap();
+    assert!((&mut third).now_or_never().is_none());
+    far.release().await.unwrap();
+    third.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_has_gone_is_passed_over() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second, third, fourth]) = held(&client).await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    third.abort();
+    others_go_on().await;
+    let start = Instant::now();
+    let (released, fourth) = tokio::join!(second.release(), fourth);
+    released.unwrap();
+    assert!(start.elapsed() <= 2 * MS, "{:?}", start.elapsed());
+    fourth.unwrap().release().await.unwrap();
+    sleep(3 * MS).await;
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_goes_with_the_lock_keeps_it_from_nobody() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.fair_lock("x");
+    let first = lock.acquire().await.unwrap();
+    let mut second = Box::pin(lock.acquire());
+    for _ in 0..5 {
+        assert!(second.as_mut().now_or_never().is_none());
+        sleep(MS).await;
+    }
+    let third = waits(&lock);
+    sleep(3 * MS).await;
+    // Granted to the second one, which is not polled any more.
+    first.release().await.unwrap();
+    drop(second);
+    let start = Instant::now();
+    let third = third.await.unwrap();
+    assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
+    sleep(2000 * MS).await;
+    assert_eq!(third.loss(), None, "nothing gives its hold back");
+    third.release().await.unwrap();
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_waiter_keeps_the_lock_from_nobody() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.fair_lock("x");
+    let first = lock.acquire().await.unwrap();
+    let mut second = Box::pin({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    for _ in 0..5 {
+        assert!(second.as_mut().now_or_never().is_none());
+        sleep(MS).await;
+    }
+    let third = waits(&lock);
+    sleep(3 * MS).await;
+    let start = Instant::now();
+    first.release().await.unwrap();
+    let third = third.await.unwrap();
+    assert!(start.elapsed() <= 300 * MS, "{:?}", start.elapsed());
+    let mut second = tokio::spawn(async move { second.await.unwrap().number() });
+    sleep(5000 * MS).await;
+    assert!((&mut second).now_or_never().is_none(), "beside the third");
+    assert_eq!(third.loss(), None);
+    third.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_on_other_terms_asks_itself() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let (first, []) = held(&client).await;
+    let second = waits(&client.fair_lock("x").lease(800 * MS));
+    sleep(3 * MS).await;
+    let (asks, _) = asked(&sent);
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert_eq!(asked(&sent), (asks + 1, 1));
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_over_of_a_fair_lock_can_be_turned_off() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.fair_lock("x").local_hand_over(Duration::ZERO);
+    let first = lock.acquire().await.unwrap();
+    let second = waits(&lock);
+    sleep(3 * MS).await;
+    let (asks, _) = asked(&sent);
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert_eq!(asked(&sent), (asks + 1, 1));
+    second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_fault_of_a_release_hides_who_has_the_lock() {
+    let near = Fate::delivered(MS, MS);
+    for (what, fate) in [
+        ("lost", near.request_lost()),
+        ("unanswered", near.reply_lost()),
+        ("late", Fate::delivered(300 * MS, MS)),
+        ("later than any answer", Fate::delivered(600 * MS, MS)),
+        ("answered late", Fate::delivered(MS, 300 * MS)),
+        ("doubled", near.duplicated_after(50 * MS)),
+    ] {
+        for dropped in [false, true] {
+            let server = Embedded::new();
+            let (client, network) = over_network(&server);
+            let (first, [second, third]) = held(&client).await;
+            let mut faults = 1;
+            network.on_request(move |asked| match asked.step {
+                Step::FairRelease if faults > 0 => {
+                    faults -= 1;
+                    fate
+                }
+                _ => Fate::delivered(MS, Duration::ZERO),
+            });
+            if dropped {
+                let mut release = Box::pin(first.release());
+                assert!(release.as_mut().now_or_never().is_none(), "{what}");
+            } else {
+                first.release().await.expect(what);
+            }
+            let start = Instant::now();
+            let second = second.await.unwrap();
+            assert!(
+                start.elapsed() <= 1500 * MS,
+                "{what}, {dropped}: {:?}",
+                start.elapsed()
+            );
+            second.release().await.expect(what);
+            third.await.unwrap().release().await.expect(what);
+            client.close().await;
+            assert_eq!(server.keys().len(), 0, "{what}, {dropped}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_those_that_were_served_go_with_a_lost_hold() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second, third, fourth]) = held(&client).await;
+    first.release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+    let third = third.await.unwrap();
+    let elsewhere = server.client().fair_lock("x");
+    assert_eq!(elsewhere.waiters().await.unwrap().len(), 2);
+    assert!(elsewhere.force_unlock().await.unwrap());
+    let lost = third.lost().await;
+    assert_eq!(lost, LossReason::Forced);
+    let start = Instant::now();
+    third.release().await.unwrap_err();
+    let fourth = fourth.await.unwrap();
+    assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
+    fourth.release().await.unwrap();
+    assert_eq!(server.keys(), ["leasehold:{x}:forced"]);
+}
+
+/// So many tasks use the lock all the time. Every hold is judged.
+fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
+    let end = Instant::now() + 1000 * MS;
+    let task = |n| {
+        let (lock, recorder) = (client.fair_lock("x"), recorder.clone());
+        let who = format!("{who} {n}");
+        async move {
+            let mut held = 0;
+            while Instant::now() < end {
+                let asked = recorder.ask("x", &who);
+                let guard = lock.acquire().await.unwrap();
+                let inside = asked.acquired(&guard);
+                sleep(MS).await;
+                inside.releasing(&guard);
+                guard.release().await.unwrap();
+                held += 1;
+            }
+            held
+        }
+    };
+    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_task_of_two_processes_has_the_lock_as_often() {
+    let server = Embedded::new();
+    let (ours, _network, sent) = at(&server, MS, MS);
+    let (theirs, _its_network, _) = at(&server, MS, MS);
+    let recorder = Recorder::new();
+    let many = busy(&ours, "ours", 16, &recorder);
+    let few = busy(&theirs, "theirs", 4, &recorder);
+    let held = join_all(many.into_iter().chain(few)).await;
+    let held: Vec<usize> = held.into_iter().map(Result::unwrap).collect();
+    recorder.report().judge().unwrap();
+    let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+    assert!(most - least <= 2, "{held:?}");
+    let (asks, releases) = asked(&sent);
+    let all: usize = held[..16].iter().sum();
+    assert!(
+        asks < all * 3 / 2 && releases < all / 2,
+        "{asks}, {releases} for {all}"
+    );
+}
