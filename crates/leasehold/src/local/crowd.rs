@@ -3,9 +3,12 @@
 //! a read.
 //!
 //! Each reader has a share of its own, and its release waits for a word of the server as any other
-//! (`hold/acks.rs`). The last one gives the hold back. Nobody keeps it for readers that may come.
+//! (`hold/acks.rs`). The last one gives the hold back. Nobody keeps it for readers that may come,
+//! but a holder that is quick must not give it back before those have entered that have waited for
+//! its answer: a share of theirs keeps it until then ([`Keeper`]).
 //! A reader behind a writer of its process does not come here: its line keeps it back (`line.rs`).
 
+use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,7 +25,8 @@ use crate::sync::Mutex;
 /// all.
 const MOST: u32 = 128;
 
-/// So long a reader waits for the answer to the request of another one, which may not be polled.
+/// So long a reader waits for the answer to the request of another one, which may not be polled. And
+/// so long a hold is kept for those that have waited for its answer.
 const UNPOLLED: Duration = Duration::from_millis(10);
 
 /// The readers of one name.
@@ -42,7 +46,14 @@ struct State {
     asked: u64,
     /// The last one that was refused, and for how long others have the lock.
     refused: Option<(u64, Option<Duration>)>,
+    /// How many readers wait for the answer to the request of another one.
+    waiting: usize,
+    /// What keeps the hold for them that the request of this number was granted.
+    keeper: Option<(u64, Keeper)>,
 }
+
+/// A share in a hold. It is left when this is dropped.
+pub(crate) type Keeper = Box<dyn Any + Send + Sync>;
 
 /// A hold that readers may enter.
 struct Open {
@@ -79,6 +90,7 @@ impl Record {
         // What was asked before may have been answered before the reader began to listen.
         let first = self.crowd.state.lock().asked + 1;
         let mut late = (!has_time).then_some(Late::All);
+        let mut _waiting = None;
         loop {
             let mut changed = std::pin::pin!(self.crowd.changed.notified());
             // Registered before the look, or a change between the two would be missed.
@@ -87,6 +99,7 @@ impl Record {
                 Ok(met) => return met,
                 Err(asking) => asking,
             };
+            _waiting.get_or_insert_with(|| Waiting::of(&self.crowd));
             // The one that asks may not be polled.
             let answered = tokio::time::timeout(UNPOLLED, changed).await;
             late = answered.is_err().then_some(Late::One(asking));
@@ -130,6 +143,41 @@ impl Record {
     }
 }
 
+/// A reader that waits for the answer to the request of another one, until it has entered.
+struct Waiting<'a>(&'a Crowd);
+
+impl<'a> Waiting<'a> {
+    fn of(crowd: &'a Crowd) -> Self {
+        crowd.state.lock().waiting += 1;
+        Self(crowd)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.waiting -= 1;
+        let keeper = match state.waiting {
+            0 => state.keeper.take(),
+            _ => None,
+        };
+        // A share is left with nothing locked.
+        drop(state);
+        drop(keeper);
+    }
+}
+
+impl Record {
+    /// Ends what keeps a hold for those that have waited for it: some of them may not be polled.
+    pub(crate) async fn is_kept(&self, number: u64) {
+        tokio::time::sleep(UNPOLLED).await;
+        let mut state = self.crowd.state.lock();
+        let keeper = state.keeper.take_if(|(kept, _)| *kept == number);
+        drop(state);
+        drop(keeper);
+    }
+}
+
 impl Open {
     fn enter(&mut self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
         if now > self.until || self.entered >= MOST {
@@ -149,13 +197,27 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// The server has granted it: others may enter the hold until then.
-    pub(crate) fn opens(self, held: &Arc<Held>, until: Moment) {
-        self.crowd.state.lock().open = Some(Open {
+    /// The server has granted it: others may enter the hold until then. If readers wait for that, a
+    /// share from `keeper` keeps it for them, and the caller sees to the end of that (`is_kept`).
+    pub(crate) fn opens(
+        self,
+        held: &Arc<Held>,
+        until: Moment,
+        keeper: impl FnOnce() -> Option<Keeper>,
+    ) -> Option<u64> {
+        let mut state = self.crowd.state.lock();
+        state.open = Some(Open {
             held: Arc::downgrade(held),
             until,
             entered: 1,
         });
+        let kept = (state.waiting > 0).then(keeper).flatten();
+        let kept = kept.map(|keeper| (self.number, keeper));
+        let is_kept = kept.is_some().then_some(self.number);
+        let before = std::mem::replace(&mut state.keeper, kept);
+        drop(state);
+        drop(before);
+        is_kept
     }
 
     /// Others have the lock, for so long.

@@ -44,6 +44,37 @@ async fn one_request_lets_all_readers_in() {
     assert_eq!(server.keys().len(), 0);
 }
 
+/// The first one gives the lock back before the others have been woken.
+#[tokio::test(start_paused = true)]
+async fn readers_that_have_waited_enter_behind_one_that_is_quick() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x");
+    let quick = async || lock.read().await.unwrap().release().await.unwrap();
+    join_all((0..8).map(|_| quick())).await;
+    assert_eq!(asked(&sent), (1, 1));
+    assert_eq!(server.keys().len(), 0);
+}
+
+/// One of those for which the hold is kept.
+#[tokio::test(start_paused = true)]
+async fn no_hold_is_kept_for_a_reader_that_is_not_polled() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.read().await.unwrap().release().await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    let mut unpolled = Box::pin(lock.read());
+    assert!(unpolled.as_mut().now_or_never().is_none());
+    first.await.unwrap();
+    sleep(15 * MS).await;
+    assert_eq!(server.keys().len(), 0);
+    unpolled.await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_turn_later_readers_ask_anew() {
     let server = Embedded::new();

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::guard::Share;
 use crate::hold::{Asked, Grant, HoldSteps, Undo};
 use crate::key::Key;
-use crate::local::crowd::Met;
+use crate::local::crowd::{Keeper, Met};
 use crate::local::hand_over::Candidate;
 use crate::local::line::{First, Line, Place};
 use crate::local::reentry::{Entry, Held};
@@ -503,7 +503,16 @@ impl<K: Named> Asker<'_, K> {
                 context.watchdog.keep(undo.hold());
                 let until = context.clock.now() + turn;
                 let held = Held::of_crowd(&context.standing, undo, local.clone());
-                asking.opens(&held, until);
+                let keeper = || {
+                    let joined = held.hold().share(self.terms)?;
+                    let keeper =
+                        Share::of_crowd(Arc::clone(context), Arc::clone(&held), Some(joined));
+                    Some(Box::new(keeper) as Keeper)
+                };
+                if let Some(number) = asking.opens(&held, until, keeper) {
+                    let ends = async move { local.is_kept(number).await };
+                    context.cleanup.carry(ends);
+                }
                 let share = Share::of_crowd(Arc::clone(context), held, None);
                 Answer::Granted(Granted::Entered(share))
             }
