@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::forward::{lease_setters, must_exist_setter, reads, wait_setters, waits};
+use super::forward::{lease_setters, must_exist_setter, reads, setters, wait_setters, waits};
 use super::runtime::Runtime;
 use crate::error::Result;
 use crate::loss::LossReason;
@@ -35,6 +35,9 @@ impl ExpirableSemaphore {
     lease_setters! { ExpirableSemaphore }
     wait_setters! { ExpirableSemaphore }
     must_exist_setter! { ExpirableSemaphore }
+    setters! { ExpirableSemaphore:
+        "Sets for how long permits pass inside this process" local_hand_over(turn: Duration);
+    }
 }
 
 /// Acquiring, permits by id, and their number.

@@ -41,7 +41,8 @@ const MOST_AT_ONCE: u64 = 1000;
 /// exist](Self::must_exist).
 ///
 /// Permits that a guard gives back go to the next waiter of this process, if it wants as many, with
-/// the same request. They have new ids then. After 10 ms of that other processes have their turn.
+/// the same request. They have new ids then. After 10 ms of that other processes have their turn
+/// ([`local_hand_over`](Self::local_hand_over)).
 ///
 /// **What it promises.** For one name, no more permits are in use at once than were set, under the
 /// conditions that [`Lock`](crate::Lock) names. A permit is in use from the return of its acquire
@@ -104,6 +105,16 @@ impl ExpirableSemaphore {
     must_exist_setter! {}
     wait_setters! {
         /// The end of the next lease wakes a waiter, too.
+    }
+
+    /// Sets for how long this process keeps permits while its own waiters want them, counted from a
+    /// grant of the server. Until then a release gives permits to the next waiter of the same
+    /// client with the same request, if it wants as many on the same terms. Then the waiters of
+    /// other processes have their turn. 10 ms by default; zero turns it off. Any span is allowed.
+    #[must_use]
+    pub fn local_hand_over(mut self, turn: Duration) -> Self {
+        self.settings.local_hand_over = turn;
+        self
     }
 }
 

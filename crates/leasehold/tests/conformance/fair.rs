@@ -112,9 +112,10 @@ async fn fair_try_never_overtakes_or_queues() {
     let guard = lock_of(&ours).acquire().await.unwrap();
     assert!(lock_of(&theirs).try_acquire().await.unwrap().is_none());
     assert!(lock_of(&ours).waiters().await.unwrap().is_empty());
-    let head = standing_still(lock_of(&ours)).await;
+    // Of another client: a release gives the lock to a waiter of its own client at once.
+    let head = standing_still(lock_of(&theirs)).await;
     guard.release().await.unwrap();
-    assert!(lock_of(&theirs).try_acquire().await.unwrap().is_none());
+    assert!(lock_of(&ours).try_acquire().await.unwrap().is_none());
     assert!(
         !lock_of(&ours).is_locked().await.unwrap(),
         "its turn, and free"

@@ -50,25 +50,34 @@ impl Place {
             lock.waiters().await.unwrap().len() == waiters
         })
         .await;
-        // Each of them listens, too.
-        eventually(&format!("{waiters} listen"), async || {
-            self.server.channels().len() == waiters
+    }
+
+    /// Returns when one more listens than before. Of our waiters only the first in line does: the
+    /// others are told by it.
+    async fn listening(&self, before: usize) {
+        eventually("one more listens", async || {
+            self.server.channels().len() > before
         })
         .await;
     }
 
     async fn waiter(&self) -> JoinHandle<LockGuard> {
-        let before = self.ours().waiters().await.unwrap().len();
-        let lock = self.ours();
+        let before = self.ours().waiters().await.unwrap();
+        let (lock, channels) = (self.ours(), self.server.channels().len());
         let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        self.waiting(before + 1).await;
+        self.waiting(before.len() + 1).await;
+        if !before.iter().any(|id| id.starts_with(self.rust.id())) {
+            self.listening(channels).await;
+        }
         task
     }
 
     async fn java_waiter(&self, thread: &RedissonThread) -> Pending<()> {
         let before = self.ours().waiters().await.unwrap().len();
+        let channels = self.server.channels().len();
         let waiting = thread.start_lock("x");
         self.waiting(before + 1).await;
+        self.listening(channels).await;
         waiting
     }
 }

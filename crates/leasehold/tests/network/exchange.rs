@@ -64,6 +64,18 @@ async fn one_request_serves_the_holder_and_the_next_waiter() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn exchange_can_be_turned_off() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore.local_hand_over(Duration::ZERO)).await;
+    first.release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+    assert_eq!(sent.count(Step::ExpirableExchange), 0);
+    assert_eq!(counts(&server).await, (1, 0));
+}
+
 /// Whoever noted a permit's id can't end the next holder's hold with it.
 #[tokio::test(start_paused = true)]
 async fn an_id_of_an_earlier_holder_frees_nothing() {

@@ -10,7 +10,7 @@ use crate::support::sources;
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
 /// What one side has alone, and why.
-const ASYNC_ONLY: [(&str, &str, &str); 6] = [
+const ASYNC_ONLY: [(&str, &str, &str); 7] = [
     (
         "Client",
         "builder",
@@ -27,6 +27,7 @@ const ASYNC_ONLY: [(&str, &str, &str); 6] = [
         "local_hand_over",
         "each thread is an owner, and what an owner holds is not handed over",
     ),
+    ("RwLock", "local_hand_over", "as of a lock"),
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
