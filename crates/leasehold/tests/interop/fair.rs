@@ -52,32 +52,33 @@ impl Place {
         .await;
     }
 
-    /// Returns when one more listens than before. Of our waiters only the first in line does: the
+    /// Returns when the last in line listens on its channel. Of our waiters only the first does: the
     /// others are told by it.
-    async fn listening(&self, before: usize) {
-        eventually("one more listens", async || {
-            self.server.channels().len() > before
+    async fn last_listens(&self) {
+        let last = self.ours().waiters().await.unwrap().pop().unwrap();
+        eventually("the last in line listens", async || {
+            let channels = self.server.channels();
+            channels.iter().any(|channel| channel.ends_with(&last))
         })
         .await;
     }
 
     async fn waiter(&self) -> JoinHandle<LockGuard> {
         let before = self.ours().waiters().await.unwrap();
-        let (lock, channels) = (self.ours(), self.server.channels().len());
+        let lock = self.ours();
         let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
         self.waiting(before.len() + 1).await;
         if !before.iter().any(|id| id.starts_with(self.rust.id())) {
-            self.listening(channels).await;
+            self.last_listens().await;
         }
         task
     }
 
     async fn java_waiter(&self, thread: &RedissonThread) -> Pending<()> {
         let before = self.ours().waiters().await.unwrap().len();
-        let channels = self.server.channels().len();
         let waiting = thread.start_lock("x");
         self.waiting(before + 1).await;
-        self.listening(channels).await;
+        self.last_listens().await;
         waiting
     }
 }
