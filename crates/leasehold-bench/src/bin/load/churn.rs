@@ -12,7 +12,7 @@ use crate::Result;
 use crate::figures::{duration, is_steady, mib, per, percent_of_a_core};
 use crate::findings::Findings;
 use crate::holds::{acquire_all, release_all};
-use crate::{server, usage};
+use leasehold_bench::{server, usage};
 
 #[derive(Args)]
 pub(crate) struct Churn {

@@ -9,7 +9,7 @@ use leasehold::inspect::Activity;
 use leasehold_testkit::RedisServer;
 
 use crate::Result;
-use crate::server::number;
+use leasehold_bench::server::number;
 
 /// The broken promises of one load. Figures are printed as they come.
 #[derive(Debug, Default)]

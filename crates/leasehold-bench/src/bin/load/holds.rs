@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::Result;
 use crate::figures::{duration, is_steady, mib, per, percent_of_a_core, spread};
 use crate::findings::Findings;
-use crate::{server, usage};
+use leasehold_bench::{server, usage};
 use probe::Probe;
 
 #[derive(Args)]

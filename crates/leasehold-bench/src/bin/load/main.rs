@@ -9,8 +9,6 @@ mod findings;
 mod holds;
 mod processes;
 mod seen;
-mod server;
-mod usage;
 mod waiters;
 
 use std::process::ExitCode;

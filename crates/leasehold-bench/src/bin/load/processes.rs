@@ -17,7 +17,7 @@ use crate::Result;
 use crate::figures::{per, percent_of_a_core, percentile, spread};
 use crate::findings::Findings;
 use crate::seen::Seen;
-use crate::{server, usage};
+use leasehold_bench::{server, usage};
 
 const NAME: &str = "load:processes";
 const COUNTER: &str = "load:counter";

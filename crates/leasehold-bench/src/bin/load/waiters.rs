@@ -18,7 +18,7 @@ use crate::Result;
 use crate::figures::{is_steady, mib, per};
 use crate::findings::Findings;
 use crate::seen::Seen;
-use crate::{server, usage};
+use leasehold_bench::{server, usage};
 
 const NAME: &str = "load:waiters";
 /// The ask that finds out how long it is held, the ask that is granted, the release.

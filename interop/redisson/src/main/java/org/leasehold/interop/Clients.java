@@ -108,7 +108,20 @@ final class Clients {
                         channels ->
                                 single.setSubscriptionConnectionPoolSize(1)
                                         .setSubscriptionsPerConnection(channels));
+        if (call.optional("as_shipped").isPresent()) {
+            asShipped(config, single);
+        }
         authenticate(single, server);
+    }
+
+    /** Redisson's own sizes, but room for the channel of each waiter of a fair lock. */
+    private static void asShipped(Config config, SingleServerConfig single) {
+        Config shipped = new Config();
+        SingleServerConfig sizes = shipped.useSingleServer();
+        config.setNettyThreads(shipped.getNettyThreads());
+        single.setConnectionPoolSize(sizes.getConnectionPoolSize())
+                .setConnectionMinimumIdleSize(sizes.getConnectionMinimumIdleSize())
+                .setSubscriptionConnectionPoolSize(sizes.getSubscriptionConnectionPoolSize());
     }
 
     /** A server with a replica, which it waits for. */

@@ -18,6 +18,7 @@ final class Operations {
         Synchronizers.register(operations);
         Torment.register(operations);
         Methods.register(operations);
+        Rates.register(operations);
     }
 
     Operation named(String name) {

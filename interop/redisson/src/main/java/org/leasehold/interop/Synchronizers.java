@@ -45,7 +45,6 @@ final class Synchronizers {
                 semaphore((s, call) -> done(() -> s.addPermits(call.count("permits")))));
         operations.put("semaphore_available", semaphore((s, call) -> s.availablePermits()));
         operations.put("semaphore_drain", semaphore((s, call) -> s.drainPermits()));
-        operations.put("semaphore_rate", (redisson, call) -> new SemaphoreRate(redisson, call).run());
     }
 
     private static void expirable(Map<String, Operations.Operation> operations) {
@@ -86,7 +85,6 @@ final class Synchronizers {
         operations.put(
                 "latch_await_for",
                 latch((l, call) -> l.await(call.number("wait_ms"), MILLISECONDS)));
-        operations.put("latch_rate", (redisson, call) -> new LatchRate(redisson, call).run());
         operations.put("latch_delete", latch((l, call) -> l.delete()));
     }
 

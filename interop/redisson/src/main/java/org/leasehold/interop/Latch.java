@@ -1,43 +1,34 @@
 package org.leasehold.interop;
 
-import java.util.ArrayList;
-import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RedissonClient;
 
-/** How long it takes until all of many threads that wait for a latch go on. */
-final class LatchRate {
+/** How long it takes until each of many threads that wait for a latch goes on. */
+final class Latch {
     private final RCountDownLatch latch;
     private final int count;
-    private final int rounds;
 
-    LatchRate(RedissonClient redisson, Call call) {
+    Latch(RedissonClient redisson, Call call) {
         this.latch = redisson.getCountDownLatch(call.name());
-        this.count = call.count("threads");
-        this.rounds = call.count("rounds");
+        this.count = call.count("tasks");
     }
 
-    /** Nanoseconds from the last count-down to the last thread, for each round. */
     Object run() throws Exception {
-        List<Long> times = new ArrayList<>();
-        for (int round = 0; round < rounds; round++) {
-            times.add(round());
-        }
-        return times;
-    }
-
-    private long round() throws Exception {
         latch.trySetCount(1);
         CountDownLatch ready = new CountDownLatch(count);
         CountDownLatch through = new CountDownLatch(count);
+        long[] ends = new long[count];
         for (int i = 0; i < count; i++) {
+            int place = i;
             Thread thread =
                     new Thread(
                             () -> {
                                 ready.countDown();
                                 try {
                                     latch.await();
+                                    ends[place] = System.nanoTime();
                                     through.countDown();
                                 } catch (InterruptedException stopped) {
                                     Thread.currentThread().interrupt();
@@ -52,6 +43,10 @@ final class LatchRate {
         long start = System.nanoTime();
         latch.countDown();
         through.await();
-        return System.nanoTime() - start;
+        Delays delays = new Delays();
+        for (long end : ends) {
+            delays.add(Math.max(end - start, 1));
+        }
+        return Map.of("pairs", new long[] {count}, "delays", delays.counts());
     }
 }

@@ -1,0 +1,258 @@
+//! The command line, and what follows from it.
+#![allow(clippy::print_stdout, reason = "a program that prints a table")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use leasehold_testkit::RedisServer;
+
+use crate::floors::{self, Floor, Verdict};
+use crate::machine::Machine;
+use crate::results::{Results, Skipped};
+use crate::run::{Bench, Settings};
+use crate::scenario::{self, Scenario};
+use crate::system::process::Apart;
+use crate::system::{System, Systems};
+use crate::{Result, page, table};
+
+const FLOORS: &str = include_str!("../FLOORS");
+const SHORT_FLOORS: &str = include_str!("../FLOORS.short");
+
+/// Measures Leasehold beside bare scripts, rslock and live Redissons, on one server and in turns
+#[derive(Debug, Parser)]
+#[command(
+    name = "leasehold-bench",
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Only these scenarios
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = scenario::named)]
+    scenario: Vec<&'static Scenario>,
+
+    /// Only these systems
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    system: Vec<System>,
+
+    /// How often each system is measured; they take turns
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+
+    /// How long a round measures
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+
+    /// Prints the scenarios, each with its systems, and measures nothing
+    #[arg(long)]
+    list: bool,
+
+    /// A quarter of a minute: the scenarios that show whether something was lost, in short rounds
+    #[arg(long)]
+    short: bool,
+
+    /// Everything as small as it can be: shows that it works, not how fast it is
+    #[arg(long, conflicts_with = "short")]
+    tiny: bool,
+
+    /// Ends with 1 when a floor is missed; without FILE those of the repository [short: its short ones]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
+    check: Option<PathBuf>,
+
+    /// Writes all figures of all rounds
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Measures nothing, and reads what --json wrote
+    #[arg(long, value_name = "FILE", conflicts_with = "short")]
+    from: Option<PathBuf>,
+
+    /// Writes the page, and its plots beside it
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+
+    /// Measures a Leasehold that never hands a lock over in the process, to see floors missed
+    #[arg(long)]
+    no_hand_over: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A client in a process of its own
+    #[command(hide = true)]
+    Worker(Apart),
+}
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let cli = Cli::parse();
+    if cli.list {
+        print!("{}", table::list());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(async {
+        match cli.command {
+            Some(Command::Worker(worker)) => worker.run().await.map(|()| ExitCode::SUCCESS),
+            None => cli.bench().await,
+        }
+    });
+    // A blocking call into a JVM may be left; nobody waits for it.
+    runtime.shutdown_background();
+    done
+}
+
+impl Cli {
+    async fn bench(&self) -> Result<ExitCode> {
+        let floors = self.floors()?;
+        let results = match &self.from {
+            Some(file) => serde_json::from_str(&fs::read_to_string(file)?)?,
+            None => self.measure(&floors).await?,
+        };
+        println!("{}", table::all(&results));
+        if let Some(file) = &self.json {
+            fs::write(file, format!("{}\n", serde_json::to_string(&results)?))?;
+        }
+        if let Some(file) = &self.page {
+            page::write(file, &results, &floors::parse(FLOORS)?)?;
+        }
+        let ours_failed = results.skipped.iter().any(|skipped| {
+            skipped.scenario.is_some() && skipped.system == System::Leasehold.name()
+        });
+        let missed = self.check.is_some() && judge(&floors, &results);
+        Ok(match missed || ours_failed {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        })
+    }
+
+    fn floors(&self) -> Result<Vec<Floor>> {
+        let text = match &self.check {
+            None => return Ok(Vec::new()),
+            Some(file) if file != Path::new("") => fs::read_to_string(file)?,
+            Some(_) if self.short => SHORT_FLOORS.to_owned(),
+            Some(_) => FLOORS.to_owned(),
+        };
+        Ok(floors::parse(&text)?)
+    }
+
+    async fn measure(&self, floors: &[Floor]) -> Result<Results> {
+        let server = RedisServer::start()?;
+        let systems = Systems::new(server.url(), !self.no_hand_over);
+        let settings = self.settings()?;
+        let bench = Bench {
+            server: &server,
+            systems: &systems,
+            settings: &settings,
+        };
+        let mut results = Results {
+            machine: Machine::here(&server)?,
+            run_ms: u64::try_from(settings.run.as_millis())?,
+            rows: Vec::new(),
+            skipped: self.skipped(&systems).await,
+        };
+        for scenario in self.scenarios() {
+            self.scenario(&bench, scenario, &mut results).await;
+            // A machine that stood still for a moment has another try; what is lost stays lost.
+            let mut tries = if self.short { 2 } else { 0 };
+            while tries > 0 && is_missed(floors, scenario, &results) {
+                eprintln!("{}: below a floor, once more", scenario.name);
+                self.scenario(&bench, scenario, &mut results).await;
+                tries -= 1;
+            }
+        }
+        Ok(results)
+    }
+
+    async fn scenario(&self, bench: &Bench<'_>, scenario: &Scenario, results: &mut Results) {
+        eprintln!("{}: {}", scenario.name, scenario.what);
+        let here: Vec<System> = self
+            .systems_of(scenario)
+            .iter()
+            .copied()
+            .filter(|system| !results.skipped.iter().any(|it| it.is_all_of(*system)))
+            .collect();
+        let (rows, skipped) = bench.scenario(scenario, &here).await;
+        for skipped in &skipped {
+            eprintln!("  {skipped}");
+        }
+        results.put(rows);
+        results.skipped.extend(skipped);
+    }
+
+    /// Systems that are asked for and not there.
+    async fn skipped(&self, systems: &Systems) -> Vec<Skipped> {
+        let asked = |system: &System| {
+            let measured = |scenario: &&Scenario| self.systems_of(scenario).contains(system);
+            (self.system.is_empty() || self.system.contains(system))
+                && self.scenarios().iter().any(measured)
+        };
+        let mut skipped = Vec::new();
+        for system in System::ALL.into_iter().filter(asked) {
+            if let Some(why) = systems.missing(system).await {
+                let it = Skipped {
+                    scenario: None,
+                    system: system.to_string(),
+                    why,
+                };
+                eprintln!("{it}");
+                skipped.push(it);
+            }
+        }
+        skipped
+    }
+
+    fn systems_of(&self, scenario: &Scenario) -> &'static [System] {
+        match self.short {
+            true => scenario.short,
+            false => scenario.systems,
+        }
+    }
+
+    fn scenarios(&self) -> Vec<&'static Scenario> {
+        let asked = |scenario: &&Scenario| {
+            self.scenario.is_empty() || self.scenario.iter().any(|it| it.name == scenario.name)
+        };
+        let all = scenario::ALL.iter().filter(asked);
+        all.filter(|scenario| !self.systems_of(scenario).is_empty())
+            .collect()
+    }
+
+    fn settings(&self) -> Result<Settings> {
+        let only = BTreeSet::from_iter(self.system.iter().copied());
+        let (rounds, run) = match (self.short, self.tiny) {
+            (true, _) => (3, Duration::from_millis(300)),
+            (_, true) => (1, Duration::from_millis(100)),
+            _ => (self.rounds, Duration::try_from_secs_f64(self.seconds)?),
+        };
+        Ok(Settings {
+            rounds: rounds.max(1),
+            run,
+            tiny: self.tiny,
+            systems: (!only.is_empty()).then_some(only),
+        })
+    }
+}
+
+fn is_missed(floors: &[Floor], scenario: &Scenario, results: &Results) -> bool {
+    let mut its = floors.iter().filter(|it| it.scenario == scenario.name);
+    its.any(|floor| matches!(floor.judge(results), Verdict::Missed(_)))
+}
+
+/// Prints the verdicts; whether one was missed.
+fn judge(floors: &[Floor], results: &Results) -> bool {
+    let verdicts = floors.iter().map(|floor| (floor, floor.judge(results)));
+    let mut missed = false;
+    for (floor, verdict) in verdicts {
+        println!("{floor}: {verdict}");
+        missed |= matches!(verdict, Verdict::Missed(_));
+    }
+    missed
+}

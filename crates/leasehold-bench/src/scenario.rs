@@ -1,0 +1,181 @@
+//! Everything that is measured, by name.
+
+use crate::system::System;
+use crate::task::What;
+
+/// One row of the table for each system that can do it.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// For people: what is done.
+    pub(crate) what: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) systems: &'static [System],
+    /// Systems that the short form compares; none if it leaves the scenario out.
+    pub(crate) short: &'static [System],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Tasks of one process, each with a name of its own.
+    Own {
+        tasks: usize,
+    },
+    /// Tasks of one process that want one name.
+    One {
+        what: What,
+        tasks: usize,
+        writes_every: u64,
+    },
+    /// As `One` with locks, over several processes.
+    Processes {
+        processes: usize,
+        tasks: usize,
+    },
+    /// As `One` with locks, and one waiter of this system in another process.
+    Beside {
+        tasks: usize,
+        waiter: System,
+    },
+    /// Two processes pass a lock to and fro.
+    HandOver,
+    Latch {
+        tasks: usize,
+    },
+    Held {
+        locks: usize,
+    },
+    Line {
+        tasks: usize,
+    },
+}
+
+impl Kind {
+    /// As small as it can be, to see whether it works.
+    pub(crate) fn tiny(self) -> Self {
+        const FEW: usize = 4;
+        match self {
+            Self::Own { tasks } => Self::Own {
+                tasks: tasks.min(FEW),
+            },
+            Self::One {
+                what,
+                tasks,
+                writes_every,
+            } => Self::One {
+                what,
+                tasks: tasks.min(FEW),
+                writes_every,
+            },
+            Self::Processes { tasks, .. } => Self::Processes {
+                processes: 2,
+                tasks: tasks.min(FEW),
+            },
+            Self::Beside { waiter, .. } => Self::Beside { tasks: FEW, waiter },
+            Self::HandOver => self,
+            Self::Latch { .. } => Self::Latch { tasks: FEW },
+            Self::Held { .. } => Self::Held { locks: 100 },
+            Self::Line { .. } => Self::Line { tasks: FEW },
+        }
+    }
+}
+
+/// The scenario of this name.
+pub(crate) fn named(name: &str) -> Result<&'static Scenario, String> {
+    let found = ALL.iter().find(|scenario| scenario.name == name);
+    found.ok_or_else(|| format!("no scenario `{name}`; --list has all of them"))
+}
+
+const fn one(what: What, tasks: usize) -> Kind {
+    Kind::One {
+        what,
+        tasks,
+        writes_every: 1,
+    }
+}
+
+const fn rw(writes_every: u64) -> Kind {
+    Kind::One {
+        what: What::Rw,
+        tasks: 64,
+        writes_every,
+    }
+}
+
+use System::{Bare, Leasehold, NoHandOver, Redisson3, Redisson4, Rslock};
+
+const EVERYBODY: &[System] = &[Leasehold, Bare, Rslock, Redisson3, Redisson4];
+const WAITING: &[System] = &[Leasehold, Rslock, Redisson3, Redisson4];
+const JAVA: &[System] = &[Leasehold, Redisson3, Redisson4];
+const WITH_OFF: &[System] = &[Leasehold, NoHandOver, Rslock, Redisson3, Redisson4];
+const OFF: &[System] = &[Leasehold, NoHandOver];
+const OURS: &[System] = &[Leasehold];
+
+const fn scenario(
+    name: &'static str,
+    what: &'static str,
+    kind: Kind,
+    systems: &'static [System],
+    short: &'static [System],
+) -> Scenario {
+    Scenario {
+        name,
+        what,
+        kind,
+        systems,
+        short,
+    }
+}
+
+/// In the order of the table.
+#[rustfmt::skip]
+pub(crate) const ALL: &[Scenario] = &[
+    scenario("uncontended-1", "1 task, nobody else wants its lock", Kind::Own { tasks: 1 }, EVERYBODY, &[]),
+    scenario("uncontended-64", "64 tasks, a lock each", Kind::Own { tasks: 64 }, EVERYBODY, &[Leasehold, Bare]),
+    scenario("uncontended-1024", "1,024 tasks, a lock each", Kind::Own { tasks: 1024 }, EVERYBODY, &[]),
+    scenario("re-entrant", "an owner enters its lock again", one(What::Reentrant, 1), JAVA, OURS),
+    scenario("embedded", "the embedded backend, 1 task", one(What::Embedded, 1), OURS, &[]),
+    scenario("connect", "a new client, its first lock, and its end", one(What::Connect, 1), EVERYBODY, &[]),
+    scenario("hot-2", "2 tasks want one lock", one(What::Lock, 2), WAITING, &[]),
+    scenario("hot-8", "8 tasks want one lock", one(What::Lock, 8), WAITING, &[]),
+    scenario("hot-64", "64 tasks want one lock", one(What::Lock, 64), WITH_OFF, OFF),
+    scenario("hot-1024", "1,024 tasks want one lock", one(What::Lock, 1024), WAITING, &[]),
+    scenario("hot-2x8", "2 processes with 8 tasks each want one lock", Kind::Processes { processes: 2, tasks: 8 }, WITH_OFF, OFF),
+    scenario("hot-8x8", "8 processes with 8 tasks each want one lock", Kind::Processes { processes: 8, tasks: 8 }, WITH_OFF, &[]),
+    scenario("hot-8x1", "8 processes with a task each want one lock", Kind::Processes { processes: 8, tasks: 1 }, WAITING, &[]),
+    scenario("hot-64-beside-rust", "64 tasks of one process, and 1 of another", Kind::Beside { tasks: 64, waiter: Leasehold }, OFF, &[]),
+    scenario("hot-64-beside-java", "64 tasks of one process, and 1 thread of Redisson 4.7.0", Kind::Beside { tasks: 64, waiter: Redisson4 }, OFF, &[]),
+    scenario("hand-over", "2 processes pass one lock to and fro", Kind::HandOver, WAITING_APART, &[]),
+    scenario("rw-95", "64 tasks, one read-write lock, 95 % reads", rw(20), JAVA, OURS),
+    scenario("rw-50", "64 tasks, one read-write lock, 50 % reads", rw(2), JAVA, &[]),
+    scenario("fair-64", "64 tasks, one fair lock", one(What::Fair, 64), JAVA, OURS),
+    scenario("fair-1024", "1,024 tasks, one fair lock", one(What::Fair, 1024), JAVA, &[]),
+    scenario("semaphore", "64 tasks, a semaphore of 8", one(What::Semaphore, 64), JAVA, OURS),
+    scenario("expirable", "64 tasks, a semaphore of 8 whose permits have leases", one(What::Expirable, 64), JAVA, OURS),
+    scenario("latch", "1,000 wait for one latch", Kind::Latch { tasks: 1000 }, JAVA, &[]),
+    scenario("held-1k", "1,000 locks are held", Kind::Held { locks: 1000 }, JAVA, &[]),
+    scenario("held-10k", "10,000 locks are held", Kind::Held { locks: 10_000 }, JAVA, &[]),
+    scenario("held-100k", "100,000 locks are held", Kind::Held { locks: 100_000 }, JAVA, &[]),
+    scenario("waiters-10k", "10,000 tasks wait for one lock", Kind::Line { tasks: 10_000 }, OURS, &[]),
+];
+
+/// Java's two clients are in one JVM; rslock asks again by chance only.
+const WAITING_APART: &[System] = &[Leasehold, Redisson3, Redisson4];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_every_scenario_has_ours() {
+        let names: BTreeSet<_> = ALL.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        assert!(ALL.iter().all(|s| s.systems.contains(&Leasehold)));
+        let in_all = |s: &Scenario| s.short.iter().all(|it| s.systems.contains(it));
+        assert!(ALL.iter().all(in_all));
+        assert!(named("hot-64").is_ok());
+        assert!(named("hot-65").is_err());
+    }
+}

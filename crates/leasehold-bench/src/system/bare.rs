@@ -1,0 +1,122 @@
+//! Redisson's two scripts, one call each, through the driver that Leasehold uses.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use redis::Script;
+use redis::aio::MultiplexedConnection;
+
+use super::pairs::{self, Pair};
+use super::{Worker, cannot};
+use crate::Result;
+use crate::task::{Done, Task, What};
+
+pub(super) struct Bare {
+    url: String,
+    connection: MultiplexedConnection,
+    scripts: Arc<Scripts>,
+}
+
+struct Scripts {
+    acquire: Script,
+    release: Script,
+}
+
+impl Bare {
+    pub(super) async fn connect(url: &str) -> Result<Self> {
+        Ok(Self {
+            url: url.to_owned(),
+            connection: connection(url).await?,
+            scripts: Arc::new(Scripts {
+                acquire: Script::new(
+                    "if redis.call('EXISTS', KEYS[1]) == 1 then return redis.call('PTTL', KEYS[1]) end
+                     redis.call('HSET', KEYS[1], ARGV[1], 1)
+                     redis.call('PEXPIRE', KEYS[1], ARGV[2])
+                     return false",
+                ),
+                release: Script::new(
+                    "if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
+                     redis.call('PUBLISH', ARGV[2], '0')
+                     return 1",
+                ),
+            }),
+        })
+    }
+
+    fn named(&self, name: &str) -> Named {
+        Named {
+            name: name.to_owned(),
+            channel: format!("redisson_lock__channel:{{{name}}}"),
+            connection: self.connection.clone(),
+            scripts: Arc::clone(&self.scripts),
+        }
+    }
+}
+
+async fn connection(url: &str) -> Result<MultiplexedConnection> {
+    let client = redis::Client::open(url)?;
+    Ok(client.get_multiplexed_async_connection().await?)
+}
+
+impl Worker for Bare {
+    fn run(&self, task: Task) -> BoxFuture<'_, Result<Done>> {
+        Box::pin(async move {
+            let Task::Pairs(task) = task else {
+                return Err(cannot("bare", &task));
+            };
+            let named = |n| match task.own_names {
+                true => self.named(&format!("{}:{n}", task.name)),
+                false => self.named(&task.name),
+            };
+            match task.what {
+                What::Lock => pairs::run(task.tasks, task.run_ms, named).await,
+                What::Connect => {
+                    let fresh = |n| Fresh(self.url.clone(), named(n));
+                    pairs::run(task.tasks, task.run_ms, fresh).await
+                }
+                _ => Err(cannot("bare", &Task::Pairs(task))),
+            }
+        })
+    }
+}
+
+struct Named {
+    name: String,
+    channel: String,
+    connection: MultiplexedConnection,
+    scripts: Arc<Scripts>,
+}
+
+impl Pair for Named {
+    async fn pair(&mut self, _: u64) -> Result<()> {
+        let holder = "7e57c0de-0000-4000-8000-000000000000:1";
+        let acquire = &self.scripts.acquire;
+        let busy: Option<i64> = acquire
+            .key(&self.name)
+            .arg(holder)
+            .arg(30_000)
+            .invoke_async(&mut self.connection)
+            .await?;
+        let release = &self.scripts.release;
+        let released: i64 = release
+            .key(&self.name)
+            .arg(holder)
+            .arg(&self.channel)
+            .invoke_async(&mut self.connection)
+            .await?;
+        if busy.is_some() || released != 1 {
+            return Err("somebody else used the name".into());
+        }
+        Ok(())
+    }
+}
+
+/// With a connection of its own each time.
+struct Fresh(String, Named);
+
+impl Pair for Fresh {
+    async fn pair(&mut self, turn: u64) -> Result<()> {
+        self.1.connection = connection(&self.0).await?;
+        self.1.pair(turn).await
+    }
+}

@@ -1,0 +1,185 @@
+//! Leasehold, as a user would call it.
+
+mod holds;
+mod waits;
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leasehold::{Client, ExpirableSemaphore, FairLock, Lock, Owner, RwLock, Semaphore};
+use leasehold_testkit::monotonic_ns;
+
+use self::holds::Holds;
+use super::Worker;
+use super::pairs::{self, Pair};
+use crate::Result;
+use crate::task::{Done, Pairs, Task, What};
+
+pub(super) struct Ours {
+    url: String,
+    client: Client,
+    hand_over: bool,
+    holds: Holds,
+}
+
+impl Ours {
+    pub(super) async fn connect(url: &str, hand_over: bool) -> Result<Self> {
+        Ok(Self {
+            url: url.to_owned(),
+            client: Client::connect(url).await?,
+            hand_over,
+            holds: Holds::default(),
+        })
+    }
+
+    fn lock(&self, client: &Client, name: &str) -> Lock {
+        let lock = client.lock(name);
+        match self.hand_over {
+            true => lock,
+            false => lock.local_hand_over(Duration::ZERO),
+        }
+    }
+
+    async fn pairs(&self, task: &Pairs) -> Result<Done> {
+        let (client, tasks, run_ms) = (&self.client, task.tasks, task.run_ms);
+        let name = |n| match task.own_names {
+            true => format!("{}:{n}", task.name),
+            false => task.name.clone(),
+        };
+        match task.what {
+            What::Lock => pairs::run(tasks, run_ms, |n| self.lock(client, &name(n))).await,
+            What::Embedded => {
+                let embedded = Client::embedded();
+                pairs::run(tasks, run_ms, |n| self.lock(&embedded, &name(n))).await
+            }
+            What::Reentrant => {
+                let lock = client.lock(&task.name).owned_by(&Owner::new());
+                let outer = lock.acquire().await?;
+                let done = pairs::run(tasks, run_ms, |_| lock.clone()).await?;
+                outer.release().await?;
+                Ok(done)
+            }
+            What::Fair => pairs::run(tasks, run_ms, |n| client.fair_lock(&name(n))).await,
+            What::Rw => {
+                let side = |task_number| ReadOrWrite {
+                    lock: client.rw_lock(&task.name),
+                    task: task_number as u64,
+                    writes_every: task.writes_every,
+                };
+                pairs::run(tasks, run_ms, side).await
+            }
+            What::Semaphore => {
+                let semaphore = client.semaphore(&task.name);
+                semaphore.try_set_permits(task.permits).await?;
+                pairs::run(tasks, run_ms, |_| semaphore.clone()).await
+            }
+            What::Expirable => {
+                let semaphore = client.expirable_semaphore(&task.name);
+                semaphore.try_set_permits(task.permits).await?;
+                pairs::run(tasks, run_ms, |_| semaphore.clone()).await
+            }
+            What::Connect => {
+                let fresh = |_| Fresh(self.url.clone(), task.name.clone());
+                pairs::run(tasks, run_ms, fresh).await
+            }
+        }
+    }
+
+    async fn hand_over(&self, task: &Task) -> Result<Done> {
+        let Task::HandOver {
+            name,
+            run_ms,
+            hold_ms,
+            pause_ms,
+        } = task
+        else {
+            return Err(super::cannot("leasehold", task));
+        };
+        let lock = self.lock(&self.client, name);
+        let (start, mut holds) = (monotonic_ns(), Vec::new());
+        while monotonic_ns() < start + run_ms * 1_000_000 {
+            let asked = monotonic_ns();
+            let guard = lock.acquire().await?;
+            let granted = monotonic_ns();
+            tokio::time::sleep(Duration::from_millis(*hold_ms)).await;
+            let released = monotonic_ns();
+            guard.release().await?;
+            holds.push([asked, granted, released]);
+            tokio::time::sleep(Duration::from_millis(*pause_ms)).await;
+        }
+        Ok(Done {
+            holds,
+            ..Done::default()
+        })
+    }
+}
+
+impl Worker for Ours {
+    fn run(&self, task: Task) -> BoxFuture<'_, Result<Done>> {
+        Box::pin(async move {
+            match &task {
+                Task::Pairs(pairs) => self.pairs(pairs).await,
+                Task::HandOver { .. } => self.hand_over(&task).await,
+                Task::Latch { name, tasks } => waits::latch(&self.client, name, *tasks).await,
+                Task::Line { name, tasks } => {
+                    waits::line(&self.client, &self.lock(&self.client, name), *tasks).await
+                }
+                Task::Hold { name, locks } => self.holds.acquire(&self.client, name, *locks).await,
+                Task::Watch { run_ms } => self.holds.watch(Duration::from_millis(*run_ms)).await,
+                Task::LetGo { .. } => self.holds.release().await,
+            }
+        })
+    }
+}
+
+impl Pair for Lock {
+    async fn pair(&mut self, _: u64) -> Result<()> {
+        Ok(self.acquire().await?.release().await?)
+    }
+}
+
+impl Pair for FairLock {
+    async fn pair(&mut self, _: u64) -> Result<()> {
+        Ok(self.acquire().await?.release().await?)
+    }
+}
+
+impl Pair for Semaphore {
+    async fn pair(&mut self, _: u64) -> Result<()> {
+        Ok(self.acquire().await?.release().await?)
+    }
+}
+
+impl Pair for ExpirableSemaphore {
+    async fn pair(&mut self, _: u64) -> Result<()> {
+        Ok(self.acquire().await?.release().await?)
+    }
+}
+
+struct ReadOrWrite {
+    lock: RwLock,
+    task: u64,
+    writes_every: u64,
+}
+
+impl Pair for ReadOrWrite {
+    async fn pair(&mut self, turn: u64) -> Result<()> {
+        if (turn + self.task).is_multiple_of(self.writes_every) {
+            Ok(self.lock.write().await?.release().await?)
+        } else {
+            Ok(self.lock.read().await?.release().await?)
+        }
+    }
+}
+
+/// With a client of its own each time.
+struct Fresh(String, String);
+
+impl Pair for Fresh {
+    async fn pair(&mut self, _: u64) -> Result<()> {
+        let client = Client::connect(&self.0).await?;
+        client.lock(&self.1).acquire().await?.release().await?;
+        client.close().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! Tasks that acquire and release for a while.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::Result;
+use crate::delays::Delays;
+use crate::task::Done;
+
+/// What one task acquires and releases.
+pub(super) trait Pair: Send + 'static {
+    /// `turn` counts the pairs of this task.
+    fn pair(&mut self, turn: u64) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Runs so many tasks for so long. Each ends with the pair that it is in.
+pub(super) async fn run<P: Pair>(
+    tasks: usize,
+    run_ms: u64,
+    mut make: impl FnMut(usize) -> P,
+) -> Result<Done> {
+    let (start, run) = (Instant::now(), Duration::from_millis(run_ms));
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        running.spawn(work(make(task), start, run));
+    }
+    let mut done = Done::default();
+    while let Some(ended) = running.join_next().await {
+        let (pairs, delays) = ended??;
+        done.pairs.push(pairs);
+        done.delays.add_all(&delays);
+    }
+    done.took_ns = nanos(start.elapsed());
+    Ok(done)
+}
+
+async fn work<P: Pair>(mut pair: P, start: Instant, run: Duration) -> Result<(u64, Delays)> {
+    let (mut pairs, mut delays) = (0, Delays::default());
+    // One look at the clock for each pair: the shortest pairs take less than two looks.
+    let mut before = start.elapsed();
+    while before < run {
+        pair.pair(pairs).await?;
+        let now = start.elapsed();
+        delays.add(nanos(now - before));
+        before = now;
+        pairs += 1;
+    }
+    Ok((pairs, delays))
+}
+
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
