@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ struct Cli {
     tiny: bool,
 
     /// Ends with 1 when a floor is missed; without FILE those of the repository [short: its short ones]
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
-    check: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    check: Option<Option<PathBuf>>,
 
     /// Writes all figures of all rounds
     #[arg(long, value_name = "FILE")]
@@ -136,9 +136,9 @@ impl Cli {
     fn floors(&self) -> Result<Vec<Floor>> {
         let text = match &self.check {
             None => return Ok(Vec::new()),
-            Some(file) if file != Path::new("") => fs::read_to_string(file)?,
-            Some(_) if self.short => SHORT_FLOORS.to_owned(),
-            Some(_) => FLOORS.to_owned(),
+            Some(Some(file)) => fs::read_to_string(file)?,
+            Some(None) if self.short => SHORT_FLOORS.to_owned(),
+            Some(None) => FLOORS.to_owned(),
         };
         Ok(floors::parse(&text)?)
     }
@@ -173,12 +173,20 @@ impl Cli {
 
     async fn scenario(&self, bench: &Bench<'_>, scenario: &Scenario, results: &mut Results) {
         eprintln!("{}: {}", scenario.name, scenario.what);
-        let here: Vec<System> = self
-            .systems_of(scenario)
-            .iter()
-            .copied()
-            .filter(|system| !results.skipped.iter().any(|it| it.is_all_of(*system)))
-            .collect();
+        let is_missing = |system: &System| {
+            let mut skipped = results.skipped.iter();
+            skipped.any(|it| it.is_all_of(*system))
+        };
+        if scenario
+            .kind
+            .waiter()
+            .is_some_and(|waiter| is_missing(&waiter))
+        {
+            eprintln!("  skipped: its waiter is missing");
+            return;
+        }
+        let here = self.systems_of(scenario).iter().copied();
+        let here: Vec<System> = here.filter(|system| !is_missing(system)).collect();
         let (rows, skipped) = bench.scenario(scenario, &here).await;
         for skipped in &skipped {
             eprintln!("  {skipped}");
@@ -190,9 +198,11 @@ impl Cli {
     /// Systems that are asked for and not there.
     async fn skipped(&self, systems: &Systems) -> Vec<Skipped> {
         let asked = |system: &System| {
-            let measured = |scenario: &&Scenario| self.systems_of(scenario).contains(system);
-            (self.system.is_empty() || self.system.contains(system))
-                && self.scenarios().iter().any(measured)
+            let wanted = self.system.is_empty() || self.system.contains(system);
+            self.scenarios().iter().any(|scenario| {
+                wanted && self.systems_of(scenario).contains(system)
+                    || scenario.kind.waiter() == Some(*system)
+            })
         };
         let mut skipped = Vec::new();
         for system in System::ALL.into_iter().filter(asked) {

@@ -97,8 +97,8 @@ impl Floor {
 impl fmt::Display for Floor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let relation = if self.at_least { ">=" } else { "<=" };
-        let bound = short(self.bound);
-        write!(f, "{} {} {relation} {bound}", self.scenario, self.figure)?;
+        let (scenario, figure, bound) = (&self.scenario, self.figure, self.bound);
+        write!(f, "{scenario} {figure} {relation} {bound}")?;
         match self.of {
             Some(of) => write!(f, " x {of}"),
             None => Ok(()),
@@ -145,7 +145,7 @@ mod tests {
         let floor = floor("# a comment\n\nhot-64 pairs/s >= 80 x redisson-4.7.0 # why\n");
         assert_eq!(floor.judge(&results(800.0, 10.0)), Verdict::Met(80.0));
         assert_eq!(floor.judge(&results(799.0, 10.0)), Verdict::Missed(79.9));
-        assert_eq!(floor.to_string(), "hot-64 pairs/s >= 80.0 x redisson-4.7.0");
+        assert_eq!(floor.to_string(), "hot-64 pairs/s >= 80 x redisson-4.7.0");
     }
 
     #[test]

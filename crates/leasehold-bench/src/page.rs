@@ -143,7 +143,7 @@ mod tests {
         let floors = crate::floors::parse("hot-64 commands <= 2").expect("a floor");
         let text = text(&results(), &floors);
         assert!(text.contains("2 rounds of 1.5 s"), "{text}");
-        assert!(text.contains("| `hot-64 commands <= 2.00` | missed: 3.00 |"));
+        assert!(text.contains("| `hot-64 commands <= 2` | missed: 3.00 |"));
         assert!(text.contains("| hot-64 | leasehold | 3.00 |"), "{text}");
         let left: Vec<_> = text.match_indices("{").collect();
         assert!(

@@ -142,8 +142,8 @@ impl Plot {
                 .axis_desc_style(text(14))
                 .x_desc(self.x.0)
                 .y_desc(self.y)
-                .x_label_formatter(&|x| short(*x).trim_end_matches(".00").to_owned())
-                .y_label_formatter(&|y| short(*y).trim_end_matches(".00").to_owned())
+                .x_label_formatter(&|x| tick(*x))
+                .y_label_formatter(&|y| tick(*y))
                 .draw()
                 .map_err(failed)?;
             for line in lines {
@@ -194,6 +194,15 @@ fn heights(lines: &[Line]) -> std::ops::Range<f64> {
     let low = 10_f64.powf(least.log10().floor());
     let high = 10_f64.powf(most.log10().ceil());
     low..high.max(low * 10.0)
+}
+
+/// A number without zeros behind its point.
+fn tick(number: f64) -> String {
+    let text = short(number);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {

@@ -105,7 +105,7 @@ impl<'a> Lane<'a> {
             false => scenario.kind,
         };
         let name = format!("bench:{}:{system}", scenario.name);
-        let stage = Stage::open(bench, kind, system, name).await?;
+        let mut stage = Stage::open(bench, kind, system, name).await?;
         // Nobody pays for connections, loaded scripts and cold code.
         stage.warm_up(bench.settings.run).await?;
         Ok(Self {

@@ -38,7 +38,7 @@ pub(crate) struct Pairs {
     pub(crate) own_names: bool,
     pub(crate) tasks: usize,
     pub(crate) run_ms: u64,
-    /// With a read-write lock: one of so many is a write.
+    /// With a read-write lock: one of so many is a write, by chance.
     pub(crate) writes_every: u64,
     /// Of a semaphore.
     pub(crate) permits: u32,

@@ -11,7 +11,7 @@ use super::measure::{Measured, measure};
 use crate::delays::Delays;
 use crate::figure::Figure;
 use crate::scenario::Kind;
-use crate::system::{Place, System, Worker};
+use crate::system::{Place, System, Systems, Worker};
 use crate::task::{Done, Pairs, Task, What};
 use crate::{Result, server};
 
@@ -21,9 +21,11 @@ type Figures = BTreeMap<Figure, f64>;
 
 pub(super) struct Stage<'a> {
     server: &'a RedisServer,
+    systems: &'a Systems,
     kind: Kind,
     /// Of the lock, or what the names of locks begin with.
     name: String,
+    clients: Vec<(System, Place)>,
     workers: Vec<Arc<dyn Worker>>,
 }
 
@@ -44,28 +46,40 @@ impl<'a> Stage<'a> {
             // Its memory is measured, which a process that did something before would hide.
             Kind::Held { .. } | Kind::Line { .. } => vec![(system, Place::Apart)],
         };
-        let mut workers = Vec::new();
-        for (system, place) in clients {
-            workers.push(bench.systems.worker(system, place).await?);
-        }
-        Ok(Self {
+        let mut stage = Self {
             server: bench.server,
+            systems: bench.systems,
             kind,
             name,
-            workers,
-        })
+            clients,
+            workers: Vec::new(),
+        };
+        stage.connect().await?;
+        Ok(stage)
+    }
+
+    async fn connect(&mut self) -> Result<()> {
+        self.workers.clear();
+        for &(system, place) in &self.clients {
+            self.workers.push(self.systems.worker(system, place).await?);
+        }
+        Ok(())
     }
 
     /// A short round that nobody measures.
-    pub(super) async fn warm_up(&self, run: Duration) -> Result<()> {
+    pub(super) async fn warm_up(&mut self, run: Duration) -> Result<()> {
         match self.kind {
             Kind::Held { .. } | Kind::Line { .. } => Ok(()),
             _ => self.round(run / 2).await.map(|_| ()),
         }
     }
 
-    pub(super) async fn round(&self, run: Duration) -> Result<(Figures, Delays)> {
+    pub(super) async fn round(&mut self, run: Duration) -> Result<(Figures, Delays)> {
         let run_ms = u64::try_from(run.as_millis())?;
+        if matches!(self.kind, Kind::Held { .. } | Kind::Line { .. }) {
+            // What a process got from the system in one round it has in reserve for the next.
+            self.connect().await?;
+        }
         if let Kind::Held { locks } = self.kind {
             return Ok((self.held(locks, run_ms).await?, Delays::default()));
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use redis::Script;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Script};
 
 use super::pairs::{self, Pair};
 use super::{Worker, cannot};
@@ -55,7 +55,11 @@ impl Bare {
 
 async fn connection(url: &str) -> Result<MultiplexedConnection> {
     let client = redis::Client::open(url)?;
-    Ok(client.get_multiplexed_async_connection().await?)
+    // On a busy machine a reply may take longer than the driver's own half a second.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    Ok(client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?)
 }
 
 impl Worker for Bare {

@@ -52,7 +52,8 @@ struct Pipes {
 
 impl Process {
     pub(super) async fn start(system: System, url: &str) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
+        // This program itself, even if its file has been replaced by a newer build meanwhile.
+        let mut child = Command::new("/proc/self/exe")
             .args(["worker", system.name(), url])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,5 +1,6 @@
 package org.leasehold.interop;
 
+import com.google.gson.JsonElement;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -8,6 +9,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -73,13 +75,13 @@ final class Pairs {
     }
 
     private Pair pair(int thread) {
-        boolean own = call.optional("own_names").map(own1 -> own1.getAsBoolean()).orElse(false);
+        boolean own = call.optional("own_names").map(JsonElement::getAsBoolean).orElse(false);
         String name = own ? call.name() + ":" + thread : call.name();
         return switch (call.text("what")) {
             case "lock" -> once(redisson.getLock(name));
             case "fair" -> once(redisson.getFairLock(name));
             case "reentrant" -> again(redisson.getLock(name));
-            case "rw" -> readOrWrite(redisson.getReadWriteLock(name), thread);
+            case "rw" -> readOrWrite(redisson.getReadWriteLock(name));
             case "semaphore" -> permit(redisson.getSemaphore(name));
             case "expirable" -> permit(redisson.getPermitExpirableSemaphore(name));
             case "connect" -> turn -> connect(name);
@@ -104,11 +106,12 @@ final class Pairs {
         };
     }
 
-    private Pair readOrWrite(RReadWriteLock lock, int thread) {
+    private Pair readOrWrite(RReadWriteLock lock) {
         int writesEvery = call.count("writes_every");
         Pair read = once(lock.readLock());
         Pair write = once(lock.writeLock());
-        return turn -> ((turn + thread) % writesEvery == 0 ? write : read).run(turn);
+        return turn ->
+                (ThreadLocalRandom.current().nextInt(writesEvery) == 0 ? write : read).run(turn);
     }
 
     private static Pair permit(RSemaphore semaphore) {
