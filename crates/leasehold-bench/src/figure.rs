@@ -30,10 +30,11 @@ pub(crate) enum Figure {
     Heap,
     ServerBytes,
     Validity,
+    Lost,
 }
 
 impl Figure {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Pairs,
         Self::P50,
         Self::P99,
@@ -55,6 +56,7 @@ impl Figure {
         Self::Heap,
         Self::ServerBytes,
         Self::Validity,
+        Self::Lost,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -80,6 +82,7 @@ impl Figure {
             Self::Heap => "heap-bytes",
             Self::ServerBytes => "server-bytes",
             Self::Validity => "validity-%",
+            Self::Lost => "lost",
         }
     }
 
@@ -104,6 +107,7 @@ impl Figure {
             Self::Heap => "of it live heap",
             Self::ServerBytes => "server memory, bytes each",
             Self::Validity => "least validity, % of the lease",
+            Self::Lost => "locks lost",
         }
     }
 }

@@ -20,7 +20,7 @@ struct Kind {
 }
 
 use Figure::{
-    ClientPercent, ClientUs, Commands, Heap, Least, Max, Most, P50, P99, Pairs, Rss, Scripts,
+    ClientPercent, ClientUs, Commands, Heap, Least, Lost, Max, Most, P50, P99, Pairs, Rss, Scripts,
     ServerBytes, ServerPercent, ServerUs, Validity, WaiterMax, WaiterP50, WaiterP99, WaiterPairs,
 };
 
@@ -45,6 +45,7 @@ const KINDS: [Kind; 4] = [
             Rss,
             Heap,
             ServerBytes,
+            Lost,
         ],
     },
     Kind {

@@ -76,6 +76,8 @@ pub(crate) struct Done {
     /// By how much the memory of the process grew, and the heap in it.
     pub(crate) rss: i64,
     pub(crate) heap: i64,
+    /// Locks that were gone when they were released.
+    pub(crate) lost: u64,
     /// The least part of its lease that a lock had left, in percent.
     pub(crate) least_validity: Option<f64>,
     /// CPU time that looking took, which is not the locks'.

@@ -171,13 +171,14 @@ impl<'a> Stage<'a> {
             name: name(),
             locks,
         };
-        worker.run(task).await?;
+        let released = worker.run(task).await?;
         let percent = |cpu: Duration| cpu.as_secs_f64() * 1e5 / run_ms as f64;
         let each = |bytes: f64| bytes / locks as f64;
         let mut figures = BTreeMap::from([
             (Figure::ClientPercent, percent(watched.client_cpu)),
             (Figure::ServerPercent, percent(watched.server_cpu)),
             (Figure::ServerBytes, each(memory as f64)),
+            (Figure::Lost, released.lost as f64),
         ]);
         // Only ours can look at these.
         if let Some(validity) = watched.done[0].least_validity {

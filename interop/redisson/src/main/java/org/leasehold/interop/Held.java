@@ -3,6 +3,7 @@ package org.leasehold.interop;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutionException;
 import org.redisson.api.RFuture;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
@@ -23,30 +24,42 @@ final class Held {
     }
 
     Object acquire() throws Exception {
-        return all(lock -> lock.lockAsync(HOLDER));
+        int failed = all(lock -> lock.lockAsync(HOLDER));
+        if (failed > 0) {
+            throw new IllegalStateException(failed + " locks could not be acquired");
+        }
+        return Map.of();
     }
 
+    /** A lock that can't be released is one that was lost without a word. */
     Object release() throws Exception {
-        return all(lock -> lock.unlockAsync(HOLDER));
+        return Map.of("lost", all(lock -> lock.unlockAsync(HOLDER)));
     }
 
-    private Object all(Change change) throws Exception {
+    /** How many changes failed. */
+    private int all(Change change) throws Exception {
+        int failed = 0;
         List<RFuture<Void>> open = new ArrayList<>();
         for (int n = 0; n < call.count("locks"); n++) {
             open.add(change.start(redisson.getLock(call.name() + ":" + n)));
             if (open.size() == AT_ONCE) {
-                end(open);
+                failed += failures(open);
             }
         }
-        end(open);
-        return Map.of();
+        return failed + failures(open);
     }
 
-    private static void end(List<RFuture<Void>> open) throws Exception {
+    private static int failures(List<RFuture<Void>> open) throws InterruptedException {
+        int failed = 0;
         for (RFuture<Void> one : open) {
-            one.get();
+            try {
+                one.get();
+            } catch (ExecutionException refused) {
+                failed++;
+            }
         }
         open.clear();
+        return failed;
     }
 
     private interface Change {
