@@ -248,7 +248,7 @@ impl Workspace {
                 let manifest = root().join(path).join("Cargo.toml");
                 (!manifest.exists()).then(|| "there is no such package".to_owned())
             }
-            ["cargo", "test" | "doc", ..] => None,
+            ["cargo", "build" | "test" | "doc", ..] => None,
             _ => Some("this test does not know such a command".to_owned()),
         }
     }
