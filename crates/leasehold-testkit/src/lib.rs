@@ -6,6 +6,7 @@
 
 mod clock;
 pub mod clock_shim;
+pub mod cluster;
 pub mod fake;
 mod frames;
 mod heard;
@@ -13,16 +14,19 @@ pub mod process;
 pub mod proxy;
 pub mod redisson;
 pub mod reply;
+pub mod sentinels;
 pub mod server;
 mod tls;
 mod wait;
 
 pub use clock::monotonic_ns;
 pub use clock_shim::ClockShim;
+pub use cluster::Cluster;
 pub use fake::FakeServer;
 pub use heard::Heard;
 pub use proxy::{Proxy, Strike};
 pub use redisson::{LockKind, Redisson, RedissonVersion};
 pub use reply::Reply;
+pub use sentinels::Sentinels;
 pub use server::RedisServer;
 pub use wait::eventually;

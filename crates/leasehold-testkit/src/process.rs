@@ -37,6 +37,11 @@ fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     kill(Pid::from_raw(pid), signal).map_err(io::Error::from)
 }
 
+/// Whether the process stands still.
+pub(crate) fn is_paused(pid: u32) -> bool {
+    is_stopped(Path::new(&format!("/proc/{pid}")))
+}
+
 fn all_stopped(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         // No procfs, or no process: nothing to wait for.

@@ -7,7 +7,7 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -77,7 +77,7 @@ impl RedisServer {
             (None, None) => String::new(),
         };
         let port = self.port;
-        if self.settings.tls {
+        if self.settings.tls.is_some() {
             format!("rediss://{credentials}localhost:{port}")
         } else {
             format!("redis://{credentials}127.0.0.1:{port}")
@@ -99,6 +99,28 @@ impl RedisServer {
         &self.ca_pem
     }
 
+    /// The files of a client's certificate and key that the CA has signed, for a server with TLS:
+    /// three pairs, each as good as the others.
+    #[must_use]
+    pub fn client_certificates(&self) -> Vec<(PathBuf, PathBuf)> {
+        let file = |name: String| self.dir.path().join(name);
+        let numbers = 0..tls::CLIENTS;
+        numbers
+            .map(|n| {
+                (
+                    file(format!("client{n}.pem")),
+                    file(format!("client{n}.key")),
+                )
+            })
+            .collect()
+    }
+
+    /// The file of [`ca_pem`](Self::ca_pem).
+    #[must_use]
+    pub fn ca_file(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
+    }
+
     /// Runs one command on a connection of its own that needs neither the TCP port nor TLS.
     ///
     /// # Errors
@@ -107,6 +129,18 @@ impl RedisServer {
     /// a [`Reply::Error`].
     pub fn command(&self, command: &[&str]) -> io::Result<Reply> {
         call(&mut self.connect()?, command)
+    }
+
+    /// As [`command`](Self::command), for a key of a slot that this node of a cluster is about to
+    /// get.
+    ///
+    /// # Errors
+    ///
+    /// As [`command`](Self::command).
+    pub fn asking(&self, command: &[&str]) -> io::Result<Reply> {
+        let mut stream = self.connect()?;
+        call(&mut stream, &["ASKING"])?;
+        call(&mut stream, command)
     }
 
     /// How often it has run a command, also from scripts, such as `hset`; without those that
@@ -155,13 +189,15 @@ impl RedisServer {
         Ok(stream)
     }
 
-    /// All keys, sorted.
+    /// All keys, sorted, but for those in which clients say who they are.
     ///
     /// # Panics
     ///
     /// When the server does not answer.
     pub fn keys(&self) -> Vec<String> {
-        self.texts(&["KEYS", "*"])
+        let mut keys = self.texts(&["KEYS", "*"]);
+        keys.retain(|key| !key.starts_with("leasehold:client"));
+        keys
     }
 
     /// All channels somebody listens on, sorted.
@@ -193,6 +229,12 @@ impl RedisServer {
         kill(&mut child)?;
         *child = self.settings.spawn(self.dir.path())?;
         self.wait_until_ready(&mut child)
+    }
+
+    /// Whether the process runs: not killed, and not stopped.
+    pub fn is_running(&self) -> bool {
+        let ended = self.child().try_wait();
+        ended.is_ok_and(|ended| ended.is_none()) && !process::is_paused(self.pid())
     }
 
     /// Stops the process: connections stay open, nothing is answered.
@@ -290,10 +332,12 @@ pub struct Builder {
     password: Option<String>,
     user: Option<(String, String)>,
     rules: Option<String>,
-    tls: bool,
+    tls: Option<Arc<tls::Authority>>,
+    wants_certificates: bool,
     unix_socket: bool,
     args: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
+    is_sentinel: bool,
 }
 
 impl Builder {
@@ -323,10 +367,31 @@ impl Builder {
         self
     }
 
-    /// Listens with TLS only; [`RedisServer::ca_pem`] is what to trust.
-    pub fn tls(mut self) -> Self {
-        self.tls = true;
+    /// Listens with TLS only; [`RedisServer::ca_pem`] is what to trust. The certificate is for
+    /// `localhost` and `127.0.0.1`.
+    ///
+    /// # Panics
+    ///
+    /// When no key can be made.
+    pub fn tls(self) -> Self {
+        self.tls_for(&["localhost", "127.0.0.1"])
+    }
+
+    /// The same with a certificate for these hosts.
+    ///
+    /// # Panics
+    ///
+    /// As [`tls`](Self::tls).
+    pub fn tls_for(mut self, hosts: &[&str]) -> Self {
+        self.tls = Some(Arc::new(tls::Authority::of(hosts)));
         self
+    }
+
+    /// The same, and a client has to show a certificate:
+    /// [`RedisServer::client_certificates`].
+    pub fn tls_with_client_certificates(mut self) -> Self {
+        self.wants_certificates = true;
+        self.tls()
     }
 
     /// Listens on a Unix socket only.
@@ -339,6 +404,20 @@ impl Builder {
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         let name = name.trim_start_matches('-');
         self.args.push(format!("{name} {value}"));
+        self
+    }
+
+    /// Runs as a sentinel.
+    pub(crate) fn sentinel(mut self) -> Self {
+        self.is_sentinel = true;
+        self
+    }
+
+    /// With TLS its certificates are of the other's authority, so that one authority is enough.
+    pub(crate) fn certificates_as(mut self, other: &Self) -> Self {
+        if self.tls.is_some() && other.tls.is_some() {
+            self.tls.clone_from(&other.tls);
+        }
         self
     }
 
@@ -368,10 +447,9 @@ impl Builder {
     fn start_on_free_port(self) -> io::Result<RedisServer> {
         let dir = tempfile::Builder::new().prefix("leasehold-").tempdir()?;
         let port = if self.unix_socket { 0 } else { free_port()? };
-        let ca_pem = if self.tls {
-            tls::write_certificates(dir.path())?
-        } else {
-            String::new()
+        let ca_pem = match &self.tls {
+            Some(authority) => authority.write_certificates(dir.path())?,
+            None => String::new(),
         };
         fs::write(dir.path().join(CONFIG), self.config(dir.path(), port))?;
         let server = RedisServer {
@@ -398,13 +476,17 @@ impl Builder {
             // On every server: `command` needs a way in that no test takes away.
             format!("unixsocket \"{}\"", socket(dir).display()),
         ];
-        if self.tls {
+        if self.tls.is_some() {
             lines.push("port 0".to_owned());
             lines.push(format!("tls-port {port}"));
-            lines.push("tls-auth-clients no".to_owned());
+            // Between the nodes of a cluster; others need it not.
+            lines.push("tls-cluster yes".to_owned());
+            let wants = if self.wants_certificates { "yes" } else { "no" };
+            lines.push(format!("tls-auth-clients {wants}"));
             lines.push(format!("tls-ca-cert-file {}", path("ca.pem")));
             lines.push(format!("tls-cert-file {}", path("leaf.pem")));
             lines.push(format!("tls-key-file {}", path("leaf.key")));
+            lines.push("tls-replication yes".to_owned());
         } else {
             lines.push(format!("port {port}"));
         }
@@ -425,6 +507,7 @@ impl Builder {
         let log = fs::File::create(dir.join(LOG))?;
         Command::new(self.program.clone().unwrap_or_else(program))
             .arg(dir.join(CONFIG))
+            .args(self.is_sentinel.then_some("--sentinel"))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -432,8 +515,16 @@ impl Builder {
             .spawn()
     }
 
+    /// User and password of [`RedisServer::url`].
+    pub(crate) fn credentials(&self) -> (Option<&str>, Option<&str>) {
+        match &self.user {
+            Some((user, password)) => (Some(user), Some(password)),
+            None => (None, self.password.as_deref()),
+        }
+    }
+
     /// The default user's password.
-    fn admin_password(&self) -> Option<&str> {
+    pub(crate) fn admin_password(&self) -> Option<&str> {
         let shut = self.user.as_ref().map(|_| "known to the testkit only");
         self.password.as_deref().or(shut)
     }
@@ -481,14 +572,21 @@ fn kill(child: &mut Child) -> io::Result<()> {
 }
 
 fn free_port() -> io::Result<u16> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()
-        .map(|address| address.port())
+    loop {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = free.local_addr()?.port();
+        if port < HIGHEST_PORT {
+            return Ok(port);
+        }
+    }
 }
 
 fn socket(dir: &Path) -> PathBuf {
     dir.join("redis.sock")
 }
+
+/// The nodes of a cluster talk to each other on the port that is 10,000 higher.
+const HIGHEST_PORT: u16 = 55_535;
 
 const CONFIG: &str = "redis.conf";
 const LOG: &str = "redis.log";

@@ -1,22 +1,49 @@
 //! Certificates for a server that only tests trust.
 
-use std::{fs, io, path::Path};
+use std::{fmt, fs, io, path::Path};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Error, IsCa, KeyPair,
+    KeyUsagePurpose,
 };
 
-/// Writes `ca.pem`, `leaf.pem` and `leaf.key` into `dir` and returns the PEM of the CA. The leaf
-/// is for `localhost` and `127.0.0.1`.
-pub(crate) fn write_certificates(dir: &Path) -> io::Result<String> {
-    let (ca, leaf, key) = certificates().map_err(io::Error::other)?;
-    fs::write(dir.join("ca.pem"), &ca)?;
-    fs::write(dir.join("leaf.pem"), leaf)?;
-    fs::write(dir.join("leaf.key"), key)?;
-    Ok(ca)
+/// How many clients have certificates: one, and its later ones.
+pub(crate) const CLIENTS: usize = 3;
+
+/// Who signs the certificates of servers and clients, and for which hosts the servers' are.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    hosts: Vec<String>,
 }
 
-fn certificates() -> Result<(String, String, String), rcgen::Error> {
+impl Authority {
+    pub(crate) fn of(hosts: &[&str]) -> Self {
+        Self {
+            issuer: issuer().expect("a key can be made"),
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        }
+    }
+
+    /// Writes `ca.pem`, `leaf.pem` and `leaf.key` into `dir` and returns the PEM of the CA. Beside
+    /// them are `client0.pem` and `client0.key`, and so on.
+    pub(crate) fn write_certificates(&self, dir: &Path) -> io::Result<String> {
+        let ca = &self.issuer;
+        fs::write(dir.join("ca.pem"), ca.pem())?;
+        write_leaf(dir, "leaf", &self.hosts, ca)?;
+        for number in 0..CLIENTS {
+            write_leaf(dir, &format!("client{number}"), &[], ca)?;
+        }
+        Ok(ca.pem())
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Authority").field(&self.hosts).finish()
+    }
+}
+
+fn issuer() -> Result<CertifiedIssuer<'static, KeyPair>, Error> {
     let mut ca = CertificateParams::new([])?;
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     ca.key_usages = vec![
@@ -26,12 +53,22 @@ fn certificates() -> Result<(String, String, String), rcgen::Error> {
     // A chain whose issuer and subject have the same name looks self-signed to some verifiers.
     ca.distinguished_name
         .push(DnType::CommonName, "leasehold test CA");
-    let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate()?)?;
+    CertifiedIssuer::self_signed(ca, KeyPair::generate()?)
+}
 
-    let mut leaf = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-    leaf.distinguished_name
-        .push(DnType::CommonName, "localhost");
-    let key = KeyPair::generate()?;
-    let leaf = leaf.signed_by(&key, &ca)?;
-    Ok((ca.pem(), leaf.pem(), key.serialize_pem()))
+fn write_leaf(
+    dir: &Path,
+    name: &str,
+    hosts: &[String],
+    ca: &CertifiedIssuer<'static, KeyPair>,
+) -> io::Result<()> {
+    let make = || {
+        let mut leaf = CertificateParams::new(hosts)?;
+        leaf.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate()?;
+        Ok::<_, Error>((leaf.signed_by(&key, ca)?.pem(), key.serialize_pem()))
+    };
+    let (pem, key) = make().map_err(io::Error::other)?;
+    fs::write(dir.join(format!("{name}.pem")), pem)?;
+    fs::write(dir.join(format!("{name}.key")), key)
 }

@@ -1,0 +1,598 @@
+//! A Redis Cluster of one's own, whose slots a test can move.
+
+use std::{collections::HashMap, fmt, io, thread, time::Duration};
+
+use crate::{
+    reply::Reply,
+    server::{Builder, RedisServer},
+    wait::eventually,
+};
+
+/// How long the nodes may take to agree on something.
+const AGREED_WITHIN: Duration = Duration::from_secs(60);
+
+/// As many slots as every cluster has.
+const SLOTS: usize = 16384;
+
+/// Masters that share the slots, and their replicas. Every process is killed when this is dropped.
+pub struct Cluster {
+    /// The masters first. A failover changes who is one, and leaves the order as it is.
+    nodes: Vec<RedisServer>,
+    /// By which the nodes know each other, whatever address they announce.
+    ids: Vec<String>,
+}
+
+impl Cluster {
+    /// Starts a plain cluster: no password, no TLS, empty.
+    ///
+    /// # Panics
+    ///
+    /// When the program is missing or is no server that can be part of a cluster.
+    pub fn start(masters: usize, replicas_of_each: usize) -> Self {
+        Self::of(&RedisServer::builder(), masters, replicas_of_each)
+    }
+
+    /// Starts a cluster of servers with these settings. With TLS all nodes have certificates of the
+    /// same authority, and talk to each other with TLS, too.
+    ///
+    /// # Panics
+    ///
+    /// As [`Cluster::start`].
+    pub fn of(settings: &Builder, masters: usize, replicas_of_each: usize) -> Self {
+        let settings = settings
+            .clone()
+            .arg("cluster-enabled", "yes")
+            .arg("cluster-config-file", "nodes.conf")
+            // A failover takes a few seconds by default, and a test waits for it.
+            .arg("cluster-node-timeout", "1000")
+            // Replicas take over however long ago they heard of their master.
+            .arg("cluster-replica-validity-factor", "0")
+            .arg("repl-diskless-sync-delay", "0");
+        let count = masters * (1 + replicas_of_each);
+        let nodes = thread::scope(|scope| {
+            let starting: Vec<_> = (0..count)
+                .map(|_| scope.spawn(|| settings.clone().start()))
+                .collect();
+            let started = starting
+                .into_iter()
+                .map(|node| node.join().expect("no panic"));
+            started.collect::<io::Result<Vec<_>>>()
+        });
+        let nodes = nodes.expect("redis-server starts; install it");
+        let id = |node| text(&run(node, &["CLUSTER", "MYID"])).to_owned();
+        let cluster = Self {
+            ids: nodes.iter().map(id).collect(),
+            nodes,
+        };
+        cluster.share_slots(masters);
+        cluster.meet();
+        cluster.replicate(masters);
+        cluster.wait_until_whole();
+        cluster
+    }
+
+    fn share_slots(&self, masters: usize) {
+        for (n, master) in self.nodes[..masters].iter().enumerate() {
+            // Different from the start, or the nodes would have to agree on them first.
+            let epoch = (n + 1).to_string();
+            expect_ok(master, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            let slots = n * SLOTS / masters..(n + 1) * SLOTS / masters;
+            // Not as a range, which servers before 7.0 do not know.
+            let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+            let mut command = vec!["CLUSTER", "ADDSLOTS"];
+            command.extend(slots.iter().map(String::as_str));
+            expect_ok(master, &command);
+        }
+    }
+
+    fn meet(&self) {
+        let port = self.nodes[0].port().to_string();
+        for node in &self.nodes[1..] {
+            expect_ok(node, &["CLUSTER", "MEET", "127.0.0.1", &port]);
+        }
+        eventually("every node knows every other", AGREED_WITHIN, || {
+            let known = format!("cluster_known_nodes:{}", self.nodes.len());
+            self.nodes.iter().all(|node| info(node).contains(&known))
+        });
+    }
+
+    fn replicate(&self, masters: usize) {
+        for (n, replica) in self.nodes[masters..].iter().enumerate() {
+            let master = self.id(n % masters);
+            // Refused until the node has heard what the other one is.
+            eventually("it takes its master", AGREED_WITHIN, || {
+                is_ok(&run(replica, &["CLUSTER", "REPLICATE", &master]))
+            });
+        }
+        for replica in &self.nodes[masters..] {
+            eventually("it is in step", AGREED_WITHIN, || {
+                let info = run(replica, &["INFO", "replication"]);
+                text(&info).contains("master_link_status:up")
+            });
+        }
+    }
+
+    /// Waits until every node that runs takes calls, they agree on who has which slot, and each has
+    /// a connection to every other. A message that is published sooner does not reach all nodes.
+    ///
+    /// # Panics
+    ///
+    /// When they do not agree within a minute.
+    pub fn wait_until_whole(&self) {
+        eventually("the cluster is whole", AGREED_WITHIN, || {
+            let running: Vec<_> = self.nodes.iter().filter(|node| answers(node)).collect();
+            let maps: Vec<_> = running.iter().map(|node| owners(node)).collect();
+            running
+                .iter()
+                .all(|node| info(node).contains("cluster_state:ok") && links(node) >= running.len())
+                && maps.iter().all(|map| *map == maps[0])
+        });
+    }
+
+    /// What a client connects to: all nodes.
+    pub fn url(&self) -> String {
+        let first = self.nodes[0].url();
+        let (scheme, first) = first.split_once("://").expect("a URL");
+        // User and password come once, before the first host.
+        let others = self.nodes[1..].iter().map(|node| node.url());
+        let others = others.map(|url| url.rsplit(['@', '/']).next().expect("a host").to_owned());
+        let others: String = others.map(|host| format!(",{host}")).collect();
+        format!("{scheme}-cluster://{first}{others}")
+    }
+
+    /// All nodes, the first masters first.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Panics
+    ///
+    /// When no node answers.
+    pub fn slot_of(&self, key: &str) -> u16 {
+        let slot = run(self.any(), &["CLUSTER", "KEYSLOT", key]).as_int();
+        u16::try_from(slot.expect("a number")).expect("a slot")
+    }
+
+    /// The number of the node that has this slot.
+    ///
+    /// # Panics
+    ///
+    /// When no node has it.
+    pub fn owner(&self, slot: u16) -> usize {
+        let owner = owners(self.any()).swap_remove(usize::from(slot));
+        self.number_of(&owner).expect("a node has the slot")
+    }
+
+    fn number_of(&self, id: &str) -> Option<usize> {
+        self.ids.iter().position(|known| known == id)
+    }
+
+    /// All slots of a node.
+    ///
+    /// # Panics
+    ///
+    /// When no node answers.
+    pub fn slots_of(&self, node: usize) -> Vec<u16> {
+        let owners = (0..).zip(owners(self.any()));
+        owners
+            .filter(|(_, of)| *of == self.ids[node])
+            .map(|(slot, _)| slot)
+            .collect()
+    }
+
+    /// The node that has this key.
+    ///
+    /// # Panics
+    ///
+    /// When no node has its slot.
+    pub fn node_of(&self, key: &str) -> &RedisServer {
+        &self.nodes[self.owner(self.slot_of(key))]
+    }
+
+    /// Opens a slot: from here on its owner sends clients to `to` for keys that it does not have.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn open(&self, slot: u16, to: usize) {
+        let (from, slot) = (self.owner(slot), slot.to_string());
+        let (source, target) = (self.id(from), self.id(to));
+        let importing = ["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source];
+        expect_ok(&self.nodes[to], &importing);
+        let migrating = ["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target];
+        expect_ok(&self.nodes[from], &migrating);
+    }
+
+    /// Moves one key of an open slot. Whether it was there.
+    ///
+    /// # Panics
+    ///
+    /// When the node refuses.
+    pub fn move_key(&self, from: usize, to: usize, key: &str) -> bool {
+        let port = self.nodes[to].port().to_string();
+        let migrate = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000", "REPLACE"];
+        match run(&self.nodes[from], &migrate) {
+            Reply::Text(said) => said == "OK",
+            other => panic!("{migrate:?}: {other:?}"),
+        }
+    }
+
+    /// The keys of a slot that this node has, at most a thousand.
+    ///
+    /// # Panics
+    ///
+    /// When the node does not answer.
+    pub fn keys_in(&self, node: usize, slot: u16) -> Vec<String> {
+        let slot = slot.to_string();
+        let keys = run(
+            &self.nodes[node],
+            &["CLUSTER", "GETKEYSINSLOT", &slot, "1000"],
+        );
+        let keys = keys.as_array().expect("a list").iter();
+        keys.map(|key| text(key).to_owned()).collect()
+    }
+
+    /// Ends the move of an open slot: it is `to`'s from here on.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn assign(&self, slot: u16, to: usize) {
+        let (from, slot, target) = (self.owner(slot), slot.to_string(), self.id(to));
+        let assign = ["CLUSTER", "SETSLOT", &slot, "NODE", &target];
+        // The new owner first: the other way round the slot would be nobody's for a moment.
+        expect_ok(&self.nodes[to], &assign);
+        if from != to {
+            expect_ok(&self.nodes[from], &assign);
+        }
+        // A node that does not know how new the new owner's map is could take the slot back with an
+        // older one, and its keys would be lost.
+        let epoch = self.epoch_at(to, &target);
+        eventually("all know how new the map is", AGREED_WITHIN, || {
+            let mut nodes = (0..self.nodes.len()).filter(|n| answers(&self.nodes[*n]));
+            nodes.all(|node| self.epoch_at(node, &target) == epoch)
+        });
+    }
+
+    /// How new the map of the node `id` is, as far as `node` knows.
+    fn epoch_at(&self, node: usize, id: &str) -> String {
+        let nodes = run(&self.nodes[node], &["CLUSTER", "NODES"]);
+        let of = text(&nodes).lines().find(|line| line.starts_with(id));
+        let epoch = of.and_then(|line| line.split(' ').nth(6));
+        epoch.unwrap_or_default().to_owned()
+    }
+
+    /// Moves a slot key by key, in a random order, while clients go on.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn migrate(&self, slot: u16, to: usize) {
+        self.migrate_slowly(slot, to, Duration::ZERO);
+    }
+
+    /// As [`migrate`](Self::migrate), and leaves the slot open for a while when about half of its
+    /// keys have moved.
+    ///
+    /// # Panics
+    ///
+    /// As [`migrate`](Self::migrate).
+    pub fn migrate_slowly(&self, slot: u16, to: usize, open: Duration) {
+        let from = self.owner(slot);
+        if from == to {
+            return;
+        }
+        self.open(slot, to);
+        let mut keys = self.keys_in(from, slot);
+        shuffle(&mut keys);
+        for key in keys.drain(..keys.len() / 2) {
+            self.move_key(from, to, &key);
+        }
+        thread::sleep(open);
+        loop {
+            let mut keys = self.keys_in(from, slot);
+            if keys.is_empty() {
+                break;
+            }
+            shuffle(&mut keys);
+            for key in keys {
+                self.move_key(from, to, &key);
+            }
+        }
+        self.assign(slot, to);
+    }
+
+    /// Moves a slot with all its keys in one step, as Valkey does from 9.0 on. `false` when the
+    /// servers can't.
+    ///
+    /// # Panics
+    ///
+    /// When the slot has not moved within a minute.
+    pub fn migrate_at_once(&self, slot: u16, to: usize) -> bool {
+        let (from, target, slots) = (self.owner(slot), self.id(to), slot.to_string());
+        let migrate = [
+            "CLUSTER",
+            "MIGRATESLOTS",
+            "SLOTSRANGE",
+            &slots,
+            &slots,
+            "NODE",
+            &target,
+        ];
+        let mut can = true;
+        eventually("the slot has moved", AGREED_WITHIN, || {
+            if self.owner(slot) == to {
+                return true;
+            }
+            // Refused while the slot is on its way, and for a moment after a failover. A move that
+            // has failed has to begin again.
+            if let Reply::Error(said) = run(&self.nodes[from], &migrate) {
+                can = !said.to_lowercase().contains("unknown subcommand");
+            }
+            !can
+        });
+        can
+    }
+
+    /// Lets this master run no more scripts and writes, and waits until its replicas have all that
+    /// it did. Requests that come now wait at the server.
+    ///
+    /// # Panics
+    ///
+    /// When the replicas are not in step within a minute.
+    pub fn settle(&self, master: usize) {
+        let node = &self.nodes[master];
+        expect_ok(node, &["CLIENT", "PAUSE", "120000", "WRITE"]);
+        eventually("its replicas have everything", AGREED_WITHIN, || {
+            let info = run(node, &["INFO", "replication"]);
+            let lines: Vec<_> = text(&info).lines().collect();
+            let offset = lines
+                .iter()
+                .find_map(|line| line.strip_prefix("master_repl_offset:"));
+            let offset = format!("offset={},", offset.unwrap_or_default());
+            let mut replicas = lines.iter().filter(|line| line.contains("state=online"));
+            replicas.all(|line| line.contains(&offset))
+        });
+    }
+
+    /// Ends what [`settle`](Self::settle) began.
+    ///
+    /// # Panics
+    ///
+    /// When the node does not answer.
+    pub fn unsettle(&self, node: usize) {
+        expect_ok(&self.nodes[node], &["CLIENT", "UNPAUSE"]);
+    }
+
+    /// Waits until another node has the slots of this one, which was killed or stopped.
+    ///
+    /// # Panics
+    ///
+    /// When none has them within a minute.
+    pub fn wait_until_replaced(&self, node: usize) {
+        eventually("a replica takes over", AGREED_WITHIN, || {
+            let mut running = self.nodes.iter().filter(|node| answers(node));
+            running.all(|of| !owners(of).contains(&self.ids[node]))
+        });
+    }
+
+    /// Waits until each replica is in step with its master, and each master has as many replicas as
+    /// the others.
+    ///
+    /// # Panics
+    ///
+    /// When they are not within a minute.
+    pub fn wait_until_replicated(&self) {
+        eventually("each replica is in step", AGREED_WITHIN, || {
+            let (masters, replicas): (Vec<_>, Vec<_>) =
+                (0..self.nodes.len()).partition(|node| self.is_master(*node));
+            let of_each = replicas.len() / masters.len();
+            let is_in_step = |node: &usize| {
+                let info = run(&self.nodes[*node], &["INFO", "replication"]);
+                text(&info).contains("master_link_status:up")
+            };
+            masters
+                .iter()
+                .all(|node| self.replicas_of(*node).len() == of_each)
+                && replicas.iter().all(is_in_step)
+        });
+    }
+
+    /// Makes a replica the master in place of its own one, which goes on as its replica.
+    ///
+    /// # Panics
+    ///
+    /// When that has not happened within a minute.
+    pub fn fail_over(&self, replica: usize) {
+        eventually("the replica takes over", AGREED_WITHIN, || {
+            let node = &self.nodes[replica];
+            if self.is_master(replica) {
+                return true;
+            }
+            // Refused while the replica is not in step, so it is asked again.
+            run(node, &["CLUSTER", "FAILOVER"]);
+            thread::sleep(Duration::from_millis(100));
+            false
+        });
+        self.wait_until_whole();
+    }
+
+    /// Whether this node is a master.
+    pub fn is_master(&self, node: usize) -> bool {
+        let role = self.nodes[node].command(&["ROLE"]);
+        role.is_ok_and(|role| {
+            role.as_array()
+                .is_some_and(|role| text(&role[0]) == "master")
+        })
+    }
+
+    /// The replicas of the node that has this slot.
+    ///
+    /// # Panics
+    ///
+    /// When no node answers.
+    pub fn replicas_of(&self, node: usize) -> Vec<usize> {
+        let replicas = run(&self.nodes[node], &["CLUSTER", "REPLICAS", &self.id(node)]);
+        let replicas = replicas.as_array().expect("a list").iter();
+        let ids: Vec<_> = replicas
+            .filter_map(|line| text(line).split(' ').next().map(str::to_owned))
+            .collect();
+        (0..self.nodes.len())
+            .filter(|n| answers(&self.nodes[*n]) && ids.contains(&self.id(*n)))
+            .collect()
+    }
+
+    /// All keys of all masters that run, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        self.gather(RedisServer::keys)
+    }
+
+    /// All channels of both kinds that somebody listens on, sorted, each once.
+    pub fn channels(&self) -> Vec<String> {
+        self.gather(|node| {
+            let mut channels = node.channels();
+            if let Reply::Array(sharded) = run(node, &["PUBSUB", "SHARDCHANNELS"]) {
+                channels.extend(sharded.iter().map(|channel| text(channel).to_owned()));
+            }
+            channels
+        })
+    }
+
+    fn gather(&self, of: impl Fn(&RedisServer) -> Vec<String>) -> Vec<String> {
+        let masters = (0..self.nodes.len()).filter(|n| self.is_master(*n));
+        let mut all: Vec<_> = masters.flat_map(|n| of(&self.nodes[n])).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    fn any(&self) -> &RedisServer {
+        let running = self.nodes.iter().find(|node| answers(node));
+        running.expect("a node runs")
+    }
+
+    /// By which the nodes know this one.
+    pub fn id(&self, node: usize) -> String {
+        self.ids[node].clone()
+    }
+
+    /// From here on the cluster sends clients that look for this node to this port of the machine.
+    ///
+    /// # Panics
+    ///
+    /// When the nodes do not agree on that within a minute.
+    pub fn announce(&self, node: usize, port: u16) {
+        let announced = port.to_string();
+        let announce = ["CONFIG", "SET", "cluster-announce-port", &announced];
+        expect_ok(&self.nodes[node], &announce);
+        eventually("all nodes know the port", AGREED_WITHIN, || {
+            let knows = |of: &RedisServer| {
+                let nodes = run(of, &["CLUSTER", "NODES"]);
+                let lines: Vec<_> = text(&nodes).lines().collect();
+                let line = lines.iter().find(|line| line.starts_with(&self.ids[node]));
+                line.is_some_and(|line| line.contains(&format!(":{announced}@")))
+            };
+            self.nodes.iter().filter(|of| answers(of)).all(knows)
+        });
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.nodes).finish()
+    }
+}
+
+/// The id of each slot's master, as this node knows it; empty for a slot that nobody has.
+fn owners(node: &RedisServer) -> Vec<String> {
+    const ID: usize = 2;
+    let mut owners = vec![String::new(); SLOTS];
+    let map = run(node, &["CLUSTER", "SLOTS"]);
+    for range in map.as_array().expect("a list") {
+        let range = range.as_array().expect("a range of slots");
+        let number = |at: usize| range[at].as_int().expect("a number");
+        let (first, last) = (number(0), number(1));
+        let id = text(&range[2].as_array().expect("a node")[ID]);
+        for slot in first..=last {
+            id.clone_into(&mut owners[usize::try_from(slot).expect("a slot")]);
+        }
+    }
+    owners
+}
+
+fn answers(node: &RedisServer) -> bool {
+    // Not asked of a process that stands still: the answer would take as long as the limit.
+    node.is_running() && node.command(&["PING"]).is_ok()
+}
+
+fn info(node: &RedisServer) -> String {
+    text(&run(node, &["CLUSTER", "INFO"])).to_owned()
+}
+
+/// How many nodes it has a connection to, itself among them.
+fn links(node: &RedisServer) -> usize {
+    const STATE: usize = 7;
+    let nodes = run(node, &["CLUSTER", "NODES"]);
+    let states = text(&nodes).lines();
+    let states = states.filter_map(|line| line.split(' ').nth(STATE));
+    states.filter(|state| *state == "connected").count()
+}
+
+fn run(node: &RedisServer, command: &[&str]) -> Reply {
+    let reply = node.command(command);
+    reply.unwrap_or_else(|error| panic!("{node:?}: {command:?}: {error}"))
+}
+
+fn is_ok(reply: &Reply) -> bool {
+    reply.as_text() == Some("OK")
+}
+
+fn expect_ok(node: &RedisServer, command: &[&str]) {
+    let reply = run(node, command);
+    assert!(is_ok(&reply), "{node:?}: {command:?}: {reply:?}");
+}
+
+fn text(reply: &Reply) -> &str {
+    reply
+        .as_text()
+        .unwrap_or_else(|| panic!("no text: {reply:?}"))
+}
+
+/// In an order that differs from run to run.
+fn shuffle(keys: &mut [String]) {
+    let seeds = HashMap::<String, ()>::new();
+    let hash = |key: &String| std::hash::BuildHasher::hash_one(seeds.hasher(), key);
+    keys.sort_by_cached_key(hash);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_moves_with_its_keys() {
+        let cluster = Cluster::start(3, 0);
+        let slot = cluster.slot_of("x");
+        let from = cluster.owner(slot);
+        for key in ["x", "{x}:a", "{x}:b"] {
+            expect_ok(&cluster.nodes[from], &["SET", key, "1"]);
+        }
+        let to = (from + 1) % 3;
+        cluster.migrate(slot, to);
+        cluster.wait_until_whole();
+        assert_eq!(cluster.owner(slot), to);
+        assert_eq!(cluster.nodes[to].keys(), ["x", "{x}:a", "{x}:b"]);
+        assert_eq!(cluster.keys(), ["x", "{x}:a", "{x}:b"]);
+    }
+
+    #[test]
+    fn replica_takes_over_from_its_master() {
+        let cluster = Cluster::start(1, 1);
+        assert_eq!(cluster.replicas_of(0), [1]);
+        cluster.fail_over(1);
+        assert!(cluster.is_master(1) && !cluster.is_master(0));
+        assert_eq!(cluster.owner(0), 1);
+    }
+}

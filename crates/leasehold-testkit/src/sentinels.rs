@@ -1,0 +1,387 @@
+//! A master with replicas, and three sentinels that watch over it.
+
+use std::{fmt, io, iter, thread, time::Duration};
+
+use crate::{
+    reply::Reply,
+    server::{Builder, RedisServer},
+    wait::eventually,
+};
+
+/// How long the sentinels may take to agree on something.
+const AGREED_WITHIN: Duration = Duration::from_secs(60);
+
+/// What the sentinels call the master.
+pub const MASTER: &str = "mymaster";
+
+/// A master, its replicas, and three sentinels. Every process is killed when this is dropped.
+pub struct Sentinels {
+    /// The first master first. A failover changes who is it, and leaves the order as it is.
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+    scheme: &'static str,
+    /// User and password of the master, as a URL has them.
+    login: String,
+    /// Those of the sentinels.
+    query: String,
+}
+
+impl Sentinels {
+    /// Starts a plain master with so many replicas: no passwords, no TLS, empty.
+    ///
+    /// # Panics
+    ///
+    /// When the program is missing or is no server that can be a sentinel.
+    pub fn start(replicas: usize) -> Self {
+        Self::of(&RedisServer::builder(), &RedisServer::builder(), replicas)
+    }
+
+    /// Starts servers with the first settings, and sentinels with the second ones.
+    ///
+    /// # Panics
+    ///
+    /// As [`Sentinels::start`].
+    pub fn of(servers: &Builder, sentinels: &Builder, replicas: usize) -> Self {
+        let password = servers.admin_password().map(quoted);
+        let servers = servers.clone().arg("repl-diskless-sync-delay", "0");
+        // Each of them may have to follow another one.
+        let servers = match password {
+            Some(password) => servers.arg("masterauth", &password),
+            None => servers,
+        };
+        let master = (servers.clone().start()).expect("redis-server starts; install it");
+        let port = master.port();
+        let replica = servers
+            .clone()
+            .arg("replicaof", &format!("127.0.0.1 {port}"));
+        let watching =
+            watching(sentinels, port, servers.admin_password()).certificates_as(&servers);
+        let together = iter::repeat_n(&replica, replicas).chain(iter::repeat_n(&watching, 3));
+        let mut started = start_all(together);
+        let login = match servers.credentials() {
+            (Some(user), Some(password)) => format!("{user}:{password}@"),
+            (None, Some(password)) => format!(":{password}@"),
+            _ => String::new(),
+        };
+        let query = match sentinels.credentials() {
+            (Some(user), Some(password)) => {
+                format!("?sentinel_user={user}&sentinel_pass={password}")
+            }
+            (None, Some(password)) => format!("?sentinel_pass={password}"),
+            _ => String::new(),
+        };
+        let sentinels = started.split_off(replicas);
+        let all = Self {
+            scheme: match master.url().starts_with("rediss") {
+                true => "rediss-sentinel",
+                false => "redis-sentinel",
+            },
+            servers: iter::once(master).chain(started).collect(),
+            sentinels,
+            login,
+            query,
+        };
+        all.hurry();
+        all.wait_until_whole();
+        all
+    }
+
+    /// They look often, and a machine that stands still for a moment does not make them give up
+    /// for half a minute. Older servers take none of this, and are slower.
+    fn hurry(&self) {
+        for sentinel in &self.sentinels {
+            let settings = ["publish-period", "300", "info-period", "300"];
+            let tilt = ["tilt-trigger", "60000"];
+            let command = ["SENTINEL", "DEBUG"]
+                .into_iter()
+                .chain(settings)
+                .chain(tilt);
+            run(sentinel, &command.collect::<Vec<_>>());
+        }
+    }
+
+    /// Waits until every server that runs is the master or in step with it, and the sentinels that
+    /// run know of all that, and agree.
+    ///
+    /// # Panics
+    ///
+    /// When that has not happened within a minute.
+    pub fn wait_until_whole(&self) {
+        eventually("the sentinels know all", AGREED_WITHIN, || {
+            let running: Vec<_> = self.servers.iter().filter(|one| answers(one)).collect();
+            let masters = running.iter().filter(|one| is_master(one)).count();
+            let in_step = running.iter().filter(|one| is_in_step(one)).count();
+            let fed: usize = running.iter().map(|one| fed_by(one)).sum();
+            let watching: Vec<_> = self.sentinels.iter().filter(|one| answers(one)).collect();
+            masters == 1
+                && in_step == running.len() - 1
+                && fed == in_step
+                && watching.iter().all(|sentinel| {
+                    let said = self.said_by(sentinel);
+                    let says = |field: &str| said(field).parse::<usize>().unwrap_or(0);
+                    self.named_by(sentinel) == Some(self.master())
+                        && said("flags") == "master"
+                        && says("num-slaves") >= in_step
+                        && says("num-other-sentinels") == self.sentinels.len() - 1
+                })
+        });
+    }
+
+    /// What a client connects to: all sentinels.
+    pub fn url(&self) -> String {
+        let hosts = self.sentinels.iter().map(|one| self.host(one.port()));
+        self.url_of(hosts)
+    }
+
+    /// The same by these ports, of proxies for example.
+    pub fn url_by(&self, ports: impl IntoIterator<Item = u16>) -> String {
+        self.url_of(ports.into_iter().map(|port| self.host(port)))
+    }
+
+    fn host(&self, port: u16) -> String {
+        format!("127.0.0.1:{port}")
+    }
+
+    fn url_of(&self, hosts: impl Iterator<Item = String>) -> String {
+        let Self {
+            scheme,
+            login,
+            query,
+            ..
+        } = self;
+        let hosts = hosts.collect::<Vec<_>>().join(",");
+        format!("{scheme}://{login}{hosts}/{MASTER}{query}")
+    }
+
+    /// All servers, the first master first.
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// The three sentinels.
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// The certificate that signed those of all; empty without TLS.
+    pub fn ca_pem(&self) -> &str {
+        self.servers[0].ca_pem()
+    }
+
+    /// The number of the master, as the sentinels that run say it.
+    ///
+    /// # Panics
+    ///
+    /// When none runs.
+    pub fn master(&self) -> usize {
+        let running = self.sentinels.iter().filter(|one| answers(one));
+        let newest = running.max_by_key(|sentinel| {
+            let epoch = self.said_by(sentinel)("config-epoch");
+            epoch.parse::<u64>().unwrap_or(0)
+        });
+        let named = self.named_by(newest.expect("a sentinel runs"));
+        named.expect("it is one of ours")
+    }
+
+    /// The server that is the master, as the sentinels say it.
+    ///
+    /// # Panics
+    ///
+    /// When no sentinel runs.
+    pub fn master_server(&self) -> &RedisServer {
+        &self.servers[self.master()]
+    }
+
+    /// Orders a failover, and returns before anything has happened.
+    ///
+    /// # Panics
+    ///
+    /// When the sentinels refuse for a minute.
+    pub fn order_failover(&self) {
+        let sentinel = self.sentinels.iter().find(|one| answers(one));
+        let sentinel = sentinel.expect("a sentinel runs");
+        // Refused while no replica is in step, and while another failover is not over.
+        eventually("a failover begins", AGREED_WITHIN, || {
+            run(sentinel, &["SENTINEL", "FAILOVER", MASTER]).as_text() == Some("OK")
+        });
+    }
+
+    /// Waits until all sentinels that run name another master than `old`, and that one takes
+    /// writes. Returns its number.
+    ///
+    /// # Panics
+    ///
+    /// When that has not happened within a minute.
+    pub fn wait_until_replaced(&self, old: usize) -> usize {
+        eventually("another server is the master", AGREED_WITHIN, || {
+            let mut running = self.sentinels.iter().filter(|one| answers(one));
+            running.all(|sentinel| {
+                let named = self.named_by(sentinel);
+                named.is_some_and(|named| named != old && is_master(&self.servers[named]))
+            })
+        });
+        self.master()
+    }
+
+    /// Makes another server the master, and waits until all is in order again. Returns its number.
+    ///
+    /// # Panics
+    ///
+    /// When that has not happened within a minute.
+    pub fn fail_over(&self) -> usize {
+        let old = self.master();
+        self.order_failover();
+        self.wait_until_replaced(old);
+        self.wait_until_whole();
+        self.master()
+    }
+
+    /// The number of the server that this sentinel names.
+    fn named_by(&self, sentinel: &RedisServer) -> Option<usize> {
+        let named = run(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+        let port = named.as_array()?.get(1)?.as_text()?.parse::<u16>().ok()?;
+        self.servers.iter().position(|server| server.port() == port)
+    }
+
+    /// What a sentinel says of the master, by field.
+    fn said_by(&self, sentinel: &RedisServer) -> impl Fn(&str) -> String + use<> {
+        let said = run(sentinel, &["SENTINEL", "MASTER", MASTER]);
+        let words = said.as_array().unwrap_or_default().iter();
+        let words: Vec<_> = words
+            .map(|word| word.as_text().unwrap_or("").to_owned())
+            .collect();
+        move |field| {
+            let mut pairs = words.chunks(2);
+            let found = pairs.find(|pair| pair[0] == field);
+            found.map_or(String::new(), |pair| pair[1].clone())
+        }
+    }
+
+    /// All keys of the master, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        self.master_server().keys()
+    }
+
+    /// All channels of the master that somebody listens on, sorted, but for that of the sentinels.
+    pub fn channels(&self) -> Vec<String> {
+        let mut channels = self.master_server().channels();
+        channels.retain(|channel| channel != "__sentinel__:hello");
+        channels
+    }
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sentinels")
+            .field("servers", &self.servers)
+            .field("sentinels", &self.sentinels)
+            .finish()
+    }
+}
+
+/// A sentinel that watches over the master at `port`.
+fn watching(settings: &Builder, port: u16, password: Option<&str>) -> Builder {
+    let about = |setting: &str, value: &str| format!("{setting} {MASTER} {value}");
+    let watching = settings
+        .clone()
+        .sentinel()
+        .arg(
+            "sentinel",
+            &about("monitor", &format!("127.0.0.1 {port} 2")),
+        )
+        // A failover takes half a minute by default, and a test waits for it. A machine that stands
+        // still for this long makes all sentinels replace a master that lives.
+        .arg("sentinel", &about("down-after-milliseconds", "3000"))
+        .arg("sentinel", &about("failover-timeout", "5000"));
+    match password {
+        Some(password) => watching.arg("sentinel", &about("auth-pass", &quoted(password))),
+        None => watching,
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{text}\"")
+}
+
+fn start_all<'a>(settings: impl Iterator<Item = &'a Builder>) -> Vec<RedisServer> {
+    let started = thread::scope(|scope| {
+        let starting: Vec<_> = settings
+            .map(|settings| scope.spawn(|| settings.clone().start()))
+            .collect();
+        let started = starting
+            .into_iter()
+            .map(|server| server.join().expect("no panic"));
+        started.collect::<io::Result<Vec<_>>>()
+    });
+    started.expect("redis-server starts; install it")
+}
+
+fn answers(server: &RedisServer) -> bool {
+    // Not asked of a process that stands still: the answer would take as long as the limit.
+    server.is_running() && server.command(&["PING"]).is_ok()
+}
+
+fn replication(server: &RedisServer) -> String {
+    let info = run(server, &["INFO", "replication"]);
+    info.as_text().unwrap_or_default().to_owned()
+}
+
+fn is_master(server: &RedisServer) -> bool {
+    server.is_running() && replication(server).contains("role:master")
+}
+
+fn is_in_step(server: &RedisServer) -> bool {
+    replication(server).contains("master_link_status:up")
+}
+
+/// To how many replicas it sends what it does. That begins when one has told how far it is, and not
+/// with the connection.
+fn fed_by(server: &RedisServer) -> usize {
+    let info = replication(server);
+    let fed = info.lines().filter(|line| {
+        line.starts_with("slave") && line.contains("state=online") && !line.contains("offset=0,")
+    });
+    fed.count()
+}
+
+/// What it answers; nothing when it has just been killed.
+fn run(server: &RedisServer, command: &[&str]) -> Reply {
+    server.command(command).unwrap_or(Reply::Nil)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replica_takes_over_from_its_master() {
+        let sentinels = Sentinels::start(1);
+        assert_eq!(sentinels.master(), 0);
+        let set = sentinels.servers[0].command(&["SET", "x", "1"]);
+        assert_eq!(set.expect("it runs").as_text(), Some("OK"));
+        assert_eq!(sentinels.fail_over(), 1);
+        assert_eq!(sentinels.keys(), ["x"]);
+    }
+
+    #[test]
+    fn dead_master_is_replaced_and_comes_back_as_a_replica() {
+        let servers = RedisServer::builder().user("ann", "pw");
+        let watching = RedisServer::builder().password("watch");
+        let sentinels = Sentinels::of(&servers, &watching, 1);
+        let url = sentinels.url();
+        assert!(
+            url.starts_with("redis-sentinel://ann:pw@127.0.0.1:"),
+            "{url}"
+        );
+        assert!(url.ends_with("/mymaster?sentinel_pass=watch"), "{url}");
+        sentinels.servers[0].kill().expect("it is ours");
+        assert_eq!(sentinels.wait_until_replaced(0), 1);
+        sentinels.servers[0].restart().expect("it starts again");
+        // Not asked is who the master is in the end: a machine that stands still for long enough
+        // makes the sentinels replace the new one too.
+        eventually("the old master is a replica", AGREED_WITHIN, || {
+            is_in_step(&sentinels.servers[0])
+        });
+        sentinels.wait_until_whole();
+    }
+}
