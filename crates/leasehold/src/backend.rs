@@ -4,6 +4,7 @@
 #[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) mod about;
 pub(crate) mod channels;
+pub(crate) mod facts;
 pub(crate) mod failure;
 pub(crate) mod memory;
 #[cfg(feature = "testing")]
@@ -21,8 +22,11 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 
 use crate::clock::Moment;
+use crate::error::Result;
+use crate::key::Key;
 
 use channels::Channels;
+use facts::ServerFacts;
 use failure::{Cause, Failure, Outcome};
 use step::{Operation, Value};
 
@@ -114,15 +118,16 @@ impl Backend {
         }
     }
 
-    /// When the server started, if that is known and it was later than `since`: whatever
-    /// it had before may be gone.
-    pub(crate) fn started_after(&self, since: Moment) -> Option<Moment> {
+    /// When the server that has this key started, if that is known and it was later than `since`:
+    /// whatever it had before may be gone.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
+    pub(crate) fn started_after(&self, key: &Key, since: Moment) -> Option<Moment> {
         let started = match self {
             Self::Memory(memory) => memory.started(),
             #[cfg(feature = "testing")]
             Self::Network(linked) => linked.started(),
             #[cfg(feature = "redis")]
-            Self::Redis(redis) => redis.started(),
+            Self::Redis(redis) => redis.started(key.as_str().as_bytes()),
         };
         // `None` before the first connection, too. Nothing has been granted then, and a majority
         // looks once more behind each vote.
@@ -142,6 +147,110 @@ impl Backend {
         }
     }
 
+    /// The client's own address, as the server sees it.
+    pub(crate) fn seen_as(&self) -> Option<String> {
+        match self {
+            Self::Memory(_) => None,
+            #[cfg(feature = "testing")]
+            Self::Network(_) => None,
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.seen_as(),
+        }
+    }
+
+    /// The numbers of the servers that have keys.
+    pub(crate) fn masters(&self) -> Vec<usize> {
+        #[cfg(feature = "redis")]
+        if let Some(cluster) = self.cluster() {
+            return cluster.masters();
+        }
+        vec![0]
+    }
+
+    /// Sends an operation without keys to one of those.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
+    pub(crate) fn submit_to(&self, master: usize, operation: Operation) -> Reply {
+        #[cfg(feature = "redis")]
+        if let Some(cluster) = self.cluster() {
+            return Reply::Queued(cluster.submit_to(master, operation));
+        }
+        self.submit(operation)
+    }
+
+    /// Which of the backend's servers has this key: keys with the same number can travel together.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
+    pub(crate) fn node_of(&self, key: &[u8]) -> usize {
+        #[cfg(feature = "redis")]
+        if let Some(cluster) = self.cluster() {
+            return cluster.node_of(key);
+        }
+        0
+    }
+
+    /// Whether the reply to a release tells how many connections heard of it. A node of a cluster
+    /// counts its own alone.
+    pub(crate) fn counts_listeners(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if self.cluster().is_some() {
+            return false;
+        }
+        true
+    }
+
+    /// Whether all keys of this name are at one place.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
+    pub(crate) fn check_name(&self, key: &Key, kind: NameOf) -> Result<()> {
+        #[cfg(feature = "redis")]
+        if self.cluster().is_some() {
+            return redis::slots::check_name(key, kind);
+        }
+        Ok(())
+    }
+
+    /// Which of several servers has this key: in a cluster its slot as well, and of sentinels the
+    /// master. `None` for a single server.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
+    pub(crate) fn location(&self, key: &Key) -> Option<(Option<u16>, Option<Arc<str>>)> {
+        #[cfg(feature = "redis")]
+        if let Self::Redis(redis) = self {
+            if let Some(master) = redis.master() {
+                return Some((None, Some(master)));
+            }
+            let cluster = redis.cluster()?;
+            let (slot, address) = cluster.location(key.as_str().as_bytes());
+            return Some((Some(slot), address));
+        }
+        None
+    }
+
+    /// Resolves when whether the server still has the holds is not known, because it is another one
+    /// now or was started again.
+    pub(crate) async fn holds_in_doubt(&self) {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.holds_in_doubt().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// What each server says of itself; nothing of an embedded keyspace.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
+    pub(crate) async fn examine(&self, channel: &str) -> Result<Vec<ServerFacts>, Failure> {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.examine(channel).await,
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn cluster(&self) -> Option<&redis::Cluster> {
+        match self {
+            Self::Redis(redis) => redis.cluster(),
+            _ => None,
+        }
+    }
+
     /// The server's address without credentials, for messages; shortened if it is long.
     pub(crate) fn address(&self) -> &str {
         match self {
@@ -152,6 +261,14 @@ impl Backend {
             Self::Redis(redis) => redis.address(),
         }
     }
+}
+
+/// What a name is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameOf {
+    /// Its channel has braces around the name, whatever that is.
+    Latch,
+    Other,
 }
 
 /// The reply to come of one operation.

@@ -8,24 +8,30 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::Backend;
+use crate::backend::facts::ServerFacts;
 use crate::backend::memory::Embedded;
 #[cfg(feature = "testing")]
 use crate::backend::network::{Linked, Network};
 #[cfg(feature = "redis")]
 use crate::backend::redis::{Endpoint, Redis};
 use crate::config::{self, Peers};
-use crate::context::Context;
+use crate::context::{Context, Naming};
 use crate::credentials::{Credentials, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
+use crate::observe::{Acquired, Hooks, Lost, Observer, Waiting};
 use crate::primitives::expirable::ExpirableSemaphore;
 use crate::primitives::fair::{Fair, FairLock};
 use crate::primitives::fenced::{Fenced, FencedLock};
+use crate::primitives::holds::{self, HeldInfo};
 use crate::primitives::latch::CountDownLatch;
 use crate::primitives::lock::{GroupLock, Lock, Plain};
-use crate::primitives::name::{self, NameInfo};
+use crate::primitives::name::{self, Listing, NameInfo};
+use crate::primitives::presence;
 use crate::primitives::rw::RwLock;
 use crate::primitives::semaphore::Semaphore;
+#[cfg(feature = "tls")]
+use crate::tls::{Identity, IdentitySource, TlsSettings};
 
 /// A connection to a server, or to an embedded keyspace. Cheap to clone; clones
 /// share the connection, the watchdog and the identity.
@@ -62,9 +68,23 @@ impl Client {
     /// | `redis://USER:PASSWORD@HOST:PORT/DB` | TCP; port 6379 and database 0 by default |
     /// | `rediss://…` | the same over TLS (feature `tls`) |
     /// | `redis+unix:///PATH?db=N&user=U&pass=P` | a unix socket |
+    /// | `redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | a cluster, by some of its nodes |
+    /// | `rediss-cluster://…` | the same over TLS |
+    /// | `redis-sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB` | the master of that name, by its sentinels; port 26379 by default |
+    /// | `rediss-sentinel://…` | the same over TLS |
     /// | `memory://` | a new [`Embedded`] keyspace |
     ///
     /// `?protocol=resp3` speaks RESP3. `valkey` may be written for `redis`.
+    ///
+    /// Of a cluster one node has to answer; it says where the others are. All are reached with the
+    /// same user, password and certificate authorities. A name is refused there if Redisson and the
+    /// servers would not put all its keys on one node, which only names with braces can be.
+    ///
+    /// Of the sentinels that the URL names a majority has to answer, so name all of them. User and
+    /// password are the master's; `?sentinel_user=U&sentinel_pass=P` are those of the sentinels, whose user
+    /// needs `+sentinel|master +sentinel|get-master-addr-by-name +subscribe +ping &+switch-master`. When
+    /// the sentinels name another server as the master, the connection to the old one ends at once,
+    /// and each renewed hold is renewed at the new one.
     ///
     /// # Errors
     ///
@@ -193,6 +213,91 @@ impl Client {
         name::inspect(&self.context, name).await
     }
 
+    /// The names on this server that fit `pattern`, with what stands under each: locks and
+    /// synchronizers of every kind, also those of Redisson, and no keys of other people. For
+    /// operators. In a pattern `*` is any text, `?` any byte, `[a-c]` one of some; `*` alone is all
+    /// names.
+    ///
+    /// It walks over all keys of the server a page at a time (`SCAN`), and so it takes long on a
+    /// large one, but nobody else waits for long and the memory is bounded. A name that is held
+    /// from the beginning to the end of the walk is in it. One that comes or goes meanwhile may be,
+    /// and one may be there twice if the server moves its keys meanwhile.
+    ///
+    /// Some keys say too little. A number alone is listed as [`Found::Count`], whoever it belongs
+    /// to. A lock that is free has no key, and is listed only if somebody waits in its line. Names
+    /// of more than 1000 bytes are left out.
+    ///
+    /// [`Found::Count`]: crate::inspect::Found::Count
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let client = leasehold::Client::embedded();
+    /// let guard = client.lock("orders:42").acquire().await?;
+    /// let mut names = client.list("orders:*");
+    /// while let Some(listed) = names.next().await {
+    ///     assert_eq!(listed?.name, "orders:42");
+    /// }
+    /// # guard.release().await
+    /// # }
+    /// ```
+    pub fn list(&self, pattern: &str) -> Listing {
+        name::list(&self.context, pattern)
+    }
+
+    /// Asks each server that has keys about itself: its version, memory, disk, replicas and clock, and
+    /// whether a waiter for `name` could listen. For those who judge whether locks are safe there, as
+    /// `leasehold doctor` does. Nothing is changed. What a server refuses to tell is among the facts.
+    /// Of an embedded keyspace there are none.
+    ///
+    /// It takes a quarter of a second for each server.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] when a server did not answer, `Misuse` for a bad name.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let client = leasehold::Client::embedded();
+    /// for server in client.examine("orders:42").await? {
+    ///     println!("{} has {:?}", server.address, server.info.get("redis_version"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn examine(&self, name: &str) -> Result<Vec<ServerFacts>> {
+        name::examine(&self.context, name).await
+    }
+
+    /// Ends one hold by force, whatever kind of lock it is a hold of: for operators. `hold` is its
+    /// id, as [`inspect`](Self::inspect) shows it; of a group, all values of that hold are freed; of
+    /// a semaphore with leases, it is the id of a permit. The result says whether it was held.
+    ///
+    /// Nobody else's hold is touched, not even if the lock changes hands meanwhile. A holder of this
+    /// library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
+    /// believes in its lock until then; a holder of Redisson is not told.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect), `WrongKind` for a name that nobody can hold, and
+    /// `OutcomeUnknown` when no answer came.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the hold ended or not.
+    pub async fn force_release(&self, name: &str, hold: &str) -> Result<bool> {
+        name::force_release(&self.context, name, hold).await
+    }
+
     /// This client's id: the part before the colon in the id of each of its holds.
     #[must_use]
     pub fn id(&self) -> &str {
@@ -240,12 +345,32 @@ impl Client {
         // Closed first: an acquire that is still let in could leave clean-up behind that the next
         // line does not wait for.
         self.context.close();
+        presence::leave(&self.context);
         self.context.cleanup.done().await;
         // Counted behind the wait, which can last for a lease: some of these holds have ended
         // meanwhile.
         Closed {
             holds_left: self.context.standing.good(),
         }
+    }
+
+    /// What this client holds now, the oldest hold first: locks of every kind, and permits with
+    /// leases. Makes no call to the server. Locks of several names are told one by one. Permits of a
+    /// [`Semaphore`] have no lease and are not among them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let client = leasehold::Client::embedded();
+    /// let guard = client.lock("orders:42").acquire().await?;
+    /// let [held] = &client.holds()[..] else { panic!("one is held") };
+    /// assert_eq!((&*held.name, &*held.id), ("orders:42", guard.holder_id()));
+    /// # guard.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn holds(&self) -> Vec<HeldInfo> {
+        holds::of(&self.context)
     }
 
     /// What this client has under way. For tests that check that nothing is left behind.
@@ -280,8 +405,12 @@ impl Client {
                 backend,
                 clock,
                 margin,
+                Naming {
+                    peers: builder.peers,
+                    prefix: builder.prefix.clone(),
+                    observer: Observer::new(builder.hooks.clone(), &builder.metric_names),
+                },
                 builder.lease,
-                builder.peers,
                 // Kept for the client's life: a guard may be dropped on a thread without a runtime,
                 // and its release needs a task.
                 &Handle::current(),
@@ -343,11 +472,18 @@ pub struct ClientBuilder {
     lease: Duration,
     drift: f64,
     peers: Peers,
+    prefix: String,
+    declare_keys: bool,
     credentials: Option<Source>,
+    label: Option<String>,
+    hooks: Hooks,
+    metric_names: Vec<String>,
+    presence: bool,
     connect_timeout: Duration,
     reply_timeout: Duration,
+    credentials_every: Duration,
     #[cfg(feature = "tls")]
-    authorities: Vec<Vec<u8>>,
+    tls: TlsSettings,
 }
 
 impl Default for ClientBuilder {
@@ -356,11 +492,18 @@ impl Default for ClientBuilder {
             lease: config::DEFAULT_LEASE,
             drift: 0.01,
             peers: Peers::All,
+            prefix: String::new(),
+            declare_keys: false,
             credentials: None,
+            label: None,
+            hooks: Hooks::default(),
+            metric_names: Vec::new(),
+            presence: true,
             connect_timeout: Duration::from_secs(3),
             reply_timeout: Duration::from_secs(2),
+            credentials_every: Duration::from_secs(10),
             #[cfg(feature = "tls")]
-            authorities: Vec::new(),
+            tls: TlsSettings::default(),
         }
     }
 }
@@ -386,17 +529,63 @@ impl ClientBuilder {
 
     /// Sets who shares the client's names. [`Peers::All`] by default. Where Redisson does not share
     /// them, keys that only Redisson needs to keep forever get an expiry.
+    ///
+    /// In a cluster this also sets by which messages clients wake each other: Redisson 3 publishes to
+    /// all nodes (`PUBLISH`), and Redisson 4 to those of the slot (`SPUBLISH`), which costs the other
+    /// nodes nothing. `All` publishes and hears both, `Redisson3` the first, `Redisson4` and
+    /// `RustOnly` the second. Set the same for all clients of a name: one that is not woken finds out
+    /// with its next poll.
     #[must_use]
     pub fn peers(mut self, peers: Peers) -> Self {
         self.peers = peers;
         self
     }
 
+    /// Sets a prefix for all names of this client, none by default. On the server `orders` is
+    /// `PREFIXorders`, and all keys and channels beside it are named by that, as with a `NameMapper`
+    /// of Redisson that puts the same prefix in front (from Redisson 3.52.0 on for every kind).
+    /// Guards, handles, [`Client::list`] and [`Client::holds`] have the names without it; messages
+    /// have those on the server.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::{Client, Embedded};
+    ///
+    /// let server = Embedded::new();
+    /// let client = Client::builder().prefix("billing:").embedded(&server)?;
+    /// let guard = client.lock("orders").acquire().await?;
+    /// assert_eq!((guard.name(), &server.keys()[0][..]), ("orders", "billing:orders"));
+    /// # guard.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// In a cluster, sends each operation alone and declares its keys to the server. `false` by
+    /// default; a single server is always told all keys.
+    ///
+    /// By default the operations that wait for a node travel together, whatever slots their names
+    /// are in. They look for themselves whether their keys are there. A node that refuses this is
+    /// found out by itself, but a proxy may send such a request to any node. Set this behind a proxy
+    /// that chooses the node by the declared keys. It costs several times as much per operation.
+    #[must_use]
+    pub fn declare_keys(mut self, declare: bool) -> Self {
+        self.declare_keys = declare;
+        self
+    }
+
     /// Asks `credentials` for user and password each time that the client connects, instead of
     /// taking them from the URL. For passwords that change while the client lives.
     ///
-    /// A client has two connections, and opens the second one when it first waits. A change of the
-    /// password does not touch an open connection. When a connection is lost, the client asks
+    /// A client has two connections to each server, and opens the second one when it first waits. Every 10 s
+    /// ([`credentials_every`](Self::credentials_every)) the client asks `credentials` beside that,
+    /// and logs in again on its open connections for calls when the answer is a new one (`AUTH`). So
+    /// a server that ends the connections of an old password or user ends none that holds a lock, if
+    /// both are good for as long as that takes. When a connection is lost, the client asks
     /// `credentials` anew, and goes on about once a second for as long as it lives. It also goes on
     /// when the server refuses what `credentials` returned, and when `credentials` fails or has not
     /// answered within the [`connect_timeout`](Self::connect_timeout). So a hold outlives the
@@ -432,9 +621,98 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets how often [`credentials`](Self::credentials) are asked for while the client is connected.
+    /// 10 s by default, at least 1 ms.
+    #[must_use]
+    pub fn credentials_every(mut self, period: Duration) -> Self {
+        self.credentials_every = period;
+        self
+    }
+
+    /// Sets what operators see of this client: the name of the job or service, for example. By default
+    /// it is `$LEASEHOLD_LABEL`, or else the program's name. Control characters become spaces, and
+    /// 200 bytes are kept. The server also has it as the name of the connection (`CLIENT LIST`).
+    ///
+    /// ```
+    /// let builder = leasehold::Client::builder().label("nightly billing");
+    /// # drop(builder);
+    /// ```
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Sets whether the client says on the server who it is. Yes by default. It does so a second
+    /// after it was made, and every 20 s from then on, in a key of its own that ends a minute after
+    /// the client: label, machine, process, version, address, and what it holds and waits for since
+    /// when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A user of the
+    /// server who may not write `leasehold:client*` needs not switch it off.
+    ///
+    /// Clients of an embedded keyspace say nothing.
+    #[must_use]
+    pub fn presence(mut self, presence: bool) -> Self {
+        self.presence = presence;
+        self
+    }
+
+    /// Sets a function that is called after each acquire that got what it wanted. It runs in the task
+    /// that acquires, so it has to be quick. Locks over several names call it for each of them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::{Client, Embedded};
+    ///
+    /// let client = Client::builder()
+    ///     .on_acquired(|acquired| println!("{} after {:?}", acquired.name, acquired.waited))
+    ///     .embedded(&Embedded::new())?;
+    /// # client.lock("orders").acquire().await?.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_acquired(mut self, hook: impl Fn(&Acquired<'_>) + Send + Sync + 'static) -> Self {
+        self.hooks.on_acquired(Arc::new(hook));
+        self
+    }
+
+    /// Sets a function that is called once for each hold that is lost, as soon as this client knows
+    /// of it. That a fixed lease has run out, it knows when the guard is asked or dropped. The
+    /// function must not block: it may run in the task that renews the other holds.
+    #[must_use]
+    pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
+        self.hooks.on_lost(Arc::new(hook));
+        self
+    }
+
+    /// Sets a function that is called once for each acquire that has lasted for `longest` and goes
+    /// on waiting. It runs in the task that acquires, so it has to be quick. Any span is allowed.
+    #[must_use]
+    pub fn on_waiting_longer_than(
+        mut self,
+        longest: Duration,
+        hook: impl Fn(&Waiting<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.on_waiting(longest, Arc::new(hook));
+        self
+    }
+
+    /// Sets patterns for names whose metrics are kept apart, none by default. The metrics of a name
+    /// have the first pattern that it fits as their label `name`, or `other`; without patterns they
+    /// have no such label. So the user decides how many series there are. Patterns are those of
+    /// [`Client::list`]. They change nothing without the feature `metrics`.
+    #[must_use]
+    pub fn metric_names<P: Into<String>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
+        self.metric_names = patterns.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Sets how long connecting may take, handshake included. 3 s by default, at least 1 ms. If a
     /// server has been loading its data for longer than that, the client leaves it and looks up its
     /// name again.
+    ///
+    /// Sentinels are asked for up to half of that before the master is connected to, and again behind
+    /// it.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -453,7 +731,47 @@ impl ClientBuilder {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.authorities.push(pem.into());
+        self.tls.authorities.push(pem.into());
+        self
+    }
+
+    /// Asks `identity` for a certificate of the client and its key each time that the client
+    /// connects, for a server that wants one. So a certificate can be renewed while the client
+    /// lives. An `identity` that fails, or is no certificate, makes the builder fail at first, and a
+    /// later connection.
+    ///
+    /// ```no_run
+    /// use leasehold::Client;
+    /// use leasehold::settings::Identity;
+    ///
+    /// # async fn example() -> leasehold::Result<()> {
+    /// let client = Client::builder()
+    ///     .tls_identity(|| {
+    ///         let certificate = std::fs::read("/run/secrets/redis.crt")?;
+    ///         Ok(Identity::from_pem(certificate, std::fs::read("/run/secrets/redis.key")?))
+    ///     })
+    ///     .connect("rediss://redis.internal")
+    ///     .await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_identity<F>(mut self, identity: F) -> Self
+    where
+        F: Fn() -> Result<Identity, Box<dyn StdError + Send + Sync>> + Send + Sync + 'static,
+    {
+        self.tls.identity = Some(IdentitySource::new(identity));
+        self
+    }
+
+    /// Sets the name that the server's certificate has to be for, and that is sent to the server
+    /// (SNI). By default it is the host in the URL.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
+        self.tls.server_name = Some(name.into());
         self
     }
 
@@ -527,25 +845,44 @@ impl ClientBuilder {
     async fn connect_to_server(&self, url: &str) -> Result<Client> {
         let (endpoint, steps) = (self.endpoint(url), crate::primitives::steps());
         let redis = Redis::connect(endpoint, &steps, crate::clock::Clock::Boot).await?;
-        Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
+        Ok(self.client_of_server(redis))
     }
 
     #[cfg(feature = "redis")]
     fn start_to_server(&self, url: &str) -> Result<Client> {
         let (endpoint, steps) = (self.endpoint(url), crate::primitives::steps());
         let redis = Redis::start(endpoint, &steps, crate::clock::Clock::Boot)?;
-        Ok(Client::over(Backend::Redis(Arc::new(redis)), self))
+        Ok(self.client_of_server(redis))
+    }
+
+    #[cfg(feature = "redis")]
+    fn client_of_server(&self, redis: Redis) -> Client {
+        let client = Client::over(Backend::Redis(Arc::new(redis)), self);
+        if self.presence {
+            presence::start(&client.context, self.clean_label());
+        }
+        client
+    }
+
+    #[cfg(feature = "redis")]
+    fn clean_label(&self) -> String {
+        let label = self.label.clone().unwrap_or_else(presence::default_label);
+        presence::clean_label(&label)
     }
 
     #[cfg(feature = "redis")]
     fn endpoint(&self, url: &str) -> Endpoint {
         Endpoint {
             url: url.to_owned(),
+            label: self.clean_label(),
             credentials: self.credentials.clone(),
             connect_timeout: self.connect_timeout,
             reply_timeout: self.reply_timeout,
+            credentials_every: self.credentials_every,
+            peers: self.peers,
+            declare_keys: self.declare_keys,
             #[cfg(feature = "tls")]
-            authorities: self.authorities.clone(),
+            tls: self.tls.clone(),
         }
     }
 

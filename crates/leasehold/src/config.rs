@@ -104,6 +104,12 @@ pub enum Peers {
     All,
     /// Clients of this library alone.
     RustOnly,
+    /// Clients of this library, and Redisson before 3.22.0: in a cluster it hears messages to all
+    /// nodes alone.
+    Redisson3,
+    /// Clients of this library, and Redisson from 3.22.0 on: in a cluster of Redis 7 or later it
+    /// hears messages to a shard alone.
+    Redisson4,
 }
 
 /// The terms on which a hold is held.

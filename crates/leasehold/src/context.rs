@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::backend::Backend;
 use crate::backend::failure::{Failure, Outcome};
+use crate::backend::{Backend, NameOf};
 use crate::clock::Clock;
 use crate::config::{Peers, Settings};
 use crate::error::{Error, ErrorKind, Result};
@@ -19,6 +19,7 @@ use crate::hold::standing::Standing;
 use crate::hold::watchdog::Watchdog;
 use crate::key::Key;
 use crate::local::Locals;
+use crate::observe::Observer;
 use namesakes::Namesakes;
 
 /// Shared by a client, its primitives and its guards. The connection and the
@@ -32,11 +33,22 @@ pub(crate) struct Context {
     pub(crate) locals: Arc<Locals>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) namesakes: Namesakes,
+    pub(crate) observer: Observer,
     pub(crate) client_id: String,
     pub(crate) peers: Peers,
+    /// In front of each name.
+    pub(crate) prefix: String,
     default_lease: Duration,
     holds: AtomicU64,
     closed: AtomicBool,
+    announced: AtomicBool,
+}
+
+/// Who shares a client's names, what stands in front of them, and what is told of them.
+pub(crate) struct Naming {
+    pub(crate) peers: Peers,
+    pub(crate) prefix: String,
+    pub(crate) observer: Observer,
 }
 
 impl Context {
@@ -44,8 +56,8 @@ impl Context {
         backend: Backend,
         clock: Clock,
         margin: SafetyMargin,
+        naming: Naming,
         default_lease: Duration,
-        peers: Peers,
         runtime: &Handle,
     ) -> Arc<Self> {
         let cleanup = Cleanup::new(backend.clone(), clock, runtime.clone());
@@ -61,9 +73,12 @@ impl Context {
             // A new one for each client, even in one process: all of them count their holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
-            peers,
+            peers: naming.peers,
+            prefix: naming.prefix,
+            observer: naming.observer,
             holds: AtomicU64::new(1),
             closed: AtomicBool::new(false),
+            announced: AtomicBool::new(false),
         })
     }
 
@@ -74,6 +89,13 @@ impl Context {
         // Relaxed is enough: the number has to be unique, and nothing else is read by it.
         let n = self.holds.fetch_add(1, Ordering::Relaxed);
         format!("{}:{n}", self.client_id)
+    }
+
+    /// The name of something of this client, behind the client's prefix.
+    pub(crate) fn key(&self, name: &str, of: NameOf) -> Result<Key> {
+        let key = Key::prefixed(&self.prefix, name)?;
+        self.backend.check_name(&key, of)?;
+        Ok(key)
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -95,6 +117,19 @@ impl Context {
         self.backend.channels().wake_all();
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The client has said on the server that it is there.
+    pub(crate) fn note_announced(&self) {
+        self.announced.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_been_announced(&self) -> bool {
+        self.announced.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn check_open(&self, key: &Key) -> Result<()> {
         // The watchdog's task ends with the client's runtime, and not before.
         if self.watchdog.has_ended() {
@@ -102,7 +137,7 @@ impl Context {
             let ended = Failure::runtime_ended(Outcome::DidNotRun, address);
             return Err(ended.into_error(key));
         }
-        if self.closed.load(Ordering::SeqCst) {
+        if self.is_closed() {
             return Err(Error::new(
                 ErrorKind::Misuse,
                 format!(

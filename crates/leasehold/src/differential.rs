@@ -8,19 +8,22 @@ mod fenced;
 mod group;
 mod latch;
 mod lock;
+mod moving;
 mod name;
+mod presence;
 mod rw;
 mod semaphore;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, Reply};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::backend::failure::Failure;
 use crate::backend::memory::Keyspace;
+use crate::backend::redis::slots::slot_of;
 use crate::backend::redis::{Endpoint, Redis};
 use crate::backend::step::{Operation, Step, Value};
 use crate::clock::Clock;
@@ -66,6 +69,15 @@ impl Sample {
     }
 }
 
+/// All keys of a name are in one slot, as those that the primitives make are.
+fn beside(key: &str, other: &[u8]) -> Vec<u8> {
+    if slot_of(other) == slot_of(key.as_bytes()) {
+        return other.to_vec();
+    }
+    let tag = Key::parse(key).unwrap().as_tag();
+    [tag.as_bytes(), b":", other].concat()
+}
+
 /// How a hold is renewed, lease and most: some for longer than they have it, others for less.
 fn renewed(hold: &str) -> (&'static str, &'static str) {
     match HOLDS.iter().position(|other| *other == hold) {
@@ -75,7 +87,7 @@ fn renewed(hold: &str) -> (&'static str, &'static str) {
     }
 }
 
-const SUITES: [Suite; 9] = [
+const SUITES: [Suite; 10] = [
     lock::SUITE,
     group::SUITE,
     fenced::SUITE,
@@ -85,6 +97,7 @@ const SUITES: [Suite; 9] = [
     expirable::SUITE,
     latch::SUITE,
     name::SUITE,
+    presence::SUITE,
 ];
 
 // Redisson makes the names beside a key in two ways, by whether it has a brace.
@@ -135,14 +148,21 @@ impl Suite {
             let lease = vec![value(&"lease_ms")];
             return Operation::new(step, [next(KEYS, key), lease, next(HOLDS, hold)].concat());
         }
-        Operation::new(step, step.parameters.iter().map(value).collect())
+        let mut operation = Operation::new(step, step.parameters.iter().map(value).collect());
+        for part in &mut operation.parts[..step.keys] {
+            *part = beside(KEYS[key], part);
+        }
+        operation
     }
 
     fn foreign(&self, what: usize, key: usize) -> Vec<String> {
         let parts = self.foreign[what].iter();
         let (key, tag) = (KEYS[key], Key::parse(KEYS[key]).unwrap().as_tag());
         let filled = |part: &&str| part.replace("KEY", key).replace("TAG", &tag);
-        parts.map(filled).collect()
+        let mut parts: Vec<_> = parts.map(filled).collect();
+        let name = beside(key, parts[1].as_bytes());
+        parts[1] = String::from_utf8(name).unwrap();
+        parts
     }
 
     fn on_keyspace(&self, keyspace: &mut Keyspace, action: &Action) -> Vec<String> {
@@ -278,8 +298,10 @@ fn shown_number(number: i64) -> String {
         // A count or an answer, which has to be exact: but for 0, no lease of the samples is that
         // short.
         ..=1000 => number.to_string(),
-        // The two are asked one after the other, on a machine that may be busy.
-        1001..=100_000_000_000 => format!("{}0 s", (number + 5000) / 10_000),
+        // The two are asked one after the other, on a machine that may be busy. Leases are of thirty
+        // seconds and more, and what is shorter is much shorter.
+        1001..=9000 => "some s".into(),
+        9001..=100_000_000_000 => format!("{}0 s", (number + 5000) / 10_000),
         // A stranger's time far ahead, or what is left until then.
         2_000_000_000_000..20_000_000_000_000 => "far".into(),
         // A fencing token: the time in microseconds, or somewhat more.
@@ -330,7 +352,10 @@ fn keyspace_state(keyspace: &mut Keyspace) -> State {
 }
 
 fn server_state(server: &RedisServer) -> State {
-    let ask = |parts: &[&str]| server.command(parts).unwrap();
+    state_by(server, &|parts| server.command(parts).unwrap())
+}
+
+fn state_by(server: &RedisServer, ask: &dyn Fn(&[&str]) -> Reply) -> State {
     let list = |parts: &[&str]| -> Vec<String> {
         let reply = ask(parts);
         let items = reply.as_array().unwrap().iter();
@@ -348,7 +373,8 @@ fn server_state(server: &RedisServer) -> State {
             "hash" => pairs(&["HGETALL", name]),
             "list" => list(&["LRANGE", name, "0", "-1"]),
             "zset" => pairs(&["ZRANGE", name, "0", "-1", "WITHSCORES"]),
-            _ => vec![ask(&["GET", name]).as_text().unwrap().to_owned()],
+            // A key may go while it is looked at.
+            _ => vec![ask(&["GET", name]).as_text().unwrap_or("").to_owned()],
         };
         state(&kind, content, ask(&["PTTL", name]).as_int().unwrap())
     };
@@ -362,11 +388,15 @@ fn twins_and_scripts_agree() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let endpoint = Endpoint {
         url: server.url(),
+        label: String::new(),
         credentials: None,
+        credentials_every: Duration::from_secs(10),
         connect_timeout: Duration::from_secs(5),
         reply_timeout: Duration::from_secs(5),
+        peers: crate::config::Peers::All,
+        declare_keys: false,
         #[cfg(feature = "tls")]
-        authorities: Vec::new(),
+        tls: crate::tls::TlsSettings::default(),
     };
     let all = crate::primitives::steps();
     let redis = runtime

@@ -53,6 +53,10 @@ pub enum ErrorKind {
     /// The call itself is wrong: a bad name, a lease of zero, a client that was closed or
     /// whose runtime has ended.
     Misuse,
+    /// The call would have waited for ever: for what its own [`Owner`](crate::Owner) holds, or for an
+    /// owner that waits for this one. Give back what you hold, and acquire in the same order
+    /// everywhere.
+    Deadlock,
     /// This server or this build can't do it.
     Unsupported,
 }
@@ -162,10 +166,10 @@ impl Error {
         )
     }
 
-    /// The name that the error is about, if it is about one.
+    /// The name that the error is about, if it is about one; without the prefix of the client.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
-        self.0.key.as_ref().map(Key::as_str)
+        self.0.key.as_ref().map(Key::given)
     }
 
     /// The errors of those members of a [`MultiLock`](crate::MultiLock) or
@@ -187,9 +191,10 @@ fn worst(errors: &[Error]) -> ErrorKind {
     // First those that the caller has to act on. If one that passes came before them,
     // `is_transient` would have the caller try again for ever. Of the two that pass, the unknown
     // outcome comes first, because something may be left behind.
-    const ORDER: [ErrorKind; 8] = [
+    const ORDER: [ErrorKind; 9] = [
         ErrorKind::Lost,
         ErrorKind::Misuse,
+        ErrorKind::Deadlock,
         ErrorKind::WrongKind,
         ErrorKind::Denied,
         ErrorKind::Unsupported,

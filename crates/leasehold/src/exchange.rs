@@ -52,7 +52,16 @@ impl Exchange {
         let (clock, margin) = (context.clock, context.margin);
         // The validity counts from before the request leaves, as that of any other.
         let now = clock.now();
-        let next = Grant::new(hold.key.clone(), steps, terms, clock, margin, now);
+        let next = Grant::new(
+            hold.key.clone(),
+            steps,
+            terms,
+            clock,
+            margin,
+            now,
+            hold.observed.clone(),
+        );
+        next.follows(hold);
         let mut next = Undo::arm(&context.cleanup, next);
         // A renewal behind the request would find the permits gone.
         hold.end();

@@ -22,6 +22,7 @@ use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Undo, next_number};
 use crate::local::Local;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
+use crate::observe::{Ended, Way};
 use crate::owner::Owner;
 
 /// One guard's share in a hold. Dropped, it is given up in the background.
@@ -39,6 +40,8 @@ pub(crate) struct Share {
     of_crowd: bool,
     /// A downgrade is in progress: nobody may join the hold, and it is not renewed.
     turns: bool,
+    /// How long its acquire took.
+    waited: Duration,
 }
 
 impl Share {
@@ -80,6 +83,28 @@ impl Share {
             was_asked_for: claim == ClaimId::FIRST,
             of_crowd: false,
             turns: false,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// The same, after that acquire.
+    pub(crate) fn after(mut self, ended: Ended) -> Self {
+        self.waited = ended.waited;
+        if ended.is_heard() {
+            self.hold().acquired(&ended, self.way());
+        }
+        self
+    }
+
+    pub(crate) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// How its acquire came by the hold.
+    pub(crate) fn way(&self) -> Way {
+        match self.claim == ClaimId::FIRST {
+            true => Way::Granted,
+            false => Way::Entered,
         }
     }
 
@@ -125,7 +150,17 @@ impl Share {
     }
 
     /// Gives the share up and says whether the lock was held until now.
-    pub(crate) async fn release(mut self) -> Result<()> {
+    pub(crate) async fn release(self) -> Result<()> {
+        let told = self.hold().releases();
+        let held = told.is_heard().then(|| Arc::clone(&self.held));
+        let result = self.give_up().await;
+        if let Some(held) = held {
+            told.released(&result, held.was_handed_over());
+        }
+        result
+    }
+
+    async fn give_up(mut self) -> Result<()> {
         // First: if this future is dropped, the share must not leave the hold a second time. The
         // undo, which is armed still, gives back what has to be.
         self.left = true;
@@ -381,7 +416,8 @@ impl Release {
         asked_before: bool,
     ) -> (Self, (Reply, Moment)) {
         let (backend, steps) = (&context.backend, &held.hold().steps);
-        let channel = local.as_ref().and_then(|_| steps.counted_channel());
+        let counts = local.is_some() && backend.counts_listeners();
+        let channel = counts.then(|| steps.counted_channel()).flatten();
         let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
         let mark = held.hold().mark();
         let now = context.clock.now();
@@ -390,9 +426,15 @@ impl Release {
         let next = steps
             .queued()
             .filter(|_| local.as_ref().is_some_and(is_known));
+        let calls = match &local {
+            // Where nobody else listens there is nobody to call.
+            Some(local) => !local.turn.lock().is_alone(),
+            None => held.is_wanted(),
+        };
+        let calls = calls && held.takes_turns() && backend.counts_listeners();
         let release = match next {
             Some(queued) => queued.release_to_next(terms.lease),
-            None => steps.release(),
+            None => (steps.release_and_call().filter(|_| calls)).unwrap_or_else(|| steps.release()),
         };
         let first = (backend.submit(release), now);
         if let Some(local) = local.as_ref().filter(|_| next.is_none()) {
@@ -429,7 +471,16 @@ impl Release {
             let Some(id) = ids.first() else { return false };
             let steps = queued.of_waiter(id.clone());
             // Its lease counts from the release, which was asked for before.
-            let grant = Grant::new(hold.key.clone(), steps, hold.terms(), *clock, *margin, sent);
+            let grant = Grant::new(
+                hold.key.clone(),
+                steps,
+                hold.terms(),
+                *clock,
+                *margin,
+                sent,
+                hold.observed.clone(),
+            );
+            grant.follows(hold);
             let mut undo = Undo::arm(cleanup, grant);
             undo.granted();
             let grant = Arc::clone(undo.hold());
@@ -442,6 +493,25 @@ impl Release {
         });
         if !is_given {
             local.hold_leaves(now);
+        }
+    }
+
+    /// The release has told others, or nobody.
+    fn published(&self, told: i64, sent: Moment) {
+        if let (Some(local), Some(ours)) = (&self.local, self.ours) {
+            local.turn.lock().published(told != 1 + ours);
+        }
+        if self.local.is_some() || told <= 1 || !self.held.takes_turns() {
+            return;
+        }
+        // A task that is alone in its process has no turn as long as nobody else wants the lock: of
+        // most names nothing has to be remembered.
+        let (backend, hold) = (&self.context.backend, self.held.hold());
+        let ours = (hold.steps.counted_channel())
+            .is_some_and(|channel| backend.channels().is_live(channel));
+        if backend.counts_listeners() && told > 1 + i64::from(ours) {
+            let local = self.context.locals.of(&hold.key);
+            local.turn.lock().others_wait(hold.granted_at(), sent);
         }
     }
 
@@ -476,8 +546,8 @@ impl Release {
         let is_granted = self.grants && matches!(reply, Value::List(_));
         if was_ours(&reply) || is_granted || asked_before {
             hold.tell(self.mark, &Word::Held);
-            if let (Some(local), Some(ours), Value::Int(told)) = (&self.local, self.ours, &reply) {
-                local.turn.lock().published(*told != 1 + ours);
+            if let Value::Int(told) = reply {
+                self.published(told, sent);
             }
             self.grant_next(sent, reply);
             return Ok(());

@@ -63,7 +63,16 @@ pub(crate) struct Together<'a> {
 pub(crate) trait HoldSteps: Any + Send + Sync {
     /// Asks for the hold. Asked again for a hold that is there, it takes nothing more.
     fn acquire(&self, lease: Duration) -> Operation;
-    /// Reads that reply; `None` when it makes no sense.
+    /// Asks for the hold, and for a call to this client by the release of whoever has it. `None` for
+    /// a kind whose releases call nobody.
+    fn acquire_in_turn(&self, _lease: Duration, _client: Caller) -> Option<Operation> {
+        None
+    }
+    /// Says that this client waits no longer for what it has asked for so.
+    fn leave_turn(&self, _client: Caller) -> Option<Operation> {
+        None
+    }
+    /// Reads the reply to either; `None` when it makes no sense.
     fn read_acquire(&self, reply: Value) -> Option<Asked>;
     /// Extends the hold to at least `lease` from now; if more than `most` is left, shortens it to
     /// `lease`. Replies the time left in ms, or 0 when the hold is not there.
@@ -82,6 +91,11 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     }
     /// Gives the hold back. Replies 1 or more, or 0 when it is not there.
     fn release(&self) -> Operation;
+    /// Gives it back in the same way, and calls one of the clients that have asked for it; `None` for
+    /// a kind whose releases call nobody.
+    fn release_and_call(&self) -> Option<Operation> {
+        None
+    }
     /// The channel of its releases, if the reply to one is 1 and how many connections were told on
     /// it.
     fn counted_channel(&self) -> Option<&str> {
@@ -145,8 +159,18 @@ pub(crate) trait Queued {
 pub(crate) enum Asked {
     /// With the fencing token, where one was asked for.
     Granted { token: Option<u64> },
-    /// Somebody is in the way for `ttl_ms`; negative when that never expires.
-    Busy { ttl_ms: i64 },
+    /// Somebody is in the way for `ttl_ms`; negative when that never expires. So many clients are
+    /// called before this one, if it is called at all.
+    Busy { ttl_ms: i64, before: Option<u32> },
+}
+
+/// A client that a release may call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    /// By this number.
+    pub(crate) number: u64,
+    /// It was called, and somebody else was quicker: it comes first now.
+    pub(crate) was_called: bool,
 }
 
 /// A hold of a grant. All that is asked of it, its grant answers.

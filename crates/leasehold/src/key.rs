@@ -1,18 +1,59 @@
 //! Names: what may be one, and the keys and channels derived from it.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Shown;
+
+/// The register of the clients that are there: a key of our own.
+pub(crate) const CLIENTS: &str = "leasehold:clients";
+
+/// A key of our own: what a client says of itself.
+pub(crate) fn client_key(id: &str) -> String {
+    format!("leasehold:client:{id}")
+}
 
 /// A checked name, and which part of what the server keeps under it is meant. Cheap to clone.
 ///
 /// The part is compared beside the name, so no name can be equal to the key of a part.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
+    /// As it stands on the server, with the client's prefix.
     name: Arc<str>,
+    prefix: Prefix,
     part: Option<Arc<Part>>,
+}
+
+/// How many bytes of a name are the client's prefix. Names are compared as they stand on the server:
+/// two clients with different prefixes may mean the same one.
+#[derive(Clone, Copy, Default)]
+struct Prefix(usize);
+
+impl PartialEq for Prefix {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Prefix {}
+
+impl Hash for Prefix {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl PartialOrd for Prefix {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Prefix {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
 }
 
 /// What a key means, if not everything under one name.
@@ -53,12 +94,34 @@ impl Key {
         // lock it. `Shown` makes odd ones harmless in messages.
         Ok(Self {
             name: name.into(),
+            prefix: Prefix::default(),
             part: None,
         })
     }
 
+    /// The name behind a prefix, as Redisson's `NameMapper` makes one: all keys and channels are
+    /// derived from both together.
+    pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
+        // On its own first: a prefix does not make an empty name a good one.
+        let key = Self::parse(name)?;
+        if prefix.is_empty() {
+            return Ok(key);
+        }
+        let key = Self::parse(&format!("{prefix}{name}"))?;
+        Ok(Self {
+            prefix: Prefix(prefix.len()),
+            ..key
+        })
+    }
+
+    /// The name as it stands on the server.
     pub(crate) fn as_str(&self) -> &str {
         &self.name
+    }
+
+    /// The name as the user gave it.
+    pub(crate) fn given(&self) -> &str {
+        &self.name[self.prefix.0..]
     }
 
     /// These values of the group.
@@ -74,10 +137,12 @@ impl Key {
     /// Locks of several names, and what messages call them.
     pub(crate) fn joined(keys: &[&Self]) -> Self {
         let names: Vec<_> = keys.iter().map(|key| Arc::clone(&key.name)).collect();
+        let given: Vec<_> = keys.iter().map(|key| key.given()).collect();
         Self {
             // For messages only. The names are compared one by one: `a + b` may also be the name of
             // one lock.
-            name: names.join(" + ").into(),
+            name: given.join(" + ").into(),
+            prefix: Prefix::default(),
             part: Some(Arc::new(Part::Names(names))),
         }
     }
@@ -85,8 +150,35 @@ impl Key {
     fn with_part(&self, part: Part) -> Self {
         Self {
             name: Arc::clone(&self.name),
+            prefix: self.prefix,
             part: Some(Arc::new(part)),
         }
+    }
+
+    /// Which name a key stands beside, and as what; `None` for a key that is a name itself.
+    pub(crate) fn beside(key: &str) -> Option<(Beside, &str)> {
+        const OURS: &str = "leasehold:";
+        const THEIRS: [&str; 4] = [
+            "redisson_lock_timeout:",
+            "redisson_lock_token:",
+            "redisson_unlock_latch:",
+            "redisson_bqs:",
+        ];
+        if let Some(tag) = key.strip_prefix("redisson_lock_queue:") {
+            return Some((Beside::Line, name_of(tag)));
+        }
+        if let Some(rest) = key.strip_prefix(OURS) {
+            return Some(match rest.strip_suffix(":opened") {
+                Some(tag) => (Beside::Opening, name_of(tag)),
+                None => (Beside::Other, rest),
+            });
+        }
+        if THEIRS.iter().any(|prefix| key.starts_with(prefix)) || key.contains(":rwlock_timeout:") {
+            return Some((Beside::Other, key));
+        }
+        // Such a key may also be a name: it depends on its type.
+        let tag = key.strip_suffix(":timeout").filter(|tag| tag.contains('{'));
+        tag.map(|tag| (Beside::Leases, name_of(tag)))
     }
 
     /// Of `{x}` it is `x`, whose keys beside the name are the same; `None` for any other.
@@ -97,6 +189,7 @@ impl Key {
         let is_other = !name.is_empty() && !name.contains('{');
         is_other.then(|| Self {
             name: name.into(),
+            prefix: Prefix::default(),
             part: None,
         })
     }
@@ -105,6 +198,7 @@ impl Key {
     pub(crate) fn in_braces(&self) -> Self {
         Self {
             name: format!("{{{}}}", self.name).into(),
+            prefix: Prefix::default(),
             part: None,
         }
     }
@@ -159,6 +253,12 @@ impl Key {
     /// A key of our own: the holds that were ended by force. Redisson never looks at it.
     pub(crate) fn forced_marker(&self) -> String {
         format!("{}:forced", self.with_prefix("leasehold"))
+    }
+
+    /// A key of our own: the clients that wait for a plain lock, by the numbers by which a release
+    /// calls them.
+    pub(crate) fn asking_clients(&self) -> String {
+        format!("{}:asking", self.with_prefix("leasehold"))
     }
 
     /// A key of our own: the longest lease that a majority may give the lock.
@@ -246,9 +346,29 @@ impl fmt::Debug for Key {
     }
 }
 
+/// What a key is that stands beside a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Beside {
+    /// The line before a fair lock.
+    Line,
+    /// The leases of permits.
+    Leases,
+    /// The note that a latch was open.
+    Opening,
+    /// Anything that says nothing of whether the name is in use.
+    Other,
+}
+
+/// The name whose tag this is. `{{x}}` is the name in one pair of braces less: a name with a brace
+/// of its own gets none.
+fn name_of(tag: &str) -> &str {
+    let inner = tag.strip_prefix('{').and_then(|tag| tag.strip_suffix('}'));
+    inner.filter(|name| !name.contains('{')).unwrap_or(tag)
+}
+
 /// A pattern that fits this text. The server takes no space in one, so that any byte fits
 /// there.
-fn as_pattern(text: &str) -> String {
+pub(crate) fn as_pattern(text: &str) -> String {
     let mut pattern = String::new();
     for letter in text.chars() {
         match letter {
@@ -276,6 +396,49 @@ mod tests {
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");
         assert_eq!(channel("a}b"), "redisson_lock__channel:{a}b}");
         assert_eq!(channel("{"), "redisson_lock__channel:{");
+    }
+
+    #[test]
+    fn keys_beside_a_name_lead_back_to_it() {
+        for name in ["orders", "a{b}c", "a}b"] {
+            let key = Key::parse(name).unwrap();
+            for (beside, text) in [
+                (Beside::Line, key.fair_queue()),
+                (Beside::Leases, key.timeout_key()),
+                (Beside::Opening, key.opened_marker()),
+            ] {
+                assert_eq!(Key::beside(&text), Some((beside, name)), "{text}");
+            }
+            let other = |text: &str| Key::beside(text).map(|(beside, _)| beside);
+            for text in [
+                key.fair_timeouts(),
+                key.fair_waiters(),
+                key.token_counter(),
+                key.read_timeout("c:1"),
+                key.waiting_writers(),
+                key.waiting_readers(),
+                key.forced_marker(),
+                key.longest_lease(),
+                key.idempotency_key("c:1"),
+                key.released_marker(),
+            ] {
+                assert_eq!(other(&text), Some(Beside::Other), "{text}");
+            }
+            assert_eq!(Key::beside(name), None);
+        }
+        assert_eq!(Key::beside("job:timeout"), None);
+    }
+
+    #[test]
+    fn prefixed_names_are_compared_as_on_the_server() {
+        let key = |prefix, name| Key::prefixed(prefix, name).unwrap();
+        let one = key("app:", "orders");
+        assert_eq!((one.as_str(), one.given()), ("app:orders", "orders"));
+        assert_eq!(one, key("app", ":orders"));
+        assert_eq!(one.lock_channel(), "redisson_lock__channel:{app:orders}");
+        assert_eq!(one.fields("f").given(), "orders");
+        assert!(Key::prefixed("app:", "").is_err());
+        assert!(Key::prefixed("app:", &"x".repeat(Key::MAX_BYTES)).is_err());
     }
 
     #[test]

@@ -75,8 +75,12 @@
 //!   embedded keyspace.
 //! - `tls`: `rediss://`, with rustls.
 //! - `blocking` (default): the facade for threads.
+//! - `metrics`: counters, times and gauges through the facade `metrics` (`docs/metrics.md` in the
+//!   repository).
 //! - `testing`: the module [`testing`], for tests of code that locks. Nothing of it is in a
 //!   build without the feature.
+//!
+//! Warnings and spans go through [`tracing`] (`docs/tracing.md` in the repository).
 // Not `deny`, which a module could lift for itself.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -100,13 +104,17 @@ mod hold;
 mod key;
 mod local;
 mod loss;
+mod observe;
 mod owner;
+mod pattern;
 mod primitives;
 mod room;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod text;
+#[cfg(feature = "tls")]
+mod tls;
 mod wait;
 
 pub use backend::memory::Embedded;
@@ -152,15 +160,28 @@ pub mod kind {
 /// [`Client::inspect`] recognises every kind of lock and synchronizer, also those that Redisson
 /// made; [`Lock::inspect`] tells the holder of one lock.
 pub mod inspect {
+    pub use crate::backend::facts::ServerFacts;
     pub use crate::client::Activity;
+    pub use crate::primitives::holds::HeldInfo;
     pub use crate::primitives::lock::{Holder, LockInfo, Ttl};
-    pub use crate::primitives::name::{Found, HoldInfo, NameInfo, PermitInfo, ValueInfo};
+    pub use crate::primitives::name::{
+        Found, HoldInfo, Listed, Listing, NameInfo, NodeInfo, PermitInfo, ValueInfo, WaiterInfo,
+        Wants,
+    };
+    pub use crate::primitives::presence::ClientInfo;
+}
+
+/// What the hooks of a client are called with: see [`ClientBuilder::on_acquired`].
+pub mod hooks {
+    pub use crate::observe::{Acquired, Lost, Waiting};
 }
 
 /// Values for the settings of a [`ClientBuilder`] and of the handles.
 pub mod settings {
     pub use crate::config::{Backoff, Peers, WaitStrategy};
     pub use crate::credentials::Credentials;
+    #[cfg(feature = "tls")]
+    pub use crate::tls::Identity;
 }
 
 /// The examples of the README compile and run.

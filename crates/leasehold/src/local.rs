@@ -6,6 +6,7 @@
 //! swept out when there are many of them.
 
 pub(crate) mod crowd;
+mod deadlock;
 pub(crate) mod hand_over;
 mod idempotency;
 pub(crate) mod line;
@@ -33,6 +34,7 @@ use crate::owner::Owner;
 use crate::room::Room;
 use crate::sync::Mutex;
 use crowd::Crowd;
+use deadlock::Waits;
 pub(crate) use idempotency::{IdempotencyKeys, Marked, repeatable_for};
 use line::{Seat, Standing};
 use looks::Looks;
@@ -48,6 +50,7 @@ const MOST_REMEMBERED: usize = 1024;
 /// The records of a client, by name.
 pub(crate) struct Locals {
     table: Mutex<Table>,
+    waits: Waits,
     looks: Arc<Looks>,
     clock: Clock,
 }
@@ -90,6 +93,7 @@ impl Locals {
     pub(crate) fn new(clock: Clock, runtime: Handle) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
+            waits: Waits::default(),
             looks: Looks::new(runtime),
             clock,
         })
@@ -126,6 +130,16 @@ impl Locals {
             key: key.clone(),
             record,
         }
+    }
+
+    /// The names that somebody waits for.
+    pub(crate) fn waited_for(&self) -> Vec<String> {
+        let table = self.table.lock();
+        let waited_for = table.records.iter().filter(|(_, record)| {
+            let asks = || record.first.lock().is_some();
+            record.line.is_there() || asks()
+        });
+        waited_for.map(|(key, _)| key.as_str().to_owned()).collect()
     }
 
     /// How many names have waiters, and how often an owner holds or asks for a name.

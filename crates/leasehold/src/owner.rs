@@ -27,6 +27,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// which the server is asked unless the hold is good for as long already. When the guard
 /// goes, so does what it added; the others may be over at once then.
 ///
+/// An owner does one thing at a time, as a thread does. If it waits without a limit for an owner
+/// that waits, in the end, for it, no message would ever end that: the acquire that closes the circle
+/// ends at once with [`Deadlock`](crate::ErrorKind::Deadlock), and the error names the circle. That is
+/// known for the owners of one client, and for holds that are renewed. So branches that go on side by
+/// side need an owner each.
+///
 /// A clone is the same owner. Nothing of it goes over the wire: in Redis each
 /// hold has an id of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +54,16 @@ impl Owner {
         // The role is compared, too: an owner that writes and reads under one name has two holds,
         // and finds each of them by its role.
         Self(self.0, role)
+    }
+
+    /// The same in all roles.
+    pub(crate) fn number(&self) -> u64 {
+        self.0
+    }
+
+    /// Whether `waiter` can't have a name while this one has it in its role.
+    pub(crate) fn excludes(&self, waiter: &Self) -> bool {
+        self.0 != waiter.0 && (self.1, waiter.1) != (Role::Reader, Role::Reader)
     }
 
     /// A new owner, different from all others of this process.

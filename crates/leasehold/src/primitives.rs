@@ -8,10 +8,12 @@ pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod guards;
+pub(crate) mod holds;
 pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod name;
 mod namesake;
+pub(crate) mod presence;
 mod request;
 pub(crate) mod rw;
 pub(crate) mod semaphore;
@@ -33,6 +35,7 @@ pub(crate) fn steps() -> Vec<&'static Step> {
         &expirable::steps::ALL,
         &latch::steps::ALL,
         &name::steps::ALL,
+        &presence::steps::ALL,
     ]
     .concat()
 }

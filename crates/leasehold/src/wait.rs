@@ -30,6 +30,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::local::Down;
 use crate::local::line::{First, Line, Place};
+use crate::observe::{AcquireSpan, Why};
 pub(crate) use deadline::Deadline;
 use sleep::Sleep;
 use throttle::Evidence;
@@ -88,6 +89,11 @@ pub(crate) trait Ask: Sync {
 
     /// Called before each ask, so that the primitive can look at what the channel has brought.
     fn heard(&self, _listener: &Listener) {}
+
+    /// How many other clients are called before this one, if a release calls it; by the last answer.
+    fn before(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// One caller's wait for one name.
@@ -107,6 +113,8 @@ pub(crate) struct Wait<'a> {
     pub(crate) place: Option<&'a Place>,
     /// A server has said to an earlier request of the same caller that the name is held.
     pub(crate) was_held: bool,
+    /// Whose wait it is, if monitoring is told of it.
+    pub(crate) told: Option<&'a AcquireSpan>,
 }
 
 /// The answer to a request.
@@ -142,7 +150,7 @@ impl Wait<'_> {
     ) -> Option<Answered<A::Grant>> {
         let clock = self.context.clock;
         let sent = clock.now();
-        let mut request = pin!(in_time(asker));
+        let mut request = pin!(self.in_time(asker));
         let answer = poll_fn(|context| first.attend(context, request.as_mut()));
         let answer = tokio::select! {
             biased;
@@ -175,7 +183,7 @@ impl Wait<'_> {
             Ok(Some(granted)) => Ok(Some(granted)),
             // Another waiter may have been granted something for this one just before the end.
             // Unclaimed, it would go back to the server although its waiter is still here.
-            missed => match asker.meanwhile().now_or_never() {
+            missed => match self.given(asker).now_or_never() {
                 Some(granted) => Ok(Some(granted)),
                 None => missed,
             },
@@ -215,7 +223,7 @@ impl Wait<'_> {
             if met.is_none() {
                 tokio::select! {
                     biased;
-                    granted = asker.meanwhile() => return Ok(Some(granted)),
+                    granted = self.given(asker) => return Ok(Some(granted)),
                     () = self.stand_down(asker, place) => {}
                 }
             }
@@ -226,6 +234,7 @@ impl Wait<'_> {
                 Some(met) => met,
                 None => self.ask(asker, place, &sleep).await,
             };
+            sleep.before = asker.before();
             let pause = match self.read(answered, place, &mut sleep)? {
                 Asked::Granted(granted) => return Ok(Some(granted)),
                 Asked::Again => continue,
@@ -236,8 +245,12 @@ impl Wait<'_> {
                 // Also during the sleep: permits that a holder of this process passes on come
                 // without a message, and would lie unused until the next ask.
                 biased;
-                granted = asker.meanwhile() => return Ok(Some(granted)),
-                () = sleep.until(&marks, clock.now() + pause) => {}
+                granted = self.given(asker) => return Ok(Some(granted)),
+                woken = sleep.until(&marks, clock.now() + pause) => {
+                    if woken {
+                        self.tell(AcquireSpan::is_woken);
+                    }
+                }
                 () = place.turn(), if behind => {}
             }
             // `in_line` polls this side first: without this look one more request would leave
@@ -270,7 +283,7 @@ impl Wait<'_> {
         // Noted before it leaves: if the time is up meanwhile, the error must not say that
         // nothing ran.
         place.asks();
-        let answer = in_time(asker).await;
+        let answer = self.in_time(asker).await;
         Answered { sent, answer }
     }
 
@@ -326,9 +339,12 @@ impl Wait<'_> {
             Line::OnServer { .. } => return Ok(None),
             _ => {}
         }
+        if !place.has_turn() {
+            self.tell(|told| told.waits(Why::InLine));
+        }
         tokio::select! {
             biased;
-            granted = asker.meanwhile() => Ok(Some(granted)),
+            granted = self.given(asker) => Ok(Some(granted)),
             () = place.turn() => Ok(None),
         }
     }
@@ -467,7 +483,7 @@ impl Wait<'_> {
             opened.as_mut().enable();
             let sent = self.context.clock.now();
             place.asks();
-            match in_time(asker).await {
+            match self.in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
                     place.outage().over(sent);
                     return Ok(Some(granted));
@@ -494,10 +510,11 @@ impl Wait<'_> {
     /// answers them.
     pub(crate) async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         if self.context.locals.anyone_waits(self.line_key, self.line) {
+            self.tell(|told| told.waits(Why::InLine));
             return Ok(None);
         }
         let sent = self.context.clock.now();
-        let ttl = match in_time(asker).await {
+        let ttl = match self.in_time(asker).await {
             Ok(Answer::Granted(granted)) => return Ok(Some(granted)),
             Ok(Answer::Busy { ttl }) => ttl,
             Ok(Answer::Later { .. }) => Some(Duration::ZERO),
@@ -508,6 +525,45 @@ impl Wait<'_> {
         match ttl {
             Some(_) => Ok(None),
             None => Err(self.never_expires()),
+        }
+    }
+
+    /// Asks once. A server that refuses a request as too late tells its time, so the next request
+    /// is in time.
+    async fn in_time<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
+        for _ in 0..2 {
+            match self.ask_and_tell(asker).await {
+                Err(failure) if failure.cause == Cause::Late => {}
+                result => return result,
+            }
+        }
+        self.ask_and_tell(asker).await
+    }
+
+    async fn ask_and_tell<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
+        self.tell(AcquireSpan::asks);
+        let answer = asker.ask().await;
+        match &answer {
+            Ok(Answer::Granted(_)) => {}
+            Ok(_) => self.tell(|told| told.waits(Why::Held)),
+            Err(failure) if failure.may_heal() && failure.cause != Cause::Late => {
+                self.tell(|told| told.waits(Why::NoAnswer));
+            }
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// Waits until the waiter is given what it wants, by another one of its process.
+    async fn given<A: Ask>(&self, asker: &A) -> A::Grant {
+        let granted = asker.meanwhile().await;
+        self.tell(AcquireSpan::was_given);
+        granted
+    }
+
+    fn tell(&self, what: impl FnOnce(&AcquireSpan)) {
+        if let Some(told) = self.told {
+            what(told);
         }
     }
 
@@ -522,18 +578,6 @@ impl Wait<'_> {
     fn never_expires(&self) -> Error {
         never_expires(self.key, self.context.backend.address())
     }
-}
-
-/// Asks once. A server that refuses a request as too late tells its time, so the next request
-/// is in time.
-async fn in_time<A: Ask>(asker: &A) -> Result<Answer<A::Grant>, Failure> {
-    for _ in 0..2 {
-        match asker.ask().await {
-            Err(failure) if failure.cause == Cause::Late => {}
-            result => return result,
-        }
-    }
-    asker.ask().await
 }
 
 /// The wait was shorter than the server takes to answer.

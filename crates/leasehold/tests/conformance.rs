@@ -10,6 +10,9 @@
 
 mod support;
 
+#[path = "conformance/hooks.rs"]
+mod hooks;
+
 #[path = "conformance"]
 mod on_embedded {
     pub(super) use crate::support::embedded_place as place;
@@ -20,6 +23,7 @@ mod on_embedded {
     mod back_off;
     mod cancel;
     mod cancel_wholes;
+    mod deadlock;
     mod expirable;
     mod fair;
     mod fenced;
@@ -50,6 +54,7 @@ mod on_server {
     mod back_off;
     mod cancel;
     mod cancel_wholes;
+    mod deadlock;
     mod expirable;
     mod fair;
     mod fenced;
@@ -72,6 +77,47 @@ mod on_server {
 }
 
 #[path = "conformance"]
+mod on_cluster {
+    pub(super) use crate::support::cluster_place as place;
+    pub(super) use crate::support::plain_lock as lock_of;
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod any;
+    mod back_off;
+    mod cancel;
+    mod cancel_wholes;
+    mod expirable;
+    mod fair;
+    mod fenced;
+    mod group;
+    mod input;
+    mod kinds;
+    mod latch;
+    mod lock;
+    mod multi;
+    mod name;
+    mod re_entry;
+    mod red;
+    mod rw;
+    mod rw_cancel;
+    mod rw_turns;
+    mod semaphore;
+    mod tokens;
+    mod unpolled;
+    mod wait;
+}
+
+/// Behind a failover, which takes a while: the short form.
+#[path = "conformance"]
+mod on_sentinels {
+    pub(super) use crate::support::plain_lock as lock_of;
+    pub(super) use crate::support::sentinels_place as place;
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod fenced;
+    mod lock;
+    mod wait;
+}
+
+#[path = "conformance"]
 mod on_server_with_resp3 {
     pub(super) use crate::support::plain_lock as lock_of;
     pub(super) use crate::support::resp3_place as place;
@@ -87,6 +133,23 @@ mod on_server_with_resp3 {
     mod rw;
     mod semaphore;
     mod tokens;
+    mod wait;
+}
+
+#[path = "conformance"]
+mod behind_a_prefix {
+    pub(super) use crate::support::plain_lock as lock_of;
+    pub(super) use crate::support::prefixed_place as place;
+    pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
+    mod any;
+    mod expirable;
+    mod fair;
+    mod group;
+    mod latch;
+    mod lock;
+    mod multi;
+    mod rw;
+    mod semaphore;
     mod wait;
 }
 

@@ -44,6 +44,8 @@ macro_rules! each_check {
 }
 use each_check;
 
+#[path = "interop/between.rs"]
+mod between;
 #[path = "interop/checks.rs"]
 mod checks;
 #[path = "interop/child.rs"]
@@ -62,6 +64,8 @@ mod javas;
 mod matrix;
 #[path = "interop/permits.rs"]
 mod permits;
+#[path = "interop/prefixed.rs"]
+mod prefixed;
 #[path = "interop/scene.rs"]
 mod scene;
 #[path = "interop/sides.rs"]

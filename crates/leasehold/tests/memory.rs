@@ -206,3 +206,41 @@ async fn a_burst_of_names_leaves_no_room_behind() {
     assert!(kept <= MOST, "{kept} bytes are kept");
     drop(place.server);
 }
+
+/// A walk over many keys, of which some are locks, has no more of them at a time than it looks at.
+#[tokio::test]
+async fn a_listing_keeps_no_names() {
+    const KEYS: usize = 200_000;
+    const LOCKS: usize = 20_000;
+    let _alone = ALONE.lock().await;
+    let place = new_place().await;
+    let fill = "for n = 1, ARGV[1] do redis.call('SET', 'other:' .. n, 'a text') end
+                for n = 1, ARGV[2] do redis.call('HSET', 'job:' .. n, ARGV[3], 1) end";
+    let hold = "01234567-89ab-cdef-0123-456789abcdef:1";
+    let (keys, locks) = (KEYS.to_string(), LOCKS.to_string());
+    let filled = place
+        .server
+        .command(&["EVAL", fill, "0", &keys, &locks, hold]);
+    filled.unwrap();
+    let region = Region::new(COUNTED);
+    let (mut found, mut most) = (0, 0);
+    let mut names = place.client.list("job:*");
+    while let Some(listed) = names.next().await {
+        let listed = listed.unwrap();
+        assert!(listed.name.starts_with("job:"), "{listed:?}");
+        found += 1;
+        let change = region.change();
+        let kept = change
+            .bytes_allocated
+            .saturating_sub(change.bytes_deallocated);
+        most = most.max(kept);
+    }
+    let (looked_at, total) = names.progress();
+    println!("listing: {most} bytes at most, {looked_at} of {total} keys");
+    // A walk may come across a key twice.
+    assert!((LOCKS..LOCKS * 2).contains(&found), "{found}");
+    assert!(looked_at >= (KEYS + LOCKS) as u64, "{looked_at} of {total}");
+    // All of the names would be a megabyte.
+    assert!(most <= 512 * 1024, "{most} bytes");
+    drop(place.server);
+}

@@ -15,6 +15,7 @@ mod project {
     mod fencing;
     mod guarantees;
     mod layers;
+    mod metrics;
     mod surfaces;
     mod wire_format;
 }

@@ -26,14 +26,18 @@ mod server {
     mod majority;
     mod matrix;
     mod messages;
+    #[cfg(feature = "metrics")]
+    mod metrics;
     mod moved;
     mod nemesis;
     mod outages;
     mod permissions;
+    mod presence;
     mod processes;
     mod renewal;
     mod rw;
     mod scene;
+    mod spans;
     mod states;
     mod synchronizers;
     mod warnings;

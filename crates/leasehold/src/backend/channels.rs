@@ -6,11 +6,24 @@
 //! listener asked, that means "ask again". Messages, confirmations of a subscription and lost
 //! connections all move it, so a lost message needs no case of its own. (The subscription that
 //! follows a lost connection finds out what was missed: its confirmation makes the waiter ask.)
+//!
+//! A release may call one client by its number, in a message right behind its `0`. The two are taken
+//! together ([`Heard`]): to the client that is called they mean "ask again", to the others that
+//! somebody else does.
+
+mod heard;
+#[cfg(any(feature = "redis", feature = "testing"))]
+mod section;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, watch};
+
+pub(crate) use self::heard::{Heard, Message};
+#[cfg(any(feature = "redis", feature = "testing"))]
+pub(crate) use self::section::Section;
 
 use crate::room::Room;
 use crate::sync::Mutex;
@@ -19,23 +32,66 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub(crate) struct Channels {
     table: Mutex<Table>,
-    /// Notified when a channel is wanted or no longer wanted.
-    changed: Notify,
     /// Channels live without a subscription (the embedded backend).
     always_live: bool,
+    place: Place,
+    /// By this number a release calls this client. Never 0 or 1, which mean something to Redisson.
+    number: u64,
+}
+
+/// Which node's connection brings the messages of a channel; `None` while no node is known to.
+pub(crate) struct Place(Box<FindNode>);
+
+type FindNode = dyn Fn(&str) -> Option<usize> + Send + Sync;
+
+impl Place {
+    #[cfg(feature = "redis")]
+    pub(crate) fn by(place: impl Fn(&str) -> Option<usize> + Send + Sync + 'static) -> Self {
+        Self(Box::new(place))
+    }
+
+    /// There is one connection, for all channels.
+    fn single() -> Self {
+        Self(Box::new(|_| Some(0)))
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Place")
+    }
 }
 
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<Arc<str>, Entry>,
-    /// Entries for which no subscription was requested yet, and entries whose last listener has
-    /// left: the work of the connection's task, however many entries stay as they are.
+    /// What the connection of each node has to do.
+    work: HashMap<usize, Work>,
+}
+
+impl Table {
+    fn work(&mut self, node: usize) -> &mut Work {
+        self.work.entry(node).or_default()
+    }
+}
+
+/// The work of one connection's task, however many entries stay as they are.
+#[derive(Debug, Default)]
+struct Work {
+    /// Entries for which no subscription was requested yet.
     fresh: Vec<Arc<str>>,
+    /// Entries whose last listener has left, and those that are another connection's now.
     left: Vec<Arc<str>>,
+    /// How many entries are this connection's.
+    entries: usize,
+    /// Notified when a channel is wanted or no longer wanted.
+    changed: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct Entry {
+    /// Whose connection brings its messages; `None` until that is known.
+    node: Option<usize>,
     signal: watch::Sender<Signal>,
     listeners: usize,
     /// It is among `left`; it may have listeners again.
@@ -79,6 +135,10 @@ pub(crate) struct Signal {
     pub(crate) denied: bool,
     /// Messages `0` so far: a latch was opened.
     zeros: u64,
+    /// Releases that have called this client so far.
+    pub(crate) called: u64,
+    /// Releases that have called another client so far.
+    pub(crate) passed: u64,
 }
 
 impl Signal {
@@ -88,12 +148,29 @@ impl Signal {
     }
 }
 
+/// Of 15 or 16 digits, so that no two clients have the same, and exact in every script.
+fn draw_number() -> u64 {
+    fastrand::u64(100_000_000_000_000..1 << 53)
+}
+
 impl Channels {
     pub(crate) fn new(always_live: bool) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
-            changed: Notify::new(),
             always_live,
+            place: Place::single(),
+            number: draw_number(),
+        })
+    }
+
+    /// The channels of several nodes.
+    #[cfg(feature = "redis")]
+    pub(crate) fn placed(place: Place) -> Arc<Self> {
+        Arc::new(Self {
+            table: Mutex::default(),
+            always_live: false,
+            place,
+            number: draw_number(),
         })
     }
 
@@ -115,9 +192,11 @@ impl Channels {
             live: self.always_live,
             ..Signal::default()
         });
+        let node = (self.place.0)(&name);
         entries.insert(
             Arc::clone(&name),
             Entry {
+                node,
                 signal: sender,
                 listeners: 1,
                 noted: false,
@@ -125,13 +204,15 @@ impl Channels {
                 asked: Vec::new(),
             },
         );
-        if !self.always_live {
-            table.fresh.push(Arc::clone(&name));
+        if let Some(node) = node.filter(|_| !self.always_live) {
+            let work = table.work(node);
+            work.entries += 1;
+            work.fresh.push(Arc::clone(&name));
+            // Behind the entry: the connection's task looks when it is notified, and a notice
+            // before the entry would find nothing to subscribe.
+            work.changed.notify_one();
         }
         drop(table);
-        // Behind the entry: the connection's task looks when it is notified, and a notice before
-        // the entry would find nothing to subscribe.
-        self.changed.notify_one();
         self.listener(name, signal)
     }
 
@@ -167,11 +248,12 @@ impl Channels {
             // Nothing is ever on its way.
             entry.ask();
             entry.confirm();
-        } else {
-            table.fresh.push(Arc::clone(&listener.name));
+        } else if let Some(node) = entry.node {
+            let work = table.work(node);
+            work.fresh.push(Arc::clone(&listener.name));
+            work.changed.notify_one();
         }
         drop(table);
-        self.changed.notify_one();
         listener
     }
 
@@ -184,19 +266,30 @@ impl Channels {
         }
     }
 
-    /// A message came on `name`.
-    pub(crate) fn told(&self, name: &str, message: &[u8]) {
+    /// A message came.
+    pub(crate) fn told(&self, (name, message, called): Message<'_>) {
         if let Some(entry) = self.table.lock().entries.get(name) {
             entry.signal.send_modify(|signal| {
-                signal.count += 1;
                 signal.zeros += u64::from(message == b"0");
+                match called {
+                    Some(number) if number != self.number => signal.passed += 1,
+                    called => {
+                        signal.count += 1;
+                        signal.called += u64::from(called.is_some());
+                    }
+                }
             });
         }
     }
 
+    /// The number by which a release calls this client.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Makes the listeners of `name` ask again.
     pub(crate) fn wake(&self, name: &str) {
-        self.told(name, b"");
+        self.told((name, b"", None));
     }
 
     /// Makes all listeners ask again.
@@ -209,86 +302,6 @@ impl Channels {
     /// How many channels have an entry: for checks that nothing is left behind.
     pub(crate) fn len(&self) -> usize {
         self.table.lock().entries.len()
-    }
-}
-
-/// For the connection that carries the messages.
-#[cfg(any(feature = "redis", feature = "testing"))]
-impl Channels {
-    /// The connection for messages is gone: messages that were published since are lost.
-    pub(crate) fn all_down(&self) {
-        let mut table = self.table.lock();
-        // All of them: those whose subscription was on its way as well.
-        table.fresh = table.entries.keys().cloned().collect();
-        for entry in table.entries.values() {
-            entry.signal.send_modify(|signal| {
-                signal.count += 1;
-                signal.live = false;
-            });
-        }
-    }
-
-    /// The server has answered the subscription to `name`.
-    pub(crate) fn subscribed(&self, name: &str, denied: bool) {
-        if let Some(entry) = self.table.lock().entries.get_mut(name) {
-            // Before the listeners are woken, which look at their zeros then.
-            entry.confirm();
-            entry.signal.send_if_modified(|signal| {
-                // It moves the counter: a release between a waiter's ask and the subscription
-                // was heard by nobody, so the waiter asks again. A confirmation of what was
-                // confirmed before (`listen_from_now`) is no news to the others.
-                let news = signal.live == denied || signal.denied != denied;
-                signal.count += u64::from(news);
-                signal.live = !denied;
-                signal.denied = denied;
-                news
-            });
-        }
-    }
-
-    /// No channel has an entry: nobody listens, and no subscription lingers.
-    #[cfg(feature = "redis")]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.table.lock().entries.is_empty()
-    }
-
-    /// The channels for which a subscription has to be requested; the caller does that.
-    pub(crate) fn take_fresh(&self) -> Vec<Arc<str>> {
-        let mut table = self.table.lock();
-        let mut fresh = std::mem::take(&mut table.fresh);
-        // A channel that was forgotten before anybody subscribed it may be here twice, or have
-        // no entry any more.
-        fresh.sort_unstable();
-        fresh.dedup();
-        fresh.retain(|name| {
-            let entry = table.entries.get_mut(name);
-            // Noted before the request leaves: a listener that comes while it is on its way needs a
-            // later confirmation.
-            entry.map(Entry::ask).is_some()
-        });
-        fresh
-    }
-
-    /// Forgets the channels that nobody listens to.
-    pub(crate) fn remove_idle(&self) -> Vec<Arc<str>> {
-        let mut table = self.table.lock();
-        let mut left = std::mem::take(&mut table.left);
-        left.retain(|name| {
-            let Some(entry) = table.entries.get_mut(name) else {
-                return false;
-            };
-            // Cleared also for a channel that is wanted again: when it is left next, it has to
-            // be noted anew.
-            entry.noted = false;
-            entry.listeners == 0 && table.entries.remove(name).is_some()
-        });
-        table.entries.give_back();
-        left
-    }
-
-    /// Resolves when a channel is wanted or no longer wanted.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
     }
 }
 
@@ -316,12 +329,12 @@ impl Listener {
         before.map_or(0, |before| self.mark().zeros.saturating_sub(*before))
     }
 
-    /// Resolves when the channel has moved since `mark`.
+    /// Resolves when the channel has moved since `mark`, whichever client is meant.
     pub(crate) async fn moved_since(&mut self, mark: Signal) {
         // It can't fail: the sender lives in the entry, and the entry as long as this listener.
         let _ = self
             .signal
-            .wait_for(|signal| signal.count != mark.count)
+            .wait_for(|signal| signal.count != mark.count || signal.passed != mark.passed)
             .await;
     }
 }
@@ -336,113 +349,20 @@ impl Drop for Listener {
         if entry.listeners > 0 {
             return;
         }
-        if self.channels.always_live {
+        let Some(node) = entry.node.filter(|_| !self.channels.always_live) else {
             table.entries.remove(&self.name);
             table.entries.give_back();
-        } else if !std::mem::replace(&mut entry.noted, true) {
+            return;
+        };
+        if !std::mem::replace(&mut entry.noted, true) {
             // Left for the connection's task, which forgets it after a while: the next waiter of
             // a busy name finds the subscription in place.
-            table.left.push(Arc::clone(&self.name));
-            self.channels.changed.notify_one();
+            let work = table.work(node);
+            work.left.push(Arc::clone(&self.name));
+            work.changed.notify_one();
         }
     }
 }
 
 #[cfg(all(test, feature = "redis"))]
-mod tests {
-    use super::*;
-
-    fn names(taken: &[Arc<str>]) -> Vec<&str> {
-        taken.iter().map(|name| &**name).collect()
-    }
-
-    #[test]
-    fn only_what_is_new_has_to_be_subscribed() {
-        let channels = Channels::new(false);
-        let _first = (channels.listen("b"), channels.listen("a"));
-        assert_eq!(names(&channels.take_fresh()), ["a", "b"]);
-        let _second = (channels.listen("b"), channels.listen("c"));
-        assert_eq!(names(&channels.take_fresh()), ["c"]);
-        assert!(channels.take_fresh().is_empty());
-    }
-
-    #[test]
-    fn channel_with_a_new_listener_is_kept() {
-        let channels = Channels::new(false);
-        drop((channels.listen("a"), channels.listen("b")));
-        let _again = channels.listen("b");
-        assert_eq!(names(&channels.remove_idle()), ["a"]);
-        assert_eq!(channels.len(), 1);
-        assert!(channels.remove_idle().is_empty());
-    }
-
-    #[test]
-    fn channel_idle_again_is_removed() {
-        let channels = Channels::new(false);
-        drop(channels.listen("a"));
-        let again = channels.listen("a");
-        assert!(channels.remove_idle().is_empty());
-        drop(again);
-        assert_eq!(names(&channels.remove_idle()), ["a"]);
-        assert!(channels.is_empty());
-    }
-
-    #[test]
-    fn removed_channel_is_resubscribed_once() {
-        let channels = Channels::new(false);
-        drop(channels.listen("a"));
-        assert_eq!(names(&channels.remove_idle()), ["a"]);
-        let _again = channels.listen("a");
-        // Noted twice by now: before it was forgotten, and when it came back.
-        assert_eq!(names(&channels.take_fresh()), ["a"]);
-        drop(channels.listen("b"));
-        assert_eq!(names(&channels.remove_idle()), ["b"]);
-        // A subscription to it would have no listener, and nobody would end it.
-        assert!(channels.take_fresh().is_empty());
-    }
-
-    #[test]
-    fn zeros_count_from_the_listeners_own_confirmation() {
-        let channels = Channels::new(false);
-        let zero = || channels.told("a", b"0");
-        let confirm = || {
-            channels.take_fresh();
-            channels.subscribed("a", false);
-        };
-        let first = channels.listen_from_now("a");
-        zero();
-        confirm();
-        zero();
-        // It has not looked at its channel since then.
-        let second = channels.listen_from_now("a");
-        confirm();
-        assert_eq!((first.zeros(), second.zeros()), (1, 0));
-        zero();
-        assert_eq!((first.zeros(), second.zeros()), (2, 1));
-    }
-
-    #[test]
-    fn confirmation_after_reconnect_covers_earlier_listeners() {
-        let channels = Channels::new(false);
-        let first = channels.listen_from_now("a");
-        channels.take_fresh();
-        channels.all_down();
-        let second = channels.listen_from_now("a");
-        channels.told("a", b"0");
-        channels.take_fresh();
-        channels.subscribed("a", false);
-        assert_eq!((first.zeros(), second.zeros()), (0, 0));
-        channels.told("a", b"0");
-        assert_eq!((first.zeros(), second.zeros()), (1, 1));
-    }
-
-    #[test]
-    fn lost_connection_resubscribes_every_channel() {
-        let channels = Channels::new(false);
-        let _listeners = (channels.listen("a"), channels.listen("b"));
-        channels.take_fresh();
-        let _new = channels.listen("c");
-        channels.all_down();
-        assert_eq!(names(&channels.take_fresh()), ["a", "b", "c"]);
-    }
-}
+mod tests;

@@ -224,6 +224,12 @@ impl Failure {
         self.explain("", "nothing was changed")
     }
 
+    /// The error of a question that is about no name.
+    pub(crate) fn into_error_of_listing(mut self) -> Error {
+        self.outcome = Outcome::DidNotRun;
+        self.explain("", "nothing was changed")
+    }
+
     fn explain(self, subject: &str, if_it_ran: &str) -> Error {
         let message = texts::explained(&self, subject, if_it_ran);
         self.error(self.kind(), message)

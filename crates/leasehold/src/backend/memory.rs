@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::channels::Channels;
+use super::channels::{Channels, Heard, Message};
 use super::failure::Failure;
 use super::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
@@ -122,15 +122,18 @@ impl Memory {
         // Published without the lock: a test that decides about a message may look at this
         // keyspace.
         drop(keyspace);
+        let mut heard = Heard::default();
         for (channel, message) in published {
-            self.publish(&String::from_utf8_lossy(&channel), &message);
+            let channel = String::from_utf8_lossy(&channel).into_owned();
+            heard.message(channel, &message, |message| self.publish(message));
         }
+        heard.end(|message| self.publish(message));
         reply.map_err(|refusal| Failure::from_reply(&refusal.0, &ADDRESS.into()).of(operation.step))
     }
 
-    fn publish(&self, channel: &str, message: &[u8]) {
-        self.channels.told(channel, message);
-        self.links.publish(channel, message);
+    fn publish(&self, message: Message<'_>) {
+        self.channels.told(message);
+        self.links.publish(message);
     }
 
     fn keyspace(&self) -> MutexGuard<'_, Keyspace> {

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use self::line::{Event, Events, Pending};
 pub use self::step::Step;
 use super::about::About;
-use super::channels::Channels;
+use super::channels::{Channels, Message, Section};
 use super::failure::{Cause, Failure, Outcome};
 use super::memory::{ADDRESS, Memory};
 use super::step::{Operation, Value};
@@ -206,9 +206,11 @@ pub(crate) struct Linked {
 
 impl Linked {
     pub(crate) fn new(memory: &Memory, reply_timeout: Duration) -> Self {
+        let channels = Channels::new(false);
         let link = Arc::new(Link {
             memory: memory.clone(),
-            channels: Channels::new(false),
+            section: channels.section(0),
+            channels,
             clock: memory.clock(),
             reply_timeout,
             on_request: Mutex::new(Box::new(|_| Fate::default())),
@@ -268,6 +270,8 @@ type Reply = Result<Value, Failure>;
 pub(crate) struct Link {
     memory: Memory,
     channels: Arc<Channels>,
+    /// The side of the connection that carries the messages.
+    section: Section,
     clock: Clock,
     reply_timeout: Duration,
     /// Each under a lock of its own: what decides may use the network.
@@ -378,7 +382,7 @@ impl Link {
     }
 
     /// The server publishes on `channel`.
-    pub(crate) fn publish(&self, channel: &str, message: &[u8]) {
+    pub(crate) fn publish(&self, (channel, message, called): Message<'_>) {
         // When it is published and not when it arrives: a server keeps no message for a later
         // subscriber.
         if !self.is_subscribed(channel) {
@@ -386,7 +390,7 @@ impl Link {
         }
         if let Some(delay) = self.on_message.lock()(channel) {
             let at = self.clock.now() + delay;
-            let event = Event::Message(channel.into(), message.into());
+            let event = Event::Message(channel.into(), message.into(), called);
             self.state().events.message(at, event);
             self.changed.notify_one();
         }
@@ -432,7 +436,7 @@ impl Link {
         state.at_server.clear();
         state.unconfirmed = 0;
         drop(state);
-        self.channels.all_down();
+        self.section.all_down();
         self.changed.notify_one();
     }
 
@@ -495,9 +499,11 @@ impl Link {
             }
             Event::Confirm(channel) => {
                 self.state().unconfirmed -= 1;
-                self.channels.subscribed(&channel, false);
+                self.section.subscribed(&channel, false);
             }
-            Event::Message(channel, message) => self.channels.told(&channel, &message),
+            Event::Message(channel, message, called) => {
+                self.section.told((&channel, &message, called));
+            }
         }
     }
 
@@ -542,7 +548,7 @@ impl Link {
         }
         if state.linger_until.is_some_and(|until| now >= until) {
             state.linger_until = None;
-            for channel in self.channels.remove_idle() {
+            for channel in self.section.remove_idle() {
                 let event = Event::Unsubscribe(channel);
                 state.events.subscription(now, event);
             }
@@ -551,7 +557,7 @@ impl Link {
             return;
         }
         drop(state);
-        for channel in self.channels.take_fresh() {
+        for channel in self.section.take_fresh() {
             let takes = self.on_subscription.lock()(&channel);
             let event = Event::Subscribe(channel);
             let mut state = self.state();
@@ -598,7 +604,7 @@ async fn carry(link: Ending) {
         tokio::select! {
             // In this order always: at random the same seed would not give the same history.
             biased;
-            () = link.channels.changed() => link.start_to_linger(),
+            () = link.section.changed() => link.start_to_linger(),
             () = link.changed.notified() => {}
             () = due => {}
         }

@@ -1,19 +1,22 @@
-//! A server as the backend: one connection for calls and one for messages. A task of its own
-//! opens each of them again whenever it is lost. Only this folder names the driver.
+//! Servers as the backend: a single one, the master that sentinels name, or the nodes of a cluster. Each has a connection for calls
+//! and one for messages, and tasks that open them again whenever they are lost. Only this folder
+//! names the driver.
 //!
-//! A [`Node`] owns the facts about one server, a [`Lane`] is one connection to it. Calls between
-//! the files go one way: lane to queue, codec and node.
+//! A [`Node`] owns the facts about one server, a [`Lane`](lane::Lane) is one connection to it, and a
+//! [`Server`] is both with their tasks. Calls between the files go one way: lane to queue, codec and
+//! node. What a node of a cluster did not run goes back by [`Strays`](lane::Strays).
 //!
-//! There is one node. A second one would stand beside it here, with a lane and a task of its own,
-//! and [`Redis::submit`] would choose one of them: the first key of an operation is the name
-//! (`parts[0]`), a name has one slot, and a slot one node. Primitives see only operations and
-//! replies, so they would not change. [`Redis::started`] would choose by a name as well.
+//! The first key of an operation is its name (`parts[0]`), a name has one slot, and a slot one node,
+//! so primitives see only operations and replies, whatever the servers are.
 
 mod address;
 mod call;
+mod cluster;
 mod connect;
 mod driver;
+mod examine;
 mod lane;
+mod messages;
 mod node;
 mod pause;
 mod pubsub;
@@ -21,7 +24,10 @@ mod queue;
 mod reconnect;
 mod refusals;
 pub(crate) mod script;
+mod sentinel;
+mod server;
 mod server_info;
+pub(crate) mod slots;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
@@ -30,116 +36,225 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 pub(crate) use self::lane::Queued;
 pub(crate) use self::queue::Ticket;
 
-use self::lane::Lane;
-use self::node::Node;
-use self::pubsub::WakesAll;
-use self::reconnect::{Opened, keep_connected, prepare};
+use self::address::{Address, MasterPlace, Place};
+pub(crate) use self::cluster::Cluster;
+
+use self::cluster::Keeper;
+use self::messages::Transport;
+use self::node::{Common, Node};
+use self::reconnect::{Opened, prepare};
+use self::script::Form;
+use self::server::{Server, Shared};
 use super::channels::Channels;
+use super::failure::Failure;
 use super::step::{Operation, Step};
 use crate::clock::{Clock, Moment};
+use crate::config::Peers;
 use crate::credentials::Source;
 use crate::error::Result;
+#[cfg(feature = "tls")]
+use crate::tls::TlsSettings;
 
 /// How a server is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: String,
+    /// What the server calls our connection; empty for no name.
+    pub(crate) label: String,
     pub(crate) credentials: Option<Source>,
+    pub(crate) credentials_every: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
+    /// Who has to hear of releases, and is heard.
+    pub(crate) peers: Peers,
+    /// Each operation goes to a node of a cluster alone, with its keys declared.
+    pub(crate) declare_keys: bool,
     #[cfg(feature = "tls")]
-    pub(crate) authorities: Vec<Vec<u8>>,
+    pub(crate) tls: TlsSettings,
 }
 
 /// The backend itself.
-pub(crate) struct Redis {
-    node: Arc<Node>,
-    lane: Arc<Lane>,
-    channels: Arc<Channels>,
-    tasks: [JoinHandle<()>; 2],
+pub(crate) enum Redis {
+    Single {
+        server: Server,
+        channels: Arc<Channels>,
+    },
+    Cluster {
+        cluster: Arc<Cluster>,
+        _keeper: Keeper,
+    },
 }
 
 impl Redis {
     /// Connects once, so that a wrong address or password is an error here, and from then on in
     /// the background.
     pub(crate) async fn connect(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
-        let node = Node::new(endpoint, steps, clock)?;
-        let first = prepare(&node)
-            .await
-            .map_err(|failure| failure.into_connect_error())?;
-        // Not left to the task that uses the connection, which may not have run yet: an acquire of
-        // a majority compares the run ids of its servers before it asks them.
+        match Place::parse(&endpoint.url)? {
+            Place::Cluster(seeds) => {
+                let connected = Cluster::connect(seeds, &endpoint, steps, clock);
+                Ok(Self::of(connected.await?))
+            }
+            Place::Server(address) => {
+                Self::connect_to(single(address, &endpoint, steps, clock)?).await
+            }
+            Place::Master(place) => Self::connect_to(master(place, &endpoint, steps, clock)?).await,
+        }
+    }
+
+    async fn connect_to(node: Arc<Node>) -> Result<Self> {
+        let first = prepare(&node).await;
+        let first = first.map_err(Failure::into_connect_error)?;
+        // Not left to the task that uses the connection, which may not have run yet: an
+        // acquire of a majority compares the run ids of its servers before it asks them.
         node.learn(&first.told);
         Ok(Self::run(node, Some(first)))
     }
 
     /// Connects in the background. Until the first attempt has ended, operations wait.
     pub(crate) fn start(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
-        let node = Node::new(endpoint, steps, clock)?;
-        Ok(Self::run(node, None))
+        match Place::parse(&endpoint.url)? {
+            Place::Server(address) => {
+                let node = single(address, &endpoint, steps, clock)?;
+                Ok(Self::run(node, None))
+            }
+            Place::Master(place) => {
+                let node = master(place, &endpoint, steps, clock)?;
+                Ok(Self::run(node, None))
+            }
+            Place::Cluster(seeds) => Cluster::start(seeds, &endpoint, steps, clock).map(Self::of),
+        }
+    }
+
+    fn of((cluster, keeper): (Arc<Cluster>, Keeper)) -> Self {
+        Self::Cluster {
+            cluster,
+            _keeper: keeper,
+        }
     }
 
     fn run(node: Arc<Node>, first: Option<Opened>) -> Self {
-        let (runtime, channels) = (Handle::current(), Channels::new(false));
-        let lane = Lane::new(runtime.clone(), Arc::clone(&node));
-        let tasks = [
-            runtime.spawn(keep_connected(lane.ending(), first)),
-            runtime.spawn(pubsub::run(
-                Arc::clone(&node),
-                WakesAll(Arc::clone(&channels)),
-            )),
-        ];
-        Self {
-            node,
-            lane,
-            channels,
-            tasks,
-        }
+        let channels = Channels::new(false);
+        let shared = Shared {
+            runtime: Handle::current(),
+            channels: Arc::clone(&channels),
+            transports: &[Transport::Global],
+            strays: None,
+        };
+        let server = Server::start(&shared, 0, node, first);
+        Self::Single { server, channels }
     }
 
     pub(crate) fn submit(&self, operation: Operation) -> Queued {
-        // The one lane of the one node: of several, the slot of `parts[0]` would name it.
-        self.lane.submit(operation)
+        match self {
+            Self::Single { server, .. } => server.lane.submit(operation, 0),
+            Self::Cluster { cluster, .. } => cluster.submit(operation),
+        }
     }
 
     pub(crate) fn channels(&self) -> &Arc<Channels> {
-        &self.channels
+        match self {
+            Self::Single { channels, .. } => channels,
+            Self::Cluster { cluster, .. } => cluster.channels(),
+        }
     }
 
+    /// What the URL names, without credentials.
     pub(crate) fn address(&self) -> &str {
-        self.node.address()
+        match self {
+            Self::Single { server, .. } => server.node.connector.address.shown(),
+            Self::Cluster { cluster, .. } => cluster.address(),
+        }
     }
 
     pub(crate) fn identity(&self) -> &str {
-        self.node.connector.address.identity()
+        match self {
+            Self::Single { server, .. } => server.node.connector.address.identity(),
+            Self::Cluster { cluster, .. } => cluster.identity(),
+        }
     }
 
-    pub(crate) fn started(&self) -> Option<Moment> {
-        self.node.about.started()
+    /// When the server that has this key started.
+    pub(crate) fn started(&self, key: &[u8]) -> Option<Moment> {
+        match self {
+            Self::Single { server, .. } => server.node.about.started(),
+            Self::Cluster { cluster, .. } => cluster.started(key),
+        }
     }
 
-    /// Of the server, and the database.
+    /// Of the server, and the database. A cluster is several servers.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
-        let run_id = self.node.about.run_id()?;
-        Some((run_id, self.node.connector.address.db()))
+        match self {
+            Self::Single { server, .. } => {
+                let run_id = server.node.about.run_id()?;
+                Some((run_id, server.node.connector.address.db()))
+            }
+            Self::Cluster { .. } => None,
+        }
+    }
+
+    /// The address of our connection, as the server sees it.
+    pub(crate) fn seen_as(&self) -> Option<String> {
+        match self {
+            Self::Single { server, .. } => server.node.seen_as.lock().clone(),
+            Self::Cluster { cluster, .. } => cluster.seen_as(),
+        }
+    }
+
+    /// Where the master is, if sentinels say that.
+    pub(crate) fn master(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Single { server, .. } if server.node.connector.sentinels.is_some() => {
+                Some(server.node.address())
+            }
+            _ => None,
+        }
+    }
+
+    /// Resolves when the server is another one, or was started again: whether it has the holds of
+    /// the one before is not known.
+    pub(crate) async fn holds_in_doubt(&self) {
+        match self {
+            Self::Single { server, .. } => server.node.holds_in_doubt.notified().await,
+            // A slot moves with its holds, far more often than a master is lost.
+            Self::Cluster { .. } => std::future::pending().await,
+        }
     }
 
     pub(crate) fn reply_timeout(&self) -> Duration {
-        self.node.reply_timeout()
+        match self {
+            Self::Single { server, .. } => server.node.reply_timeout(),
+            Self::Cluster { cluster, .. } => cluster.reply_timeout(),
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+        match self {
+            Self::Single { .. } => None,
+            Self::Cluster { cluster, .. } => Some(cluster),
+        }
     }
 }
 
-impl Drop for Redis {
-    fn drop(&mut self) {
-        for task in &self.tasks {
-            // A handle that is dropped detaches its task, which would connect again for ever. The
-            // abort drops `Ending` with the task, and that sends the last releases.
-            task.abort();
-        }
-    }
+fn single(
+    address: Address,
+    endpoint: &Endpoint,
+    steps: &[&Step],
+    clock: Clock,
+) -> Result<Arc<Node>> {
+    let common = Common::new(endpoint, &address, steps, clock, Form::Server)?;
+    Ok(Node::new(address, &common))
+}
+
+fn master(
+    place: MasterPlace,
+    endpoint: &Endpoint,
+    steps: &[&Step],
+    clock: Clock,
+) -> Result<Arc<Node>> {
+    let common = Common::new(endpoint, &place.master, steps, clock, Form::Server)?;
+    Ok(Node::master(place, &common))
 }

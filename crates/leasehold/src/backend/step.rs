@@ -30,6 +30,16 @@ pub(crate) struct Step {
     /// drops it when nobody waits for it any more.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     pub(crate) grants: bool,
+    /// It touches only keys that are declared, and none that it may have removed before. Then it may
+    /// run while its slot moves from one node of a cluster to another, as soon as all of them are on
+    /// one side. Any other step waits until the slot is whole.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) while_moving: bool,
+    /// It has a script of its own on a single server, for when it travels alone: that costs the
+    /// server a fifth less. Each is loaded with each connection, so only those that often travel
+    /// alone have one.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) own_script: bool,
     /// The same change on the embedded keyspace.
     pub(crate) twin: fn(&mut Keyspace, &[Vec<u8>]) -> Result<Value, Refusal>,
 }
@@ -56,7 +66,9 @@ impl Shared {
 macro_rules! step {
     (
         $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
-        keys: [$($key:ident),+],
+        $(while_moving: $while_moving:literal,)?
+        $(own_script: $own_script:literal,)?
+        keys: [$($key:ident),*],
         args: [$($arg:ident $(: $kind:ty)?),*],
         $(uses: [$($shared:path),+],)?
     ) => {
@@ -64,32 +76,34 @@ macro_rules! step {
             name: concat!(stringify!($family), ".", stringify!($function)),
             lua: include_str!(concat!(stringify!($function), ".lua")),
             uses: &[$($(&$shared),+)?],
-            parameters: &[$(stringify!($key),)+ $(stringify!($arg)),*],
-            keys: [$(stringify!($key)),+].len(),
+            parameters: &[$(stringify!($key),)* $(stringify!($arg)),*],
+            keys: <[&str]>::len(&[$(stringify!($key)),*]),
             many: false,
             grants: $grants,
+            while_moving: false $(|| $while_moving)?,
+            own_script: false $(|| $own_script)?,
             twin: |keyspace, parts| $Arguments::read(parts)?.twin(keyspace),
         };
 
         pub(crate) struct $Arguments<'a> {
-            $(pub(crate) $key: &'a [u8],)+
+            $(pub(crate) $key: &'a [u8],)*
             $(pub(crate) $arg: $crate::backend::step::step!(@kind 'a $($kind)?),)*
         }
 
         impl<'a> $Arguments<'a> {
             pub(crate) fn operation(&self) -> $crate::backend::step::Operation {
                 use $crate::backend::step::{Argument as _, Operation};
-                let parts = vec![$(self.$key.write(),)+ $(self.$arg.write()),*];
+                let parts = vec![$(self.$key.write(),)* $(self.$arg.write()),*];
                 Operation::new(&$STEP, parts)
             }
 
             fn read(parts: &'a [Vec<u8>]) -> Result<Self, $crate::backend::step::Refusal> {
                 use $crate::backend::step::{Argument, Refusal};
-                let [$($key,)+ $($arg),*] = parts else {
+                let [$($key,)* $($arg),*] = parts else {
                     return Err(Refusal("ERR wrong number of arguments for a step".into()));
                 };
                 Ok(Self {
-                    $($key: Argument::read($key)?,)+
+                    $($key: Argument::read($key)?,)*
                     $($arg: Argument::read($arg)?),*
                 })
             }
@@ -204,6 +218,13 @@ impl Operation {
     /// Those that are no keys.
     pub(crate) fn arguments(&self) -> &[Vec<u8>] {
         &self.parts[self.key_count()..]
+    }
+
+    /// The name that the operation is about: all its keys are derived from that. `None` if it is
+    /// about many names, or about none.
+    pub(crate) fn name(&self) -> Option<&[u8]> {
+        let has_one = !self.step.many && self.step.keys > 0;
+        has_one.then(|| &self.parts[0][..])
     }
 
     fn key_count(&self) -> usize {

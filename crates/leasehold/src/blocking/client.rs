@@ -5,14 +5,17 @@ use super::fair::FairLock;
 use super::fenced::FencedLock;
 use super::forward::{reads, waits};
 use super::latch::CountDownLatch;
+use super::listing::Listing;
 use super::lock::{Lock, PerThread};
 use super::members::GroupLock;
 use super::runtime::Runtime;
 use super::rw::RwLock;
 use super::semaphore::Semaphore;
+use crate::backend::facts::ServerFacts;
 use crate::backend::memory::Embedded;
 use crate::client::{Activity, ClientBuilder, Closed};
 use crate::error::Result;
+use crate::primitives::holds::HeldInfo;
 use crate::primitives::name::NameInfo;
 
 /// A client for threads; see [`leasehold::Client`](crate::Client).
@@ -151,11 +154,20 @@ impl Client {
         CountDownLatch::new(self.inner.count_down_latch(name), self.runtime.clone())
     }
 
+    /// The names on this server that fit `pattern`, as an iterator; see
+    /// [`Client::list`](crate::Client::list).
+    pub fn list(&self, pattern: &str) -> Listing {
+        Listing::new(self.inner.list(pattern), self.runtime.clone())
+    }
+
     waits! { Client:
         "What kind of lock or synchronizer `name` is" inspect(name: &str) -> NameInfo;
+        "What its servers say of themselves" examine(name: &str) -> Vec<ServerFacts>;
+        "Ends one hold by force" force_release(name: &str, hold: &str) -> bool;
     }
     reads! { Client:
         "What this client has under way" activity() -> Activity;
+        "What this client holds now" holds() -> Vec<HeldInfo>;
         "This client's id" id() -> &str;
         "The server's address, without credentials" address() -> &str;
     }

@@ -137,6 +137,7 @@ impl ExpirablePermit {
         "Whether the permits are held" is_held() -> bool;
         "Why renewal is failing" renewal_failure() -> Option<LossReason>;
         "This hold's number" number() -> u64;
+        "How long its acquire took" waited() -> Duration;
         "The semaphore's name" name() -> &str;
     }
     waits! { ExpirablePermit:

@@ -259,6 +259,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         "Why renewal is failing" renewal_failure() -> Option<LossReason>;
         "How many guards share the hold" hold_count() -> usize;
         "The number of this hold" number() -> u64;
+        "How long its acquire took" waited() -> Duration;
         "The id of this hold in Redis" holder_id() -> &str;
         "The lock's name" name() -> &str;
     }

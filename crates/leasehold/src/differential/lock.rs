@@ -21,6 +21,8 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY:longest", "9007199254740991"],
         &["SET", "KEY:longest", ""],
         &["HSET", "KEY:longest", "a", "b"],
+        &["SET", "KEY:asking", "text"],
+        &["RPUSH", "KEY:asking", "text", "1234"],
     ],
 };
 
@@ -31,6 +33,9 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "hold") => hold.into(),
         (_, "marker") => format!("{key}:forced"),
         (_, "channel") => format!("channel:{key}"),
+        (_, "asking") => format!("{key}:asking"),
+        (_, "client") => ["1234", "5678", "9012", "3456"][to.variant / 2].into(),
+        (_, "called") => (to.variant % 2).to_string(),
         ("lock.renew", "lease_ms") => super::renewed(hold).0.into(),
         (_, "lease_ms") => "60000".into(),
         (_, "most_ms") => super::renewed(hold).1.into(),

@@ -1,6 +1,6 @@
 //! How the step that looks at a name is tried out: on what strangers leave there.
 
-use super::{HOLDS, KEYS, Sample, Suite};
+use super::{HOLDS, KEYS, Sample, Suite, renewed};
 use crate::key::Key;
 use crate::primitives::name::steps::{self, LOOK};
 
@@ -29,6 +29,9 @@ pub(super) const SUITE: Suite = Suite {
         &["ZADD", "KEY", "9000000000000", "c:1"],
         // An end before 1970, which is shown as 0.
         &["ZADD", "KEY", "-1", "c:1"],
+        &["HSET", "leasehold:TAG:forced", "c:1", "1"],
+        &["ZADD", "leasehold:TAG:writers", "9000000000000", "c:1"],
+        &["ZADD", "leasehold:TAG:readers", "1", "d:1"],
         // Keys of read holds, which no argument names: the step makes their names itself. One of
         // them is a list, and `PTTL` asks for no type.
         &["SET", "{x}:c:1:rwlock_timeout:1", "1"],
@@ -40,8 +43,8 @@ pub(super) const SUITE: Suite = Suite {
 /// then of a type that it should not be.
 fn argument(to: &Sample, name: &str) -> String {
     let at = LOOK.parameters.iter().position(|other| *other == name);
-    let at = at.unwrap();
-    if at > 0 && (to.variant + 1 == at || to.variant == 7) {
+    let at = at.unwrap_or_default();
+    if (1..LOOK.keys).contains(&at) && (to.variant + 1 == at || to.variant == 7) {
         let beside = HOLDS.iter().position(|other| *other == to.hold).unwrap();
         return KEYS[(at + beside) % KEYS.len()].into();
     }
@@ -51,8 +54,22 @@ fn argument(to: &Sample, name: &str) -> String {
         "leases" => key.timeout_key(),
         "queue" => key.fair_queue(),
         "waiters" => key.fair_waiters(),
+        "writers" => key.waiting_writers(),
+        "readers" => key.waiting_readers(),
         "tokens" => key.token_counter(),
         "opened" => key.opened_marker(),
+        "locks" | "sides" | "frees" | "opens" => key.lock_channel(),
+        "most" | "count" => "1000".into(),
+        "cursor" => "0".into(),
+        "pattern" => {
+            ["*", "x", "?", "[w-z]", "*{*", "*o*er", "a\\{*", "nothing"][to.variant].into()
+        }
+        "marker" => match to.variant {
+            7 => to.key.into(),
+            _ => key.forced_marker(),
+        },
+        "hold" => to.hold.into(),
+        "ms" => renewed(to.hold).0.into(),
         _ => to.has_no(name),
     }
 }

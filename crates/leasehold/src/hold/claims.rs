@@ -78,6 +78,10 @@ impl Claims {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     pub(super) fn add(&mut self, terms: Terms, now: Moment) -> ClaimId {
         let id = ClaimId(self.next);
         self.next += 1;

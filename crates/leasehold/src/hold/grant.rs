@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -17,6 +17,7 @@ use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::observe::{Ended, Observed, Told, Way};
 use crate::sync::Mutex;
 
 /// One grant of the server.
@@ -37,6 +38,9 @@ pub(crate) struct Grant {
     changed: Notify,
     /// Who waits for a word of the server since it was handed over.
     pub(super) acks: Acks,
+    pub(crate) observed: Observed,
+    /// Its loss was told.
+    loss_is_told: AtomicBool,
 }
 
 /// No time: the watchdog does not look at such a grant.
@@ -74,6 +78,7 @@ impl Grant {
         clock: Clock,
         margin: SafetyMargin,
         asked_at: Moment,
+        observed: Observed,
     ) -> Arc<Self> {
         let state = State::new(terms, asked_at);
         Arc::new(Self {
@@ -87,6 +92,8 @@ impl Grant {
             place: AtomicUsize::new(0),
             changed: Notify::new(),
             acks: Acks::default(),
+            observed,
+            loss_is_told: AtomicBool::new(false),
         })
     }
 
@@ -102,7 +109,7 @@ impl Grant {
     }
 
     /// That of its present hold.
-    pub(super) fn hold_number(&self) -> u64 {
+    pub(crate) fn hold_number(&self) -> u64 {
         self.state.lock().stay.number
     }
 
@@ -233,9 +240,73 @@ impl Grant {
         let mut state = self.state.lock();
         let may = state.can_be_handed_over(terms, now);
         if may {
-            state.stay = Stay::new(terms, now);
+            let ended = std::mem::replace(&mut state.stay, Stay::new(terms, now));
+            let before = state.before.replace(ended.told);
+            // A span ends with nothing locked: its subscriber may do anything.
+            drop(state);
+            drop(before);
         }
         may
+    }
+
+    /// An acquire has got it: their spans are linked.
+    pub(crate) fn acquired(&self, ended: &Ended, way: Way) {
+        let mut state = self.state.lock();
+        let before = state.before.replace(Told::default());
+        let (hold, token) = (state.stay.told.clone(), state.stay.token);
+        drop(state);
+        ended.follows(&before);
+        match way {
+            Way::Entered => ended.follows(&hold),
+            Way::Granted => {
+                let hold = ended.begins(&self.observed, &self.key, self.steps.wire_id(), token);
+                let none = self.state.lock().stay.told.replace(hold);
+                drop(none);
+            }
+        }
+    }
+
+    /// It is what the next waiter of the process gets in the place of `other`.
+    pub(crate) fn follows(&self, other: &Self) {
+        let told = other.told();
+        if told.is_heard() {
+            let none = self.state.lock().before.replace(told);
+            drop(none);
+        }
+    }
+
+    /// The span of its present hold.
+    fn told(&self) -> Told {
+        self.state.lock().stay.told.clone()
+    }
+
+    /// A request leaves that renews it.
+    pub(crate) fn renews(&self) -> Told {
+        self.observed.renews(&self.key, || self.told())
+    }
+
+    /// A guard gives it back.
+    pub(crate) fn releases(&self) -> Told {
+        self.observed.releases(&self.key, || self.told())
+    }
+
+    /// When its present hold began.
+    pub(crate) fn since(&self) -> Moment {
+        self.state.lock().stay.since
+    }
+
+    /// How long it is since `since`.
+    pub(crate) fn age(&self, since: Moment) -> Duration {
+        self.clock.now().saturating_sub(since)
+    }
+
+    /// How often the server has renewed it, and how many guards have it.
+    pub(crate) fn counts(&self) -> (u32, usize) {
+        let state = self.state.lock();
+        (
+            state.confirmations.saturating_sub(1),
+            state.stay.claims.len(),
+        )
     }
 
     /// The time from which its present lease counts.
@@ -255,11 +326,14 @@ impl Grant {
         }
         // The latest end, whichever answer comes last: no request makes a hold shorter on the
         // server, so renewals may overlap.
+        let left = state.valid_until.saturating_sub(self.clock.now());
+        self.observed.renewed(left, lease);
         state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
         // A guard that wanted more may have gone since.
         let wanted = lease.min(state.wants(sent));
         state.valid_until = state.valid_until.max(self.margin.end(sent, wanted));
         state.confirmed_at = state.confirmed_at.max(sent);
+        state.confirmations = state.confirmations.saturating_add(1);
         state.failing = None;
         drop(state);
         self.changed.notify_waiters();
@@ -292,11 +366,29 @@ impl Grant {
         state.lost = Some(reason);
         drop(state);
         self.changed.notify_waiters();
+        self.tell_loss();
+    }
+
+    /// Tells monitoring and hooks that it is lost, once.
+    pub(crate) fn tell_loss(&self) {
+        // Outside the lock: a hook may ask for anything.
+        if let Some(reason) = self.loss()
+            && !self.loss_is_told.swap(true, Ordering::Relaxed)
+        {
+            self.observed.lost(&self.key, &reason);
+            self.told().lost(&reason);
+        }
     }
 
     /// Why it is lost; `None` while it is good.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         self.state.lock().check(self.clock.now()).cloned()
+    }
+
+    /// Whether nothing but its holder ends it, as far as this process knows.
+    pub(crate) fn lasts(&self) -> bool {
+        let mut state = self.state.lock();
+        state.check(self.clock.now()).is_none() && state.lasts()
     }
 
     /// How it will be lost at its deadline unless a renewal gets through; `None` while

@@ -18,6 +18,18 @@ struct Table {
     closed: bool,
 }
 
+impl Table {
+    fn all(&self) -> Vec<Arc<Grant>> {
+        let holds = self.holds.iter().filter_map(|(number, grant)| {
+            let grant = grant.upgrade()?;
+            // A guard that has handed its hold over may wait for the server's word still. The hold
+            // is the next guard's.
+            (grant.hold_number() == *number).then_some(grant)
+        });
+        holds.collect()
+    }
+}
+
 impl Standing {
     /// A guard has this hold from now on.
     pub(crate) fn enter(&self, hold: &Hold) {
@@ -39,7 +51,7 @@ impl Standing {
     pub(crate) fn close(&self) -> Vec<Arc<Grant>> {
         let mut table = self.table.lock();
         table.closed = true;
-        let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
+        let holds = table.all();
         for hold in &holds {
             hold.stop_renewing();
         }
@@ -52,12 +64,16 @@ impl Standing {
         self.table.lock().holds.len()
     }
 
+    /// All of them that were neither released nor left to their lease.
+    pub(crate) fn all(&self) -> Vec<Arc<Grant>> {
+        let mut holds = self.table.lock().all();
+        holds.retain(|hold| !hold.is_over());
+        holds
+    }
+
     /// How many of them are valid.
     pub(crate) fn good(&self) -> usize {
-        let table = self.table.lock();
-        let holds: Vec<_> = table.holds.values().filter_map(Weak::upgrade).collect();
-        drop(table);
-        let good = |hold: &&Arc<Grant>| !hold.is_over() && hold.loss().is_none();
-        holds.iter().filter(good).count()
+        let holds = self.all();
+        holds.iter().filter(|hold| hold.loss().is_none()).count()
     }
 }

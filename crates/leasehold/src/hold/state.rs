@@ -9,6 +9,7 @@ use super::{Leaving, SafetyMargin};
 use crate::clock::Moment;
 use crate::config::Terms;
 use crate::loss::LossReason;
+use crate::observe::Told;
 
 /// A hold is handed over no longer than this after the server has confirmed it.
 const UNCONFIRMED: Duration = Duration::from_millis(5);
@@ -20,6 +21,9 @@ const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
 pub(super) struct State {
     /// What holds it now.
     pub(super) stay: Stay,
+    /// The span of the hold before that in this process, until that of its holder's acquire is linked
+    /// to it.
+    pub(super) before: Told,
     /// The longest lease that was asked for: the server may keep the hold that long.
     pub(super) longest_asked: Duration,
     /// Until when the guards have it: no longer than they want, nor than the server keeps
@@ -31,6 +35,8 @@ pub(super) struct State {
     pub(super) confirmed_at: Moment,
     /// When the request left to which it was granted.
     pub(super) granted_at: Moment,
+    /// How often the server has confirmed it, its grant included.
+    pub(super) confirmations: u32,
     /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
     pub(super) kept: usize,
     /// Released, or left to its lease: nothing is reported any more.
@@ -54,11 +60,13 @@ impl State {
     pub(super) fn new(terms: Terms, asked_at: Moment) -> Self {
         Self {
             stay: Stay::new(terms, asked_at),
+            before: Told::default(),
             longest_asked: terms.lease,
             valid_until: asked_at,
             kept_until: asked_at,
             confirmed_at: asked_at,
             granted_at: asked_at,
+            confirmations: 0,
             kept: 0,
             over: false,
             closed: false,
@@ -157,6 +165,13 @@ impl State {
         let terms = self.stay.claims.terms();
         terms.remind_every.is_some()
             && (self.closed || terms.reasserts_fixed_lease() && self.kept == 0)
+    }
+
+    /// Whether it is renewed without an end.
+    pub(super) fn lasts(&self) -> bool {
+        let claims = &self.stay.claims;
+        let is_renewed = self.kept > 0 || claims.terms().renew_every.is_some();
+        is_renewed && !self.over && !self.closed && claims.first_limit().is_none()
     }
 
     /// How long it has to last if a request for it leaves now.

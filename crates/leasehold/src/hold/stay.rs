@@ -6,6 +6,7 @@ use super::Leaving;
 use super::claims::Claims;
 use crate::clock::Moment;
 use crate::config::Terms;
+use crate::observe::Told;
 
 /// A number that no other hold of this process has.
 pub(crate) fn next_number() -> u64 {
@@ -16,6 +17,8 @@ pub(crate) fn next_number() -> u64 {
 /// The next holder of the same grant would begin a new one.
 pub(super) struct Stay {
     pub(super) number: u64,
+    /// When it began: for a first one, when the request left to which it was granted.
+    pub(super) since: Moment,
     /// What its guards want.
     pub(super) claims: Claims,
     /// Its fencing token.
@@ -26,17 +29,21 @@ pub(super) struct Stay {
     pub(super) left: bool,
     /// Its guard wants it for itself: nobody shares it any more.
     pub(super) closed: bool,
+    /// Its span.
+    pub(super) told: Told,
 }
 
 impl Stay {
     pub(super) fn new(terms: Terms, now: Moment) -> Self {
         Self {
             number: next_number(),
+            since: now,
             claims: Claims::new(terms, now),
             token: None,
             raised_to: None,
             left: false,
             closed: false,
+            told: Told::default(),
         }
     }
 

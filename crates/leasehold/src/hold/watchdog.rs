@@ -24,6 +24,7 @@ use crate::backend::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
 use crate::config::wire_ms;
 use crate::loss::LossReason;
+use crate::observe::{self, Told};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The watchdog of a client.
@@ -92,9 +93,14 @@ impl Watchdog {
         self.task.is_finished()
     }
 
-    /// How many holds it watches.
+    /// How many holds it watches. One that went back while a waiter that has gone was to get it is
+    /// over, and is taken out when it is due.
     pub(crate) fn len(&self) -> usize {
-        self.shared.holds.lock().len()
+        let holds = self.shared.holds.lock();
+        holds
+            .iter()
+            .filter(|watched| !watched.hold.is_over())
+            .count()
     }
 }
 
@@ -178,6 +184,21 @@ impl Shared {
         due
     }
 
+    /// All are due now.
+    fn look_at_all(&self) {
+        let now = self.clock.now();
+        let mut all = Vec::new();
+        let mut holds = self.holds.lock();
+        while let Some(watched) = holds.take_next(|_, _| true) {
+            watched.hold.set_due(None);
+            all.push(watched.hold);
+        }
+        drop(holds);
+        for hold in all {
+            self.schedule_at(&hold, now);
+        }
+    }
+
     /// When the task wakes by itself. An earlier time that was set stays, even if its hold is
     /// gone: one idle wake-up costs less than a notice of each short hold.
     fn next_wake(&self) -> Option<Moment> {
@@ -239,16 +260,18 @@ async fn run(shared: Arc<Shared>) {
             continue;
         }
         let changed = shared.changed.notified();
-        match shared.next_wake() {
-            None => changed.await,
-            Some(due) => {
-                let sleep = pin!(shared.clock.sleep_until(due));
-                tokio::select! {
-                    biased;
-                    () = sleep => {}
-                    () = changed => {}
-                }
+        let next = shared.next_wake();
+        let sleep = pin!(async {
+            match next {
+                Some(due) => shared.clock.sleep_until(due).await,
+                None => std::future::pending().await,
             }
+        });
+        tokio::select! {
+            biased;
+            () = sleep => {}
+            () = changed => {}
+            () = shared.backend.holds_in_doubt() => shared.look_at_all(),
         }
     }
 }
@@ -263,7 +286,16 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
             Due::Nothing => {}
             Due::Later => shared.schedule(&hold),
             Due::End(reason) => end_hold(&shared, &hold, &reason),
-            Due::Renew { lease, first } => renewals.push(Renewal { hold, lease, first }),
+            Due::Renew { lease, first } => {
+                let node = shared.backend.node_of(hold.key.as_str().as_bytes());
+                renewals.push(Renewal {
+                    told: hold.renews(),
+                    hold,
+                    lease,
+                    first,
+                    node,
+                });
+            }
         }
     }
     // All that can travel together and ask for one lease are beside each other.
@@ -281,13 +313,16 @@ struct Renewal {
     lease: Duration,
     /// It is the first one since one was confirmed.
     first: bool,
+    /// The server that has it.
+    node: usize,
+    told: Told,
 }
 
 impl Renewal {
-    /// The step by which it travels with others.
-    fn group(&self) -> Option<&'static str> {
-        let together = self.hold.steps.renewed_together();
-        together.map(|together| together.step.name)
+    /// The step by which it travels with others, and the server to which.
+    fn group(&self) -> Option<(&'static str, usize)> {
+        let together = self.hold.steps.renewed_together()?;
+        Some((together.step.name, self.node))
     }
 
     fn travels_with(&self, other: &Self) -> bool {
@@ -309,6 +344,7 @@ impl Shared {
                     (1..).zip(group).partition(|(number, _)| is_odd(*number));
                 for (_, one) in good {
                     one.hold.confirmed(now, one.lease);
+                    one.told.renewed(observe::Renewal::Confirmed);
                     self.schedule(&one.hold);
                 }
                 // One by one, the server says of each what has become of it.
@@ -323,6 +359,7 @@ impl Shared {
             Err(failure) => {
                 for one in group {
                     one.hold.renewal_failed(now, one.first, &failure);
+                    one.told.renewed(observe::Renewal::Failed);
                     try_again_soon(self, &one.hold);
                 }
             }
@@ -335,13 +372,19 @@ impl Shared {
     }
 
     async fn renew_alone(&self, now: Moment, one: &Renewal) {
-        let Renewal { hold, lease, first } = one;
+        let Renewal {
+            hold,
+            lease,
+            first,
+            told,
+            ..
+        } = one;
         let request = Request {
             backend: &self.backend,
             clock: self.clock,
             hold,
         };
-        match request.send(*lease, (now, *first)).await {
+        match request.send(*lease, (now, *first), told).await {
             Ok(Renewed::Yes) => self.schedule(hold),
             Ok(Renewed::Lost) => {}
             Err(_) => try_again_soon(self, hold),
@@ -373,6 +416,7 @@ impl Grant {
         if first {
             tracing::warn!(key = %self.key, cause = %failure.cause, "renewal failed; trying again");
         }
+        self.observed.renewal_failed();
         self.failed_to_renew(sent, failure);
     }
 }
@@ -384,6 +428,7 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
     if left.is_zero() {
         // This look marks it lost, with the failure as the reason.
         if let Some(reason) = hold.loss() {
+            hold.tell_loss();
             tracing::error!(key = %hold.key, %reason, "lock lost");
             if hold.outlasts(&reason) {
                 end_hold(shared, hold, &reason);
@@ -400,6 +445,7 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
 
 /// The holder has been told by its clock; now the lock is free for others.
 fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
+    hold.tell_loss();
     tracing::warn!(key = %hold.key, %reason, "lock lost; releasing what the server still keeps");
     // Not by the guard, which may live on for long.
     shared.cleanup.give_back(Arc::clone(hold), false);
@@ -427,7 +473,7 @@ pub(crate) async fn try_renew(
     };
     let sent = clock.now();
     let first = hold.asked_to_renew(sent);
-    request.send(lease, (sent, first)).await
+    request.send(lease, (sent, first), &hold.renews()).await
 }
 
 /// The server's answer to a renewal.
@@ -447,7 +493,22 @@ struct Request<'a> {
 
 impl Request<'_> {
     /// Renews; `sent` says when, and whether it is the first since one was confirmed.
-    async fn send(&self, lease: Duration, sent: (Moment, bool)) -> Result<Renewed, Failure> {
+    async fn send(
+        &self,
+        lease: Duration,
+        sent: (Moment, bool),
+        told: &Told,
+    ) -> Result<Renewed, Failure> {
+        let result = self.send_untold(lease, sent).await;
+        told.renewed(match &result {
+            Ok(Renewed::Yes) => observe::Renewal::Confirmed,
+            Ok(Renewed::Lost) => observe::Renewal::Lost,
+            Err(_) => observe::Renewal::Failed,
+        });
+        result
+    }
+
+    async fn send_untold(&self, lease: Duration, sent: (Moment, bool)) -> Result<Renewed, Failure> {
         let Some(confirmed) = self.ask(lease, None, sent).await? else {
             return Ok(Renewed::Lost);
         };

@@ -140,7 +140,10 @@ impl Place {
         // No waker is registered here: who fills the slot wakes the seat, which is the waker of the
         // whole wait.
         std::future::poll_fn(|_| match candidate.claim() {
-            Some(undo) => std::task::Poll::Ready(undo),
+            Some(undo) => {
+                undo.hold().observed.handed_over();
+                std::task::Poll::Ready(undo)
+            }
             None => std::task::Poll::Pending,
         })
         .await

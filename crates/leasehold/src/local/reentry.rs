@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -20,12 +21,16 @@ use crate::sync::Mutex;
 /// A hold together with its undo; shared by the guards of one owner.
 pub(crate) struct Held {
     hold: Hold,
+    /// When it began.
+    since: Moment,
     standing: Arc<Standing>,
     undo: Mutex<Undo>,
     /// The name and the owner by which it can be entered again.
     owner: Option<(Local, Owner)>,
     /// For how long the process keeps the lock from its grant on, if its waiters take turns.
     turn: Option<Duration>,
+    /// Whether it was waited for: then others may wait still.
+    waited_for: AtomicBool,
     /// The name under which others of the process find it, if they may share it.
     _crowd: Option<Local>,
 }
@@ -55,12 +60,15 @@ impl Held {
     ) -> Self {
         let hold = Hold::of(undo.hold());
         standing.enter(&hold);
+        hold.observed.begins();
         Self {
+            since: hold.since(),
             hold,
             standing: Arc::clone(standing),
             undo: Mutex::new(undo),
             owner,
             turn,
+            waited_for: AtomicBool::new(false),
             _crowd: None,
         }
     }
@@ -112,6 +120,26 @@ impl Held {
         }
     }
 
+    /// It is the next holder's by now.
+    pub(crate) fn was_handed_over(&self) -> bool {
+        self.hold.number != self.hold.hold_number()
+    }
+
+    /// It was granted to a waiter in line.
+    pub(crate) fn was_waited_for(&self) {
+        self.waited_for.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether others may wait for it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waited_for.load(Ordering::Relaxed)
+    }
+
+    /// Whether its process keeps the lock for a turn.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.turn.is_some()
+    }
+
     /// There is nothing to give back any more.
     pub(crate) fn disarm(&self) {
         self.undo.lock().disarm();
@@ -128,6 +156,11 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.standing.leave(&self.hold);
+        if !self.was_handed_over() {
+            // A fixed lease that ran out, perhaps: nobody else looks whether it has.
+            self.hold.tell_loss();
+        }
+        self.hold.observed.ends(self.hold.age(self.since));
     }
 }
 
@@ -215,6 +248,16 @@ impl Reentry {
             }
             changed.await;
         }
+    }
+
+    /// Those whose holds last until they give them back.
+    pub(super) fn lasting(&self) -> Vec<Owner> {
+        let slots = self.slots.lock();
+        let lasting = slots.iter().filter_map(|(owner, slot)| match slot {
+            Slot::Held(held) if held.hold().lasts() => Some(owner.clone()),
+            _ => None,
+        });
+        lasting.collect()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -73,6 +73,14 @@ impl Turn {
         self.alone = !others_listen;
     }
 
+    /// A hold that the server granted at `since` went back to it at `at`, and others wait for it.
+    pub(crate) fn others_wait(&mut self, since: Moment, at: Moment) {
+        self.alone = false;
+        if self.is_idle() {
+            self.phase = Phase::Away { since, at };
+        }
+    }
+
     /// It knows no more than a new one.
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self.phase, Phase::Idle) && !self.alone && self.in_vain == 0

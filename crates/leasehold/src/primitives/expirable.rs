@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backend::NameOf;
 use crate::backend::step::{Operation, Value};
 use crate::config::{Settings, WaitStrategy, check_lease, check_number, check_wait};
 use crate::context::Context;
@@ -89,7 +90,7 @@ pub struct ExpirableSemaphore {
 /// Settings. Each changes this handle only; permits that are already held keep their terms.
 impl ExpirableSemaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let names = Key::parse(name).map(|key| Names {
+        let names = context.key(name, NameOf::Other).map(|key| Names {
             channel: key.semaphore_channel().into(),
             key,
         });
@@ -544,7 +545,7 @@ impl ExpirableSemaphore {
     /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.names.as_ref().map_or("", |names| names.key.as_str())
+        self.names.as_ref().map_or("", |names| names.key.given())
     }
 }
 

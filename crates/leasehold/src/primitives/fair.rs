@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::hold::HoldSteps;
 use crate::key::Key;
 use crate::local::line::Line;
+use crate::observe;
 use crate::primitives::request;
 use crate::wait::Deadline;
 use steps::{FairHold, Place};
@@ -97,6 +98,7 @@ impl Acquire for Fair {
 }
 
 impl Named for Fair {
+    const OBSERVED: observe::Kind = observe::Kind::Fair;
     const TAKES_TURNS: bool = true;
 
     fn channel(&self, key: &Key) -> String {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backend::NameOf;
 use crate::backend::channels::Listener;
 use crate::backend::failure::Failure;
 use crate::backend::step::Value;
@@ -78,7 +79,7 @@ pub struct CountDownLatch {
 /// Settings. Each changes this handle only.
 impl CountDownLatch {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let key = Key::parse(name);
+        let key = context.key(name, NameOf::Latch);
         let channel = key
             .as_ref()
             .map_or_else(|_| String::new(), Key::latch_channel);
@@ -176,6 +177,7 @@ impl CountDownLatch {
             line: Line::AllAsk,
             place: None,
             was_held: false,
+            told: None,
         };
         Ok(wait.until_granted(&asker).await?.is_some())
     }
@@ -289,7 +291,7 @@ impl CountDownLatch {
     /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.key.as_ref().map_or("", Key::as_str)
+        self.key.as_ref().map_or("", Key::given)
     }
 }
 

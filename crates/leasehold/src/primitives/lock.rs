@@ -2,6 +2,7 @@
 //! lock; `kind.rs` has what differs between the kinds.
 
 pub(in crate::primitives) mod ask;
+mod calls;
 pub(crate) mod group;
 mod guard;
 mod info;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backend::NameOf;
 use crate::backend::channels::Channels;
 use crate::backend::step::{Operation, Value};
 use crate::config::{Settings, Terms, WaitStrategy, check_wait};
@@ -110,7 +112,7 @@ pub(super) struct Member {
 #[allow(private_bounds, reason = "nothing here is public")]
 impl<K: kind::Named> Lock<K> {
     pub(crate) fn named(context: Arc<Context>, name: &str, kind: K) -> Self {
-        let key = Key::parse(name);
+        let key = context.key(name, NameOf::Other);
         let channel = key
             .as_ref()
             .map_or_else(|_| String::new(), |key| kind.channel(key));
@@ -268,7 +270,8 @@ impl<K: Kind> Lock<K> {
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
     /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
     /// all the same; `WrongKind` when the key holds something else; `Denied` when the server
-    /// refuses; `Misuse` for a bad name or setting.
+    /// refuses; `Misuse` for a bad name or setting; `Deadlock` when this lock's
+    /// [`Owner`](crate::Owner) would wait for ever.
     ///
     /// # Cancel safety
     ///
@@ -513,7 +516,7 @@ impl<K> Lock<K> {
     /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.key.as_ref().map_or("", Key::as_str)
+        self.key.as_ref().map_or("", Key::given)
     }
 }
 

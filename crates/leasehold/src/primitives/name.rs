@@ -1,17 +1,31 @@
 //! What a name is, recognised by its keys. For operators, who know the name but not what it is used
 //! for.
 
+mod force;
+mod list;
+mod reading;
 pub(crate) mod steps;
+mod who;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::lock::Ttl;
+use super::presence::{Book, ClientInfo};
 use super::request;
-use crate::backend::step::Value;
+use crate::backend::NameOf;
+use crate::backend::facts::ServerFacts;
+use crate::backend::failure::Failure;
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
+use reading::Raw;
+
+pub(crate) use force::force_release;
+pub(crate) use list::list;
+pub use list::{Listed, Listing};
+
+/// How many holds, permits and waiters of a name are shown.
+const MOST_SHOWN: usize = 1000;
 
 /// What a name is: the answer of [`Client::inspect`](crate::Client::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,14 +35,42 @@ pub struct NameInfo {
     pub found: Found,
     /// How long the key has left on the server.
     pub ttl: Ttl,
-    /// The first 1000 waiters for a fair lock, in their order. `None` when nobody waits in line: no
-    /// key says who waits for anything else.
-    pub waiting: Option<Vec<String>>,
+    /// How many holds or permits there are beside those that are shown. Some of these may be over.
+    pub more: u64,
+    /// The first 1000 waiters that the server knows by name: those in the line of a fair lock, in
+    /// their order, the writers that wait for a read-write lock, and the readers that have waited
+    /// for it for long. Then the clients of this library that say that somebody in them waits, for a
+    /// name of any kind ([`Wants::Any`]); they say so up to 20 s late. No key says which of
+    /// Redisson's wait for anything else than a fair lock.
+    pub waiting: Vec<WaiterInfo>,
+    /// How many waiters in line there are beside those that are shown.
+    pub more_waiting: u64,
+    /// How many connections listen for a release, or for a latch to open. Each belongs to a process,
+    /// ours or Redisson's, in which at least one waits, or waited until just now. Waiters of a fair
+    /// lock are not among them. `None` where the server does not say.
+    pub listening: Option<u64>,
     /// The last fencing token that a hold of this name was given.
     pub last_token: Option<u64>,
+    /// Whether the server lets us read who the clients are. If not, holders and waiters are known by
+    /// their ids alone.
+    pub clients_denied: bool,
+    /// Where it is in a cluster, or behind sentinels; `None` on a single server.
+    pub node: Option<NodeInfo>,
 }
 
-/// What a key is, as far as keys can tell. Of a large key the first 1000 holds are shown.
+/// Which of several servers has a name, as far as this client knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeInfo {
+    /// In a cluster the slot of the name and of all its keys.
+    pub slot: Option<u16>,
+    /// The address of the node that has the slot, or of the master that the sentinels name, without
+    /// credentials. `None` if no node has the slot.
+    pub address: Option<String>,
+}
+
+/// What a key is, as far as keys can tell. Of a large key the first 1000 holds are shown:
+/// [`NameInfo::more`] says how many there are beside them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
@@ -83,6 +125,39 @@ pub struct HoldInfo {
     pub count: u64,
     /// How much is left of its lease.
     pub ttl: Ttl,
+    /// Whose it is. `None` for one of Redisson's, and of a client that does not say who it is.
+    pub client: Option<ClientInfo>,
+    /// How long its holder has had it, at least; known as far as its client says so.
+    pub held_for: Option<Duration>,
+}
+
+/// Somebody who waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaiterInfo {
+    /// `uuid:n`: the client, and the hold that it is to become (here) or the thread (Redisson). The
+    /// client alone for [`Wants::Any`].
+    pub id: String,
+    /// What for.
+    pub wants: Wants,
+    /// Who it is. `None` for one of Redisson's, and of a client that does not say who it is.
+    pub client: Option<ClientInfo>,
+    /// How long it has waited, at least; known as far as its client says so.
+    pub waited_for: Option<Duration>,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wants {
+    /// A fair lock.
+    Lock,
+    /// The read side of a read-write lock.
+    ToRead,
+    /// Its write side.
+    ToWrite,
+    /// Whatever the name is: its client says that somebody in it waits, and no more.
+    Any,
 }
 
 /// A value of a group that somebody holds.
@@ -103,254 +178,37 @@ pub struct PermitInfo {
     pub id: String,
     /// How much is left of its lease.
     pub ttl: Ttl,
+    /// Whose it is. `None` for one of Redisson's, and of a client that does not say who it is.
+    pub client: Option<ClientInfo>,
+    /// How long its holder has had it, at least. Of permits that were acquired together it is known
+    /// of the first.
+    pub held_for: Option<Duration>,
+}
+
+/// Asks the servers about themselves.
+pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerFacts>> {
+    let key = context.key(name, NameOf::Other)?;
+    let channel = key.lock_channel();
+    let facts = context.backend.examine(&channel).await;
+    facts.map_err(Failure::into_error_of_listing)
 }
 
 /// Asks the server what `name` is.
 pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
-    let key = Key::parse(name)?;
-    let reply = request::query(context, &key, steps::look(&key)).await?;
-    let raw = Raw::read(&reply).ok_or_else(|| request::malformed(context, &key))?;
+    let key = context.key(name, NameOf::Other)?;
+    let mut seen = look(context, &key, MOST_SHOWN).await?;
+    who::tell(context, &Book::default(), key.as_str(), &mut seen).await;
+    let location = context.backend.location(&key);
+    seen.node = location.map(|(slot, address)| NodeInfo {
+        slot,
+        address: address.map(|address| (*address).to_owned()),
+    });
+    Ok(seen)
+}
+
+/// The same, with at most so many of anything.
+async fn look(context: &Context, key: &Key, most: usize) -> Result<NameInfo> {
+    let reply = request::query(context, key, steps::look(key, most)).await?;
+    let raw = Raw::read(&reply).ok_or_else(|| request::malformed(context, key))?;
     Ok(raw.recognise())
-}
-
-/// The reply of the step.
-struct Raw {
-    kind: String,
-    ttl: Ttl,
-    now_ms: i64,
-    text: String,
-    fields: Vec<Field>,
-    held: i64,
-    permits: Vec<(Vec<u8>, i64)>,
-    waiting: Vec<(Vec<u8>, i64)>,
-    token: String,
-    opened: bool,
-}
-
-/// A field of a hash. If it is a read hold, with the time that this has left.
-struct Field {
-    name: String,
-    value: String,
-    left_ms: i64,
-}
-
-impl Raw {
-    fn read(reply: &Value) -> Option<Self> {
-        let Value::List(items) = reply else {
-            return None;
-        };
-        let [
-            Value::Text(kind),
-            Value::Int(ttl_ms),
-            Value::Int(now_ms),
-            Value::Text(text),
-            Value::List(fields),
-            Value::Int(held),
-            Value::List(permits),
-            Value::List(waiting),
-            Value::Text(token),
-            Value::Int(opened),
-        ] = &items[..]
-        else {
-            return None;
-        };
-        Some(Self {
-            kind: lossy(kind),
-            ttl: Ttl::of_key(*ttl_ms),
-            now_ms: *now_ms,
-            text: lossy(text),
-            fields: fields.iter().map(Field::read).collect::<Option<_>>()?,
-            held: *held,
-            permits: permits.iter().map(timed).collect::<Option<_>>()?,
-            waiting: waiting.iter().map(timed).collect::<Option<_>>()?,
-            token: lossy(token),
-            opened: *opened == 1,
-        })
-    }
-
-    fn recognise(self) -> NameInfo {
-        NameInfo {
-            found: self.found(),
-            ttl: self.ttl,
-            waiting: self.line(),
-            last_token: self.token.parse().ok(),
-        }
-    }
-
-    fn found(&self) -> Found {
-        match self.kind.as_str() {
-            // The number was removed by hand. The permits are in use all the same.
-            "none" if self.held > 0 => self.leases(None),
-            "none" if self.opened => Found::Latch { left: 0 },
-            "none" => Found::Nothing,
-            "string" => match whole(&self.text) {
-                // Before the note of an opening, which outlives its latch: leases are never those
-                // of a latch.
-                Some(free) if self.held > 0 => self.leases(Some(free)),
-                Some(left) if self.opened => Found::Latch {
-                    left: u64::try_from(left).unwrap_or(0),
-                },
-                Some(count) => Found::Count(count),
-                None => unknown("a text that is not a count"),
-            },
-            "hash" => self
-                .lock()
-                .unwrap_or_else(|| unknown("a hash whose fields are not those of a lock")),
-            kind => unknown(&format!("a {kind}")),
-        }
-    }
-
-    /// A hash that is a lock of some kind.
-    fn lock(&self) -> Option<Found> {
-        let mode = self.fields.iter().find(|field| field.name == "mode");
-        match (mode, &self.fields[..]) {
-            (Some(mode), _) => self.read_write(&mode.value),
-            // A value of a group never stands alone: its end and its count are beside it.
-            (None, [field]) => Some(Found::Lock(field.hold(self.ttl)?)),
-            (None, _) => self.group(),
-        }
-    }
-
-    fn read_write(&self, mode: &str) -> Option<Found> {
-        if !matches!(mode, "read" | "write") {
-            return None;
-        }
-        let (mut writer, mut readers) = (None, Vec::new());
-        for field in self.fields.iter().filter(|field| field.name != "mode") {
-            if field.name.contains(":write") {
-                writer = Some(field.hold(self.ttl)?);
-            } else {
-                let hold = field.hold(Ttl::of_key(field.left_ms))?;
-                // The field of a read hold that is over remains until the next release.
-                if field.left_ms >= 0 || field.left_ms == -1 {
-                    readers.push(hold);
-                }
-            }
-        }
-        Some(Found::ReadWrite { writer, readers })
-    }
-
-    fn group(&self) -> Option<Found> {
-        const BESIDE: [&str; 2] = [":expire_time", ":lock_count"];
-        let is_beside = |name: &str| BESIDE.iter().any(|suffix| name.ends_with(suffix));
-        let all = self.fields.iter();
-        // By their names, because HSCAN brings the fields of a value in any order.
-        let all: BTreeMap<_, _> = all.map(|field| (&*field.name, &*field.value)).collect();
-        if !all.keys().any(|name| is_beside(name)) {
-            return None;
-        }
-        let mut values = Vec::new();
-        for (field, holder) in all.iter().filter(|(name, _)| !is_beside(name)) {
-            let of_hold = |what: &str| all.get(&*format!("{field}:{holder}{what}"));
-            let ends_ms: i64 = of_hold(":expire_time")?.parse().ok()?;
-            let left_ms = ends_ms.saturating_sub(self.now_ms);
-            let count = of_hold(":lock_count").and_then(|count| count.parse().ok());
-            if left_ms >= 0 {
-                values.push(ValueInfo {
-                    field: (*field).to_owned(),
-                    hold: HoldInfo {
-                        id: (*holder).to_owned(),
-                        count: count.unwrap_or(1),
-                        ttl: Ttl::of_key(left_ms),
-                    },
-                });
-            }
-        }
-        Some(Found::Group(values))
-    }
-
-    fn leases(&self, free: Option<i64>) -> Found {
-        let (over, permits): (Vec<_>, Vec<_>) = self
-            .permits
-            .iter()
-            .partition(|(_, ends_ms)| *ends_ms <= self.now_ms);
-        let over = i64::try_from(over.len()).unwrap_or(i64::MAX);
-        let left = |ends_ms: i64| match u64::try_from(ends_ms - self.now_ms) {
-            Ok(ms) if ends_ms < steps::NEVER => Ttl::Left(Duration::from_millis(ms)),
-            _ => Ttl::NoExpiry,
-        };
-        let permits = permits.iter().map(|(id, ends_ms)| PermitInfo {
-            id: permit_id(id),
-            ttl: left(*ends_ms),
-        });
-        Found::Leases {
-            // The next ask takes back permits whose leases are over.
-            free: free.map(|free| free.saturating_add(over)),
-            held: u64::try_from(self.held.saturating_sub(over)).unwrap_or(0),
-            permits: permits.collect(),
-        }
-    }
-
-    /// The waiters in line, without ours that are gone but not taken out yet.
-    fn line(&self) -> Option<Vec<String>> {
-        // 0 stands for a waiter of Redisson's: no key of ours says until when it is alive.
-        let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
-        let alive = self.waiting.iter().filter(waits);
-        (!self.waiting.is_empty()).then(|| alive.map(|(id, _)| lossy(id)).collect())
-    }
-}
-
-impl Field {
-    fn read(item: &Value) -> Option<Self> {
-        match item {
-            Value::List(parts) => match &parts[..] {
-                [Value::Text(name), Value::Text(value), Value::Int(left_ms)] => Some(Self {
-                    name: lossy(name),
-                    value: lossy(value),
-                    left_ms: *left_ms,
-                }),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// The hold in this field: the client and a number, and how often its holder has entered.
-    fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
-        let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
-        let count = count.then(|| self.value.parse().ok())??;
-        // A holder is `uuid:n`, ours and Redisson's: a counter of somebody else's is no hold.
-        self.name.contains(':').then(|| HoldInfo {
-            id: self.name.clone(),
-            count,
-            ttl,
-        })
-    }
-}
-
-fn unknown(what: &str) -> Found {
-    Found::Unknown {
-        what: what.to_owned(),
-    }
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    // A stranger's key may have any bytes, and a look at it must not fail.
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn timed(item: &Value) -> Option<(Vec<u8>, i64)> {
-    match item {
-        Value::List(parts) => match &parts[..] {
-            [Value::Text(id), Value::Int(ms)] => Some((id.clone(), *ms)),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// A count as the steps of semaphores and latches read one.
-fn whole(text: &str) -> Option<i64> {
-    // `parse` takes a plus sign, and the scripts do not.
-    (text.len() <= 14 && !text.starts_with('+'))
-        .then(|| text.parse().ok())
-        .flatten()
-}
-
-/// Redisson before 3.17 writes the id as text.
-fn permit_id(id: &[u8]) -> String {
-    match id.len() {
-        16 => id.iter().map(|byte| format!("{byte:02x}")).collect(),
-        _ => lossy(id),
-    }
 }

@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::owner::Owner;
 pub use guard::{NotUpgraded, ReadGuard, WriteGuard};
+pub(super) use holds::release;
 use kind::Common;
 pub use kind::{Read, Write};
 

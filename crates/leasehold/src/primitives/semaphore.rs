@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backend::NameOf;
 use crate::backend::step::Value;
 use crate::config::{Settings, WaitStrategy, check_life, check_number, check_wait};
 use crate::context::Context;
@@ -82,7 +83,7 @@ pub struct Semaphore {
 /// Settings. Each changes this handle only.
 impl Semaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let key = Key::parse(name);
+        let key = context.key(name, NameOf::Other);
         // A bad name has no channel and needs none: every call looks at `key` first, and fails.
         let channel = key
             .as_ref()
@@ -468,7 +469,7 @@ impl Semaphore {
     /// The name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.key.as_ref().map_or("", Key::as_str)
+        self.key.as_ref().map_or("", Key::given)
     }
 }
 

@@ -8,7 +8,7 @@ use super::Wait;
 use super::backoff::Pauses;
 use super::throttle::WakeUpThrottle;
 use crate::backend::channels::{Listener, Signal};
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::config::WaitStrategy;
 use crate::local::line::Line;
 
@@ -26,7 +26,16 @@ pub(super) struct Sleep<'a> {
     pauses: Option<Pauses>,
     failures: Pauses,
     pub(super) throttle: WakeUpThrottle,
+    /// How many other clients are called before this one, if it is called.
+    pub(super) before: Option<u32>,
 }
+
+/// After a release that has called another client, the one behind that asks when this time is over
+/// and nothing more has come; the next one in twice that time, and so on. Whoever was called may be
+/// gone.
+const TIME_TO_ASK: Duration = Duration::from_millis(5);
+/// No further than this: a poll interval is no longer as a rule.
+const MOST_DOUBLINGS: u32 = 9;
 
 impl<'a> Sleep<'a> {
     /// `has_asked`: a request has left before, and no message since then is marked.
@@ -52,6 +61,7 @@ impl<'a> Sleep<'a> {
             pauses,
             failures: Pauses::after_failures(),
             throttle: WakeUpThrottle::default(),
+            before: None,
         }
     }
 
@@ -104,11 +114,11 @@ impl<'a> Sleep<'a> {
     }
 
     /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets
-    /// the waiter follow that.
-    pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) {
+    /// the waiter follow that: then it returns `true`.
+    pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) -> bool {
         let clock = self.wait.context.clock;
         let not_before = self.throttle.not_before();
-        let listeners = &mut self.listeners;
+        let (listeners, before) = (&mut self.listeners, self.before);
         let woken = async {
             match &mut listeners[..] {
                 [] => std::future::pending().await,
@@ -117,7 +127,10 @@ impl<'a> Sleep<'a> {
                 // an ask behind that finds a release that nobody heard.
                 [listener] => {
                     let mark = marks.first().copied().unwrap_or_default();
-                    listener.moved_since(mark).await;
+                    match before {
+                        Some(before) => its_turn(listener, mark, before, clock).await,
+                        None => listener.moved_since(mark).await,
+                    }
                 }
                 several => {
                     let moved = several.iter_mut().enumerate().map(|(n, listener)| {
@@ -134,8 +147,36 @@ impl<'a> Sleep<'a> {
         };
         tokio::select! {
             biased;
-            () = woken => {}
-            () = clock.sleep_until(moment) => {}
+            () = woken => true,
+            () = clock.sleep_until(moment) => false,
+        }
+    }
+}
+
+/// Resolves when a client asks that is called by its number, and before which so many are called.
+async fn its_turn(listener: &mut Listener, mark: Signal, before: u32, clock: Clock) {
+    let mut seen = mark;
+    loop {
+        let signal = listener.mark();
+        if signal.count() != mark.count() {
+            return;
+        }
+        let passed = signal.passed - mark.passed;
+        let first = async {
+            match u32::try_from(passed) {
+                Ok(0) => std::future::pending().await,
+                passed => {
+                    let before = before.saturating_sub(passed.unwrap_or(u32::MAX));
+                    let times = 1 << before.min(MOST_DOUBLINGS);
+                    clock.sleep_until(clock.now() + TIME_TO_ASK * times).await;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            // Each release shows that somebody had the lock: then the time begins anew.
+            () = listener.moved_since(seen) => seen = listener.mark(),
+            () = first => return,
         }
     }
 }

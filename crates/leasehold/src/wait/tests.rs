@@ -41,8 +41,12 @@ fn context() -> std::sync::Arc<Context> {
         backend,
         clock,
         margin,
+        crate::context::Naming {
+            peers: Peers::All,
+            prefix: String::new(),
+            observer: crate::observe::Observer::default(),
+        },
         lease,
-        Peers::All,
         &Handle::current(),
     )
 }
@@ -63,6 +67,7 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
         line: Line::OneAsks,
         place: None,
         was_held: false,
+        told: None,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),
@@ -112,6 +117,7 @@ async fn unlimited_wait_ends_at_lock_without_expiry() {
         line: Line::OneAsks,
         place: None,
         was_held: false,
+        told: None,
     };
     let counter = Counter {
         asks: AtomicUsize::new(0),
@@ -165,6 +171,7 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
         line: Line::OneAsks,
         place: None,
         was_held: false,
+        told: None,
     };
     let polite = Polite {
         asks: AtomicUsize::new(0),

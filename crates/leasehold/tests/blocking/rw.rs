@@ -29,7 +29,7 @@ fn a_thread_that_writes_reads_inside_and_downgrades() {
         other.join().unwrap().unwrap();
     });
     let error = lock.write().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misuse);
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
     let writing = reading.try_upgrade().unwrap();
     let reading = writing.downgrade().unwrap();
     assert!(lock.try_write().unwrap().is_none());

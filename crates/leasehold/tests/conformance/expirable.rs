@@ -104,7 +104,10 @@ async fn expirable_semaphore_must_exist_if_required() {
         for missing in all.expect("nobody waits") {
             let error = missing.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-            assert!(error.to_string().contains("`x`"), "{error}");
+            assert!(
+                error.to_string().contains(&format!("`{}`", place.key("x"))),
+                "{error}"
+            );
         }
     };
     assert_missing().await;

@@ -147,12 +147,11 @@ async fn busy_group_sweeps_dead_holders_values() {
 
 /// How many fields a hash has; on the embedded keyspace everything is swept at once.
 fn fields(place: &crate::support::Place, key: &str) -> i64 {
-    match place {
-        crate::support::Place::Embedded(_) => 3,
-        crate::support::Place::Server { server, .. } => {
-            server.command(&["HLEN", key]).unwrap().as_int().unwrap()
-        }
-    }
+    let Some(server) = place.server_of(key) else {
+        return 3;
+    };
+    let length = server.command(&["HLEN", &place.key(key)]).unwrap();
+    length.as_int().unwrap()
 }
 
 #[tokio::test]

@@ -56,7 +56,18 @@ async fn odd_names_are_locks_of_their_own() {
     ];
     let mut guards = Vec::new();
     for name in names {
-        let guard = client.lock(name).try_acquire().await.unwrap();
+        let guard = match client.lock(name).try_acquire().await {
+            Ok(guard) => guard,
+            // Its keys would be on several nodes.
+            Err(error) if place.is_cluster() => {
+                assert!(
+                    error.to_string().contains("in a cluster"),
+                    "{name:?}: {error}"
+                );
+                continue;
+            }
+            Err(error) => panic!("{name:?}: {error}"),
+        };
         guards.push(guard.unwrap_or_else(|| panic!("{name:?} shares a key with another")));
     }
     for guard in guards {

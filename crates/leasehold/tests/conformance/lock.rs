@@ -49,7 +49,10 @@ async fn late_release_harms_no_later_holder() {
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert_eq!(error.loss(), Some(&LossReason::Expired));
-    assert!(error.to_string().contains("`x`"), "{error}");
+    assert!(
+        error.to_string().contains(&format!("`{}`", place.key("x"))),
+        "{error}"
+    );
     next.release()
         .await
         .expect("a late release of another hold changed nothing");

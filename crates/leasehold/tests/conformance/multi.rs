@@ -238,7 +238,10 @@ async fn multi_release_names_the_failed_member() {
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert_eq!(error.members().len(), 1, "{error}");
     assert_eq!(error.members()[0].key(), Some("a"));
-    assert!(error.to_string().contains("`a`"), "{error}");
+    assert!(
+        error.to_string().contains(&format!("`{}`", place.key("a"))),
+        "{error}"
+    );
     assert!(!is_locked(&client, "b").await);
     place.is_clean(&[&client]).await;
 }

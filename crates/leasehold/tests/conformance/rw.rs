@@ -287,7 +287,12 @@ async fn only_the_sole_reader_is_upgraded() {
     let beside = other.read().await.unwrap();
     let refused = reading.try_upgrade().await.unwrap_err();
     assert!(refused.error().is_none());
-    assert!(refused.to_string().contains("`x`"), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains(&format!("`{}`", place.key("x"))),
+        "{refused}"
+    );
     let reading = refused.into_guard();
     assert!(reading.is_held());
     beside.release().await.unwrap();
@@ -440,11 +445,14 @@ async fn owner_that_reads_is_refused_writing() {
     let lock = client.rw_lock("x").owned_by(&owner);
     let reading = lock.read().await.unwrap();
     let error = lock.write().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misuse);
-    assert!(error.to_string().contains("`x`"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
+    assert!(
+        error.to_string().contains(&format!("`{}`", place.key("x"))),
+        "{error}"
+    );
     assert!(error.to_string().contains("try_upgrade"), "{error}");
     let error = lock.try_write_for(HOUR).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misuse);
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
     assert!(lock.try_write().await.unwrap().is_none(), "it only asks");
     let writing = reading.try_upgrade().await.unwrap();
     let inside = lock.write().await.unwrap();

@@ -197,7 +197,10 @@ async fn missing_semaphore_fails_if_required() {
         for missing in all.expect("nobody waits") {
             let error = missing.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-            assert!(error.to_string().contains("`x`"), "{error}");
+            assert!(
+                error.to_string().contains(&format!("`{}`", place.key("x"))),
+                "{error}"
+            );
             assert!(error.to_string().contains("try_set_permits"), "{error}");
         }
     };

@@ -8,6 +8,8 @@ use leasehold_testkit::fake::{Request, bulk, list};
 pub(crate) struct Call {
     pub(crate) number: i64,
     pub(crate) operations: Vec<Operation>,
+    /// It runs the script of its one step, which replies a text.
+    pub(crate) own: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -20,13 +22,15 @@ pub(crate) struct Operation {
 /// How many arguments a step has, of which the first follows its name.
 fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     match step {
-        "lock.acquire" | "lock.release" => 2,
+        "lock.acquire" | "lock.release" | "lock.release_and_call" => 2,
+        "lock.acquire_in_turn" => 4,
         "lock.renew" => 3,
         // How many holds, the lease, and the holds.
         "lock.renew_many" => 2 + first().parse::<usize>().unwrap(),
-        "lock.why_lost" | "lock.force_unlock" => 1,
+        "lock.why_lost" | "lock.force_unlock" | "lock.leave_turn" => 1,
         "lock.inspect" => 0,
-        "latch.count_down" => 2,
+        "latch.count_down" | "presence.enrol" => 2,
+        "presence.announce" => 9,
         other => panic!("a step this test does not know: {other}"),
     }
 }
@@ -39,6 +43,14 @@ pub(crate) fn read(request: &Request) -> Option<Call> {
     let keys: usize = request.text(2).parse().unwrap();
     let mut at = 3 + keys;
     let number = request.text(at).parse().unwrap();
+    if let Some(operation) = read_own(request, at + 1) {
+        let operations = vec![operation];
+        return Some(Call {
+            number,
+            operations,
+            own: true,
+        });
+    }
     at += 2;
     let mut operations = Vec::new();
     while at < request.parts.len() {
@@ -46,17 +58,62 @@ pub(crate) fn read(request: &Request) -> Option<Call> {
         let arguments = arguments(&step, || request.text(at + 1));
         let hold = match &*step {
             "lock.acquire" | "lock.renew" | "lock.release" => request.text(at + 1),
+            "lock.acquire_in_turn" | "lock.release_and_call" => request.text(at + 1),
             _ => String::new(),
         };
         operations.push(Operation { step, hold });
         at += 1 + arguments;
     }
-    Some(Call { number, operations })
+    Some(Call {
+        number,
+        operations,
+        own: false,
+    })
+}
+
+/// The operation of a script that runs one step. The step's name comes last there.
+fn read_own(request: &Request, at: usize) -> Option<Operation> {
+    // A hold stands where another call has its latest time, or the name of its first step.
+    let is_hold = |at| request.text(at).contains(':');
+    let (step, hold) = match () {
+        () if is_hold(at) => ("lock.release", at),
+        () if is_hold(at + 1) => ("lock.acquire", at + 1),
+        () => return None,
+    };
+    Some(Operation {
+        step: step.to_owned(),
+        hold: request.text(hold),
+    })
+}
+
+/// The reply to a call whose operations have these.
+fn answer(call: &Call, replies: &[Vec<u8>]) -> Vec<u8> {
+    let number = call.number;
+    let text = |reply: &[u8]| {
+        let reply = str::from_utf8(reply).ok()?.strip_suffix("\r\n")?;
+        match reply {
+            "$-1" => Some(number.to_string()),
+            _ => Some(format!(
+                "{number}{}",
+                reply.strip_prefix(':').map(|n| format!(":{n}"))?
+            )),
+        }
+    };
+    match replies {
+        [reply] if call.own && text(reply).is_some() => {
+            bulk(text(reply).unwrap_or_default().as_bytes())
+        }
+        _ => {
+            let mut all = vec![int(number)];
+            all.extend_from_slice(replies);
+            list(&all)
+        }
+    }
 }
 
 /// What a server might say to it: each hold is granted or not, as it comes.
 pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
-    let mut replies = vec![int(call.number)];
+    let mut replies = Vec::new();
     for operation in &call.operations {
         replies.push(match &*operation.step {
             "lock.acquire" => match rng.u8(..10) {
@@ -65,7 +122,15 @@ pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
                 7 => bulk(b"WRONGKIND a read-write lock"),
                 _ => int(rng.i64(-1..100)),
             },
-            "lock.release" | "lock.renew" => int(i64::from(rng.u8(..8) > 0)),
+            "lock.acquire_in_turn" => match rng.u8(..10) {
+                0..6 => b"$-1\r\n".to_vec(),
+                6 => list(&[bulk(b"late"), int(rng.i64(..))]),
+                7 => list(&[int(rng.i64(-1..100)), int(rng.i64(..))]),
+                _ => list(&[int(rng.i64(-1..100)), int(rng.i64(-1..9))]),
+            },
+            "lock.release" | "lock.release_and_call" | "lock.renew" => {
+                int(i64::from(rng.u8(..8) > 0))
+            }
             // Some are odd, and others never were there.
             "lock.renew_many" => match rng.u8(..4) {
                 0 => list(&[int(rng.i64(-1..40)), int(rng.i64(..))]),
@@ -77,7 +142,7 @@ pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
             _ => int(1),
         });
     }
-    list(&replies)
+    answer(call, &replies)
 }
 
 pub(crate) fn int(number: i64) -> Vec<u8> {
@@ -86,13 +151,13 @@ pub(crate) fn int(number: i64) -> Vec<u8> {
 
 /// The reply that grants what the call asks for, and nothing else.
 pub(crate) fn grant(call: &Call) -> Vec<u8> {
-    let mut replies = vec![int(call.number)];
+    let mut replies = Vec::new();
     for operation in &call.operations {
         replies.push(match &*operation.step {
-            "lock.acquire" => b"$-1\r\n".to_vec(),
+            "lock.acquire" | "lock.acquire_in_turn" => b"$-1\r\n".to_vec(),
             "lock.renew_many" => list(&[]),
             _ => int(1),
         });
     }
-    list(&replies)
+    answer(call, &replies)
 }

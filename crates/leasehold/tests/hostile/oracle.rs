@@ -48,8 +48,19 @@ impl Sent {
         }
     }
 
-    /// A grant is a nil in the place of an acquire, in a list that names its call.
+    /// A grant is a nil in the place of an acquire, in a list that names its call, or the number of
+    /// the call alone, if that is one acquire.
     fn note_grants(&self, value: &Value, granted: &mut Vec<String>) {
+        if let Value::Text(text) = value {
+            let mut calls = self.calls.values();
+            let named = calls.find(|call| call.number.to_string().as_bytes() == text);
+            if let Some([only]) = named.map(|call| &call.operations[..])
+                && only.step == "lock.acquire"
+            {
+                granted.push(only.hold.clone());
+            }
+            return;
+        }
         let Value::List(replies) = value else { return };
         let Some(Value::Int(number)) = replies.first() else {
             return;
@@ -61,7 +72,7 @@ impl Sent {
             return;
         }
         for (operation, reply) in call.operations.iter().zip(&replies[1..]) {
-            if operation.step == "lock.acquire" && *reply == Value::Nil {
+            if operation.step.starts_with("lock.acquire") && *reply == Value::Nil {
                 granted.push(operation.hold.clone());
             }
         }
@@ -72,6 +83,7 @@ impl Sent {
 enum Value {
     Nil,
     Int(i64),
+    Text(Vec<u8>),
     List(Vec<Value>),
     Other,
 }
@@ -103,7 +115,10 @@ impl<'a> Reader<'a> {
             b'_' => Ok(Value::Nil),
             b'+' | b'-' | b',' | b'#' | b'(' => Ok(Value::Other),
             b'$' | b'=' | b'!' => match usize::try_from(number()?) {
-                Ok(length) => self.body(length),
+                Ok(length) => self.body(length).map(|text| match kind {
+                    b'$' => Value::Text(text),
+                    _ => Value::Other,
+                }),
                 Err(_) => Ok(Value::Nil),
             },
             b'*' => match usize::try_from(number()?) {
@@ -135,7 +150,7 @@ impl<'a> Reader<'a> {
         values
     }
 
-    fn body(&mut self, length: usize) -> Result<Value, Trouble> {
+    fn body(&mut self, length: usize) -> Result<Vec<u8>, Trouble> {
         let rest = &self.bytes[self.at..];
         let whole = length.checked_add(2).ok_or(Trouble::Garbage)?;
         if rest.len() < whole {
@@ -145,7 +160,7 @@ impl<'a> Reader<'a> {
             return Err(Trouble::Garbage);
         }
         self.at += whole;
-        Ok(Value::Other)
+        Ok(rest[..length].to_vec())
     }
 
     fn line(&mut self) -> Result<&'a [u8], Trouble> {
@@ -170,6 +185,7 @@ fn oracle_finds_only_complete_grants() {
             step: "lock.acquire".into(),
             hold: "me:1".into(),
         }],
+        own: false,
     };
     for (bytes, granted) in [
         (&b"*2\r\n:7\r\n$-1\r\n"[..], true),
@@ -181,6 +197,10 @@ fn oracle_finds_only_complete_grants() {
         (b"?*2\r\n:7\r\n$-1\r\n", false),
         (b"$16\r\n*2\r\n:7\r\n$-1\r\n\r\n", false),
         (b"*1\r\n*2\r\n:7\r\n$-1\r\n", false),
+        (b"$1\r\n7\r\n", true),
+        (b"$3\r\n7:1\r\n", false),
+        (b"$1\r\n8\r\n", false),
+        (b"+7\r\n", false),
     ] {
         let mut sent = Sent::default();
         sent.asked(&call);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::{Client, ErrorKind};
 use leasehold_testkit::FakeServer;
-use leasehold_testkit::fake::Action;
+use leasehold_testkit::fake::{Action, bulk};
 
 use super::calls::{self, Call, grant, int};
 use super::process::{assert_no_panics, watch_panics};
@@ -52,6 +52,12 @@ const NO_REPLIES: &[(&str, Spoil)] = &[
     }),
     ("the reply of a script that knows no calls", |_| {
         b"*1\r\n$-1\r\n".to_vec()
+    }),
+    ("the text of another call", |call| {
+        bulk((call.number + 1).to_string().as_bytes())
+    }),
+    ("a text with a sign before the call", |call| {
+        bulk(format!("+{}", call.number).as_bytes())
     }),
     ("a text ended by something else", |call| {
         [&b"*2\r\n"[..], &int(call.number), b"$1\r\nxyz"].concat()

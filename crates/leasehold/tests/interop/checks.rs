@@ -7,12 +7,13 @@ use leasehold::Client;
 use leasehold_testkit::redisson::LockKind;
 use leasehold_testkit::{Redisson, RedissonVersion};
 
+use crate::child;
 use crate::javas::{JavaClient, asleep, java_that_holds};
 use crate::scene::Scene;
 use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
+use crate::topology::Site;
 use crate::what::What;
-use crate::{child, topology};
 
 const SHORT: Duration = Duration::from_millis(400);
 /// Renewed every third of it.
@@ -48,7 +49,7 @@ pub(crate) async fn a_timed_try_is_refused_in_its_time_or_served(
             eventually("nobody is in line", async || scene.queue().await == 0).await;
             let waiting = scene.waits(other, Some(SOON)).await;
             assert!(scene.sides[holder].unlock().await);
-            scene.sides[other].got(waiting).await;
+            scene.got(other, waiting).await;
             assert!(!scene.sides[holder].try_lock(Duration::ZERO).await);
             assert!(scene.sides[other].unlock().await);
             scene.is_free().await;
@@ -83,7 +84,7 @@ pub(crate) async fn a_forced_unlock_wakes_who_waits_and_is_told_the_holder(
             scene.sides[holder].lock().await;
             let waiting = scene.waits(other, None).await;
             scene.sides[other].force_unlock().await;
-            scene.sides[other].got(waiting).await;
+            scene.got(other, waiting).await;
             let late = scene.sides[holder].unlock().await;
             assert!(!late, "{} did not notice", scene.sides[holder].who);
             assert!(!scene.sides[holder].try_lock(Duration::ZERO).await);
@@ -101,7 +102,7 @@ pub(crate) async fn a_lease_that_ends_lets_the_other_side_in(cast: &[RedissonVer
             scene.sides[holder].lock_leased(lease).await;
             let waiting = scene.waits(other, None).await;
             let behind = scene.ours_behind().await;
-            scene.sides[other].got(waiting).await;
+            scene.got(other, waiting).await;
             let late = scene.sides[holder].unlock().await;
             // Redisson's unlock of a majority says nothing.
             let silent = what == What::Red && scene.sides[holder].who != "ours";
@@ -123,7 +124,7 @@ pub(crate) async fn a_killed_process_holds_up_the_others_for_its_lease_only(
 ) {
     let mut scene = Scene::new(cast, what).await;
     let all: Vec<_> = (0..scene.sides.len()).collect();
-    let url = scene.server.url();
+    let url = scene.site.url();
     for version in cast {
         let victim = java_that_holds(*version, what, &url, WATCHDOG);
         let mut waiting = Vec::new();
@@ -153,7 +154,7 @@ pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_othe
             // Longer than its lease, all in all.
             let (mut last, mut renewals) = (0, 0);
             eventually("it is renewed four times", async || {
-                let ttl = scene.server.command(&["PTTL", key]).unwrap();
+                let ttl = scene.site.server_of(key).command(&["PTTL", key]).unwrap();
                 let ttl = ttl.as_int().unwrap();
                 assert!(ttl > 0, "{key} of {} ended", scene.sides[holder].who);
                 renewals += u32::from(ttl > last + 100);
@@ -197,7 +198,7 @@ pub(crate) async fn fair_waiter_that_gives_up_leaves_queue(cast: &[RedissonVersi
 /// lease, ours for its waiter timeout.
 pub(crate) async fn killed_fair_waiter_is_skipped_after_timeout(cast: &[RedissonVersion]) {
     let mut scene = Scene::with_watchdog(cast, What::Fair, Some(WATCHDOG)).await;
-    let url = scene.server.url();
+    let url = scene.site.url();
     let ours = cast.len();
     for version in cast {
         scene.sides[ours].lock().await;
@@ -230,12 +231,12 @@ pub(crate) async fn killed_fair_waiter_is_skipped_after_timeout(cast: &[Redisson
 
 /// Of a fenced lock. A hold of 3.16.8 takes no token.
 pub(crate) async fn tokens_grow_over_the_holds_of_all(cast: &[RedissonVersion]) {
-    let server = topology::start();
+    let site = Site::start();
     let clients: Vec<_> = cast
         .iter()
-        .map(|version| (*version, JavaClient::new(*version, &server.url(), None)))
+        .map(|version| (*version, JavaClient::new(*version, &site.url(), None)))
         .collect();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = Client::connect(&site.url()).await.unwrap();
     let lock = client.fenced_lock("x");
     let mut last = 0;
     for _ in 0..3 {
@@ -261,12 +262,12 @@ pub(crate) async fn tokens_grow_over_the_holds_of_all(cast: &[RedissonVersion]) 
 
 /// Of a read-write lock.
 pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) {
-    let server = topology::start();
+    let site = Site::start();
     let clients: Vec<_> = cast
         .iter()
-        .map(|version| JavaClient::new(*version, &server.url(), None))
+        .map(|version| JavaClient::new(*version, &site.url(), None))
         .collect();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = Client::connect(&site.url()).await.unwrap();
     let lock = client
         .rw_lock("x")
         .poll_interval(HOUR)
@@ -322,12 +323,12 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
 
 /// Of a read-write lock.
 pub(crate) async fn our_downgrade_wakes_the_readers_of_all(cast: &[RedissonVersion]) {
-    let server = topology::start();
+    let site = Site::start();
     let clients: Vec<_> = cast
         .iter()
-        .map(|version| JavaClient::new(*version, &server.url(), None))
+        .map(|version| JavaClient::new(*version, &site.url(), None))
         .collect();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = Client::connect(&site.url()).await.unwrap();
     let writing = client.rw_lock("x").write().await.unwrap();
     let readers: Vec<_> = clients
         .iter()
@@ -335,9 +336,9 @@ pub(crate) async fn our_downgrade_wakes_the_readers_of_all(cast: &[RedissonVersi
         .collect();
     let mut waiting = Vec::new();
     for reader in &readers {
-        let before = server.scripts();
+        let before = site.scripts();
         waiting.push(reader.start_lock("x"));
-        let asked = async || server.scripts() >= before + 2;
+        let asked = async || site.scripts() >= before + 2;
         eventually("it waits", asked).await;
         asleep(&[reader]).await;
     }

@@ -20,6 +20,12 @@ const COLUMNS: [(&str, &str); 3] = [
     ("both at once", "with_both::"),
 ];
 
+/// What the name of a test begins with in the log when it has run on a cluster.
+const ON_CLUSTER: &str = "cluster:";
+
+/// What runs on a cluster as well: the tests that every primitive has.
+const EACH: &str = "::each_";
+
 /// The checks that each primitive has a row for; it may have more.
 const COMMON: [&str; 9] = [
     TRY, TIMED, WOKEN, FORCE, EXPIRY, KILLED, WATCHDOGS, MANY, STATE,
@@ -53,6 +59,8 @@ struct Primitive {
     note: &'static str,
     /// What a reader has to know beside `ok`, by column.
     but: [&'static str; 3],
+    /// The same for a cluster.
+    but_on_cluster: [&'static str; 3],
     rows: Vec<Row>,
 }
 
@@ -206,6 +214,11 @@ fn fenced() -> Primitive {
             "",
             "a hold of 3.16.8 takes no token",
         ],
+        but_on_cluster: [
+            "3.16.8 has no fenced lock: its `getLock` takes part, without a token",
+            "",
+            "a hold of 3.16.8 takes no token",
+        ],
         rows: with(
             rows,
             [
@@ -306,6 +319,11 @@ fn read_write() -> Primitive {
         redisson: "`getReadWriteLock`",
         note: "The checks that all primitives have are done with its write side.",
         but: [
+            "",
+            "",
+            "Redisson's versions break each other's holds: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
+        ],
+        but_on_cluster: [
             "",
             "",
             "Redisson's versions break each other's holds: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
@@ -519,6 +537,11 @@ fn expirable() -> Primitive {
             "",
             "neither version of Redisson can release a permit of the other by its id, nor 3.16.8 one of Leasehold",
         ],
+        but_on_cluster: [
+            "3.16.8 can't release a permit of Leasehold by its id",
+            "",
+            "neither version of Redisson can release a permit of the other by its id, nor 3.16.8 one of Leasehold",
+        ],
         rows: vec![
             same(
                 TRY,
@@ -572,6 +595,11 @@ fn latch() -> Primitive {
     Primitive {
         name: "Count-down latch",
         redisson: "`getCountDownLatch`",
+        but_on_cluster: [
+            "",
+            "",
+            "neither version of Redisson hears the last count-down of the other, and a waiter of Leasehold does not pass it on",
+        ],
         rows: vec![
             same(TRY, NOBODY),
             each(
@@ -678,30 +706,50 @@ fn word(tests: &[String], outcomes: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// What the short table says of a primitive in one column: `ok`, or the reason why not.
-fn verdict(primitive: &Primitive, column: usize, outcomes: &BTreeMap<String, String>) -> String {
+/// The same tests as they are named when they have run on a cluster; only some do.
+fn on_cluster(tests: &[String]) -> Vec<String> {
+    let each = tests.iter().filter(|test| test.contains(EACH));
+    each.map(|test| format!("{ON_CLUSTER}{test}")).collect()
+}
+
+/// What the short table says of a primitive in one column: `ok`, or the reason why not; on one
+/// server and on a cluster.
+fn verdicts(
+    primitive: &Primitive,
+    column: usize,
+    outcomes: &BTreeMap<String, String>,
+) -> [String; 2] {
     let (_, module) = COLUMNS[column];
     let known = outcomes.keys().cloned().collect();
     let cells = primitive.rows.iter().map(|row| row.cells[column]);
     let (untested, tested): (Vec<&str>, Vec<&str>) = cells.partition(|cell| cell.starts_with(NOT));
     if tested.is_empty() {
-        return untested[0].replacen(NOT, "", 1);
+        let reason = untested[0].replacen(NOT, "", 1);
+        return [reason.clone(), reason];
     }
-    let word = word(&tests(&tested.join(" "), module, &known), outcomes);
-    match primitive.but[column] {
-        "" => word,
-        but => format!("{word}, but {but}"),
+    let tests = tests(&tested.join(" "), module, &known);
+    let on_cluster = on_cluster(&tests);
+    let but = |tests: &[String], but| match (word(tests, outcomes), but) {
+        (word, "") => word,
+        (word, but) => format!("{word}, but {but}"),
+    };
+    let single = but(&tests, primitive.but[column]);
+    match on_cluster.is_empty() {
+        true => [single, "one server is enough".to_owned()],
+        false => [single, but(&on_cluster, primitive.but_on_cluster[column])],
     }
 }
 
 /// A line for each primitive.
 fn table(primitives: &[Primitive], outcomes: &BTreeMap<String, String>) -> String {
-    let columns = COLUMNS.map(|(column, _)| column).join(" | ");
-    let mut table = format!("| Leasehold | Redisson | {columns} |\n|---|---|---|---|---|");
+    let columns = COLUMNS.map(|(column, _)| format!("{column}, single | {column}, cluster"));
+    let columns = columns.join(" | ");
+    let mut table =
+        format!("| Leasehold | Redisson | {columns} |\n|---|---|---|---|---|---|---|---|");
     for primitive in primitives {
         let Primitive { name, redisson, .. } = primitive;
         let anchor = name.to_lowercase().replace(' ', "-");
-        let cells = [0, 1, 2].map(|column| verdict(primitive, column, outcomes));
+        let cells = [0, 1, 2].map(|column| verdicts(primitive, column, outcomes).join(" | "));
         let cells = cells.join(" | ");
         let _ = write!(
             table,
@@ -743,13 +791,17 @@ fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> Strin
     }
     let known = outcomes.keys().cloned().collect();
     let tests = tests(cell, module, &known);
-    let word = word(&tests, outcomes);
+    let mut said = word(&tests, outcomes);
+    let on_cluster = on_cluster(&tests);
+    if !on_cluster.is_empty() {
+        let _ = write!(said, ", on a cluster {}", word(&on_cluster, outcomes));
+    }
     // The column says which mount of it.
     let short = tests
         .iter()
         .map(|test| test.strip_prefix(module).unwrap_or(test));
     let tests: Vec<_> = short.map(|test| format!("`{test}`")).collect();
-    format!("{word}: {}", tests.join(", "))
+    format!("{said}: {}", tests.join(", "))
 }
 
 /// A row as lines of the page of the tests. Columns with the same tests share a line.
@@ -779,6 +831,9 @@ The tests behind each cell of [interop.md](interop.md), check by check. `scripts
 them and writes both pages; interop.md has the date of the run. The tests are in
 `crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` says why
 there is no test.
+
+The tests in `each_lock`, `each_group` and `each_count` run on one server and on a cluster of three
+masters, the others on one server.
 
 Most tests run once for each column. They are named here without the module of the column:
 `with_3_16_8::`, `with_4_7_0::`, `with_both::`.
@@ -849,8 +904,10 @@ fn matrix_cells_name_tests_or_give_reason() {
 /// So nobody changes the tables, or the name of a test, without a run.
 #[test]
 fn interop_pages_match_generated_pages() {
-    let known = known().into_iter();
-    let all_ok = known.map(|test| (test, "ok".to_owned())).collect();
+    let known: Vec<_> = known().into_iter().collect();
+    let on_cluster = on_cluster(&known);
+    let all = known.into_iter().chain(on_cluster);
+    let all_ok = all.map(|test| (test, "ok".to_owned())).collect();
     let summary = std::fs::read_to_string(file("interop.md")).unwrap();
     for (file, expected) in pages(&all_ok, run_of(&summary)) {
         let there = std::fs::read_to_string(&file).unwrap();

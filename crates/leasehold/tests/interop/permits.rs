@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use leasehold::{Client, ExpirablePermit, SemaphorePermit};
 use leasehold_testkit::redisson::RedissonThread;
-use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
+use leasehold_testkit::{Redisson, RedissonVersion};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::between::{Between, POLL};
 use crate::child;
 use crate::javas::JavaClient;
 use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
-use crate::topology;
+use crate::topology::Site;
 
 const SHORT: Duration = Duration::from_millis(400);
 const LEASE: Duration = Duration::from_millis(1500);
@@ -29,6 +30,19 @@ impl Sort {
     pub(crate) fn named(name: &str) -> Self {
         let mut all = [Self::Counted, Self::Leased].into_iter();
         all.find(|sort| format!("{sort:?}") == name).unwrap()
+    }
+
+    async fn take_and_give_back(self, client: &Client) {
+        match self {
+            Self::Counted => {
+                let semaphore = client.semaphore("x").poll_interval(POLL);
+                semaphore.acquire().await.unwrap().release().await.unwrap();
+            }
+            Self::Leased => {
+                let semaphore = client.expirable_semaphore("x").poll_interval(POLL);
+                semaphore.acquire().await.unwrap().release().await.unwrap();
+            }
+        }
     }
 
     /// Ours, woken by messages alone. Without a limit it waits.
@@ -69,20 +83,22 @@ enum Body {
 
 struct Scene {
     sort: Sort,
-    server: RedisServer,
+    site: Site,
     sides: Vec<Body>,
+    /// One more of ours, if Redisson's versions need it to hear each other.
+    between: Option<Client>,
     _clients: Vec<JavaClient>,
 }
 
 impl Scene {
     /// With one permit.
     async fn new(cast: &[RedissonVersion], sort: Sort) -> Self {
-        let server = topology::start();
+        let site = Site::start();
         let clients: Vec<_> = cast
             .iter()
-            .map(|version| JavaClient::new(*version, &server.url(), None))
+            .map(|version| JavaClient::new(*version, &site.url(), None))
             .collect();
-        let ours = Client::connect(&server.url()).await.unwrap();
+        let ours = Client::connect(&site.url()).await.unwrap();
         let is_set = match sort {
             Sort::Counted => ours.semaphore("x").try_set_permits(1).await,
             Sort::Leased => ours.expirable_semaphore("x").try_set_permits(1).await,
@@ -92,7 +108,8 @@ impl Scene {
         Self {
             sort,
             sides: threads.map(Body::Java).chain([Body::Rust(ours)]).collect(),
-            server,
+            between: Between::client(&site, cast).await,
+            site,
             _clients: clients,
         }
     }
@@ -143,9 +160,9 @@ impl Scene {
 
     /// Makes a side wait; returns when it has asked, listened and asked again.
     async fn waits(&self, side: usize) -> JoinHandle<Option<Held>> {
-        let before = self.server.scripts();
+        let before = self.site.scripts();
         let task = self.take(side, None);
-        let asked = || self.server.scripts().saturating_sub(before);
+        let asked = || self.site.scripts().saturating_sub(before);
         eventually(&format!("side {side} waits"), async || {
             match &self.sides[side] {
                 Body::Java(_) => asked() >= 2,
@@ -166,8 +183,17 @@ impl Scene {
         waiting
     }
 
+    /// From here on one more of ours waits, too, and so calls those that did not hear a release.
+    fn passes_on(&self) -> Option<Between> {
+        let (sort, client) = (self.sort, self.between.as_ref()?);
+        Some(Between::start(client, move |client| async move {
+            sort.take_and_give_back(&client).await;
+        }))
+    }
+
     /// Lets all who wait take it and give it back.
     async fn serve(&self, mut waiting: Vec<(usize, JoinHandle<Option<Held>>)>) {
+        let between = self.passes_on();
         while !waiting.is_empty() {
             let next = async || waiting.iter().any(|(_, task)| task.is_finished());
             let served = tokio::time::timeout(SOON, eventually("one is served", next)).await;
@@ -177,6 +203,9 @@ impl Scene {
             let others = waiting.iter().any(|(_, task)| task.is_finished());
             assert!(!others, "two have the only permit");
             self.gives_back(side, task.await.unwrap().unwrap()).await;
+        }
+        if let Some(between) = between {
+            between.leaves().await;
         }
     }
 
@@ -226,7 +255,7 @@ pub(crate) async fn all_waiters_are_woken_in_turn(cast: &[RedissonVersion], sort
 /// somebody else.
 pub(crate) async fn the_permit_of_a_killed_process(cast: &[RedissonVersion], sort: Sort) {
     let scene = Scene::new(cast, sort).await;
-    let url = scene.server.url();
+    let url = scene.site.url();
     for version in cast {
         let victim = Redisson::start(*version, &url);
         victim.client("c", None).unwrap();
@@ -263,14 +292,15 @@ impl Scene {
 /// Redisson renews no permits.
 pub(crate) async fn renewed_permit_stays_refused_to_java(cast: &[RedissonVersion]) {
     let scene = Scene::new(cast, Sort::Leased).await;
-    let url = scene.server.url();
+    let url = scene.site.url();
     let client = Client::builder().lease(LEASE).connect(&url).await.unwrap();
     let permit = client.expirable_semaphore("x").acquire().await.unwrap();
     let end = || {
         // The id is no text.
         let script = "return redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]";
         let end = scene
-            .server
+            .site
+            .server_of("x")
             .command(&["EVAL", script, "1", "{x}:timeout"])
             .unwrap();
         end.as_text().unwrap().to_owned()
@@ -291,21 +321,22 @@ pub(crate) async fn renewed_permit_stays_refused_to_java(cast: &[RedissonVersion
 }
 
 pub(crate) async fn last_count_down_wakes_latch_waiters_everywhere(cast: &[RedissonVersion]) {
-    let server = topology::start();
+    let site = Site::start();
     let clients: Vec<_> = cast
         .iter()
-        .map(|version| JavaClient::new(*version, &server.url(), None))
+        .map(|version| JavaClient::new(*version, &site.url(), None))
         .collect();
-    let ours = Client::connect(&server.url()).await.unwrap();
+    let ours = Client::connect(&site.url()).await.unwrap();
     let latch = ours.count_down_latch("x").poll_interval(HOUR);
     for last in 0..=cast.len() {
         assert!(latch.try_set_count(2).await.unwrap());
         let mut waiting = Vec::new();
         for client in &clients {
-            let before = server.scripts() + gets(&server);
+            // Redisson reads a latch with `GET`.
+            let before = site.scripts() + site.calls("get");
             let thread = client.thread("waiter");
             waiting.push(call(&thread, "latch_await", json!({})));
-            let asked = async || server.scripts() + gets(&server) >= before + 2;
+            let asked = async || site.scripts() + site.calls("get") >= before + 2;
             eventually("it waits", asked).await;
         }
         let task = latch.clone();
@@ -322,16 +353,16 @@ pub(crate) async fn last_count_down_wakes_latch_waiters_everywhere(cast: &[Redis
                 latch.count_down().await.unwrap();
             }
         }
+        let woken = tokio::time::timeout(SOON, we_wait).await;
+        woken.expect("woken").unwrap();
+        if site.separates(cast) && last < cast.len() {
+            // The other Redisson has not heard it. It hears ours.
+            assert!(latch.try_set_count(1).await.unwrap());
+            latch.count_down().await.unwrap();
+        }
         let all = futures_util::future::join_all(waiting);
         for done in tokio::time::timeout(SOON, all).await.expect("woken") {
             done.unwrap();
         }
-        let woken = tokio::time::timeout(SOON, we_wait).await;
-        woken.expect("woken").unwrap();
     }
-}
-
-/// Redisson reads a latch with `GET`.
-fn gets(server: &RedisServer) -> u64 {
-    server.calls("get")
 }

@@ -3,21 +3,25 @@
 
 use std::time::Duration;
 
-use leasehold_testkit::{RedisServer, RedissonVersion};
+use leasehold::Client;
+use leasehold_testkit::RedissonVersion;
 
+use crate::between::{Between, POLL};
 use crate::sides::{SOON, Side, Waiting};
 use crate::support::eventually;
-use crate::topology;
+use crate::topology::Site;
 use crate::what::What;
 
 /// The lease of both sides' renewed holds, unless a test sets another.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
-/// A server and everybody at it: Redisson in these versions, then ours.
+/// A server or a cluster, and everybody at it: Redisson in these versions, then ours.
 pub(crate) struct Scene {
     pub(crate) what: What,
-    pub(crate) server: RedisServer,
+    pub(crate) site: Site,
     pub(crate) sides: Vec<Side>,
+    /// One more of ours, if Redisson's versions need it to hear each other.
+    between: Option<Client>,
 }
 
 impl Scene {
@@ -30,25 +34,27 @@ impl Scene {
         what: What,
         watchdog: Option<Duration>,
     ) -> Self {
-        let server = topology::start();
+        let site = Site::start();
         let mut sides: Vec<_> = cast
             .iter()
-            .map(|version| Side::java(*version, what, &server.url(), watchdog))
+            .map(|version| Side::java(*version, what, &site.url(), watchdog))
             .collect();
-        sides.push(Side::rust(what, &server.url(), watchdog).await);
+        sides.push(Side::rust(what, &site.url(), watchdog).await);
+        let between = Between::client(&site, cast).await;
         Self {
             what,
-            server,
+            site,
             sides,
+            between,
         }
     }
 
     /// Makes a side wait; returns when it does: it has asked in vain, and a message wakes it.
     pub(crate) async fn waits(&mut self, side: usize, limit: Option<Duration>) -> Waiting {
-        let (before, queued) = (self.server.scripts(), self.queue().await);
+        let (before, queued) = (self.site.scripts(), self.queue().await);
         let waiting = self.sides[side].start_lock(limit);
         let in_line = async || self.what != What::Fair || self.queue().await > queued;
-        let asked = || self.server.scripts().saturating_sub(before);
+        let asked = || self.site.scripts().saturating_sub(before);
         eventually(&format!("{} waits", self.sides[side].who), async || {
             asked() >= self.sides[side].asks() && self.sides[side].sleeps() && in_line().await
         })
@@ -60,12 +66,13 @@ impl Scene {
     /// How many stand before the fair lock.
     pub(crate) async fn queue(&self) -> usize {
         let key = "redisson_lock_queue:{x}";
-        let length = self.server.command(&["LLEN", key]).unwrap();
+        let length = self.site.server_of("x").command(&["LLEN", key]).unwrap();
         usize::try_from(length.as_int().unwrap()).unwrap()
     }
 
     /// Lets all who wait in, one after the other; says in which order they came.
     pub(crate) async fn serve(&mut self, mut waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
+        let between = self.passes_on();
         let mut order = Vec::new();
         let mut limit = SOON;
         while !waiting.is_empty() {
@@ -93,13 +100,33 @@ impl Scene {
             limit = if may_be_missed { SOON + WATCHDOG } else { SOON };
             order.push(side);
         }
+        leaves(between).await;
         order
+    }
+
+    /// Lets a side in that waits; nobody else does.
+    pub(crate) async fn got(&mut self, side: usize, waiting: Waiting) {
+        let between = self.passes_on();
+        self.sides[side].got(waiting).await;
+        leaves(between).await;
+    }
+
+    /// From here on one more of ours waits, too, and so calls those that did not hear a release.
+    fn passes_on(&self) -> Option<Between> {
+        let what = self.what;
+        Some(Between::start(
+            self.between.as_ref()?,
+            move |client| async move {
+                let lock = what.ours(&client).poll_interval(POLL);
+                lock.acquire().await.unwrap().release().await.unwrap();
+            },
+        ))
     }
 
     /// No hold is left.
     pub(crate) async fn is_free(&self) {
         let is_free = async || {
-            let keys = self.server.keys();
+            let keys = self.site.keys();
             !keys
                 .iter()
                 .any(|key| self.what.keys().contains(&key.as_str()))
@@ -133,5 +160,11 @@ impl Scene {
         (0..self.sides.len())
             .filter(|other| *other != side)
             .collect()
+    }
+}
+
+async fn leaves(between: Option<Between>) {
+    if let Some(between) = between {
+        between.leaves().await;
     }
 }

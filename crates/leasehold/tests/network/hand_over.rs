@@ -18,6 +18,19 @@ impl Sent {
         let sent = self.0.lock().unwrap();
         sent.iter().filter(|one| **one == step).count()
     }
+
+    pub(super) fn note(&self, step: Step) {
+        self.0.lock().unwrap().push(step);
+    }
+
+    pub(super) fn releases(&self) -> usize {
+        self.count(Step::LockRelease) + self.count(Step::LockReleaseAndCall)
+    }
+
+    /// Requests for a plain lock.
+    pub(super) fn asks(&self) -> usize {
+        self.count(Step::LockAcquire) + self.count(Step::LockAcquireInTurn)
+    }
 }
 
 /// A client whose server answers after a millisecond.
@@ -30,7 +43,7 @@ pub(super) fn at(server: &Embedded, request: Duration, reply: Duration) -> (Clie
     let sent = Sent::default();
     let noted = sent.clone();
     network.on_request(move |asked| {
-        noted.0.lock().unwrap().push(asked.step);
+        noted.note(asked.step);
         Fate::delivered(request, reply)
     });
     (client, network, sent)
@@ -79,8 +92,43 @@ async fn release_hands_the_lock_over_without_asking() {
     assert_eq!(start.elapsed(), MS);
     second.release().await.unwrap();
     third.await.unwrap().release().await.unwrap();
-    assert_eq!(sent.count(Step::LockRelease), 1, "the last one");
+    assert_eq!(sent.releases(), 1, "the last one");
     assert_eq!(server.keys().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handed_over_hold_is_told_as_the_next_holders() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let (first, [second]) = held(&client).await;
+    let told = |guard: &LockGuard| {
+        let holds = client.holds();
+        let [hold] = &holds[..] else {
+            panic!("one is held: {holds:?}")
+        };
+        assert_eq!(
+            (hold.number, &*hold.id),
+            (guard.number(), guard.holder_id())
+        );
+        assert_eq!(hold.guards, 1);
+        hold.clone()
+    };
+    let before = told(&first);
+    let begins = Instant::now();
+    // The second one has it while the first waits for the server's word, and behind that.
+    let (released, second) = tokio::join!(first.release(), async {
+        let second = second.await.unwrap();
+        told(&second);
+        second
+    });
+    released.unwrap();
+    let after = told(&second);
+    assert_eq!((&before.id, &before.name), (&after.id, &after.name));
+    assert_eq!(after.since, begins);
+    assert!(before.since < begins);
+    assert_eq!(client.close().await.holds_left, 1);
+    second.release().await.unwrap();
+    assert_eq!(client.holds().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +189,7 @@ async fn what_an_owner_holds_goes_back() {
     let [second] = in_line([client.lock("x")]).await;
     sleep(3 * MS).await;
     first.release().await.unwrap();
-    assert_eq!(sent.count(Step::LockRelease), 1);
+    assert_eq!(sent.releases(), 1);
     second.await.unwrap().release().await.unwrap();
 }
 
@@ -155,7 +203,7 @@ async fn nothing_is_handed_over_to_an_owner() {
     let [second] = in_line([owned.clone()]).await;
     sleep(3 * MS).await;
     first.release().await.unwrap();
-    assert_eq!(sent.count(Step::LockRelease), 1);
+    assert_eq!(sent.releases(), 1);
     let second = second.await.unwrap();
     assert!(owned.is_held_by(&owner).await.unwrap());
     second.release().await.unwrap();
@@ -170,7 +218,7 @@ async fn dropped_guard_hands_the_lock_over() {
     let start = Instant::now();
     let second = second.await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(sent.count(Step::LockRelease), 0);
+    assert_eq!(sent.releases(), 0);
     second.release().await.unwrap();
 }
 
@@ -261,7 +309,7 @@ async fn an_unpolled_waiter_keeps_no_lock() {
     // It learns that it has to wait.
     assert!(unpolled.as_mut().now_or_never().is_none());
     first.release().await.unwrap();
-    assert_eq!(sent.count(Step::LockRelease), 0, "it was handed over");
+    assert_eq!(sent.releases(), 0, "it was handed over");
     let start = Instant::now();
     let elsewhere = server.client().lock("x");
     let guard = elsewhere.try_acquire_for(2000 * MS).await.unwrap();
@@ -283,7 +331,7 @@ async fn a_waiter_on_other_terms_keeps_its_place() {
     first.release().await.unwrap();
     let second = second.await.unwrap();
     assert!((&mut third).now_or_never().is_none());
-    assert_eq!(sent.count(Step::LockRelease), 1);
+    assert_eq!(sent.releases(), 1);
     second.release().await.unwrap();
     third.await.unwrap().release().await.unwrap();
 }
@@ -294,7 +342,7 @@ async fn what_is_not_confirmed_lately_goes_back() {
     let (client, _network, sent) = at(&server, 5 * MS, 5 * MS);
     let (first, [second]) = held(&client).await;
     first.release().await.unwrap();
-    assert_eq!(sent.count(Step::LockRelease), 1);
+    assert_eq!(sent.releases(), 1);
     second.await.unwrap().release().await.unwrap();
 }
 
@@ -305,7 +353,7 @@ async fn nobody_asks_before_the_first_is_answered() {
     let holder = server.client().lock("x").acquire().await.unwrap();
     let lock = client.lock("x");
     let [first, second] = in_line([lock.clone(), lock.clone()]).await;
-    assert_eq!(sent.count(Step::LockAcquire), 1);
+    assert_eq!(sent.asks(), 1);
     holder.release().await.unwrap();
     first.await.unwrap().release().await.unwrap();
     second.await.unwrap().release().await.unwrap();
@@ -319,7 +367,7 @@ async fn hand_over_can_be_turned_off() {
     let first = lock.acquire().await.unwrap();
     let [second] = in_line([lock.clone()]).await;
     first.release().await.unwrap();
-    assert_eq!(sent.count(Step::LockRelease), 1);
+    assert_eq!(sent.releases(), 1);
     second.await.unwrap().release().await.unwrap();
 }
 
@@ -400,7 +448,7 @@ async fn a_busy_process_leaves_others_their_turn() {
     assert!(one[0] >= 40, "{one:?} beside {many:?}");
     let (least, most) = (many.iter().min().unwrap(), many.iter().max().unwrap());
     assert!(most - least <= 2, "{many:?}");
-    let asked = sent.count(Step::LockAcquire);
+    let asked = sent.asks();
     let all: usize = many.iter().sum();
     assert!(asked * 3 < all, "{asked} asks for {all} holds");
 }

@@ -44,6 +44,22 @@ async fn one_request_lets_all_readers_in() {
     assert_eq!(server.keys().len(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn readers_that_share_a_hold_are_told_together() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let mut guards = readers(&client.rw_lock("x"), 3).await;
+    for left in (1..=3).rev() {
+        let holds = client.holds();
+        let [hold] = &holds[..] else {
+            panic!("one is held: {holds:?}")
+        };
+        assert_eq!((hold.kind, hold.guards), ("read", left));
+        guards.pop().unwrap().release().await.unwrap();
+    }
+    assert_eq!(client.holds().len(), 0);
+}
+
 /// The first one gives the lock back before the others have been woken.
 #[tokio::test(start_paused = true)]
 async fn readers_that_have_waited_enter_behind_one_that_is_quick() {

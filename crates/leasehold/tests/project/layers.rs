@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::sources;
 
 /// From the top. A module may import from those below it, and from its own row.
-const LAYERS: [&[&str]; 21] = [
+const LAYERS: [&[&str]; 23] = [
     &["lib"],
     &["blocking"],
     &["testing"],
@@ -20,8 +20,9 @@ const LAYERS: [&[&str]; 21] = [
     &["hold"],
     &["owner"],
     &["backend"],
-    &["credentials"],
+    &["credentials", "tls"],
     &["config"],
+    &["observe"],
     // A bad name is an error, and an error has the name that it is about.
     &["error", "key"],
     &["loss"],
@@ -29,6 +30,7 @@ const LAYERS: [&[&str]; 21] = [
     &["room"],
     &["sync"],
     &["text"],
+    &["pattern"],
 ];
 
 fn layer(module: &str) -> usize {

@@ -10,7 +10,7 @@ use crate::support::sources;
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
 /// What one side has alone, and why.
-const ASYNC_ONLY: [(&str, &str, &str); 7] = [
+const ASYNC_ONLY: [(&str, &str, &str); 8] = [
     (
         "Client",
         "builder",
@@ -28,6 +28,7 @@ const ASYNC_ONLY: [(&str, &str, &str); 7] = [
         "each thread is an owner, and what an owner holds is not handed over",
     ),
     ("RwLock", "local_hand_over", "as of a lock"),
+    ("Listing", "next", "an iterator's method"),
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];

@@ -7,8 +7,9 @@ use crate::support::eventually;
 use crate::support::wire::{PAGE, Wire, Writer, allowed_commands, cells, fill, sections};
 use leasehold::kind::{FieldNames, Kind, OneKey};
 use leasehold::settings::{Backoff, Peers, WaitStrategy};
-use leasehold::{Client, ErrorKind, Lock, RedLock};
+use leasehold::{Client, ErrorKind, Lock, LockGuard, RedLock};
 use leasehold_testkit::RedisServer;
+use tokio::task::JoinHandle;
 
 /// A name without a brace and one with: what is made of it differs.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];
@@ -58,6 +59,18 @@ impl Place {
 
     fn wire(&self, section: &'static str, name: &str) -> Wire<'_> {
         Wire::new(&self.server, section, name, Writer::Rust)
+    }
+
+    /// A waiter for the lock that a release would call.
+    async fn waits_to_be_called(&self, name: &str, client: &Client) -> JoinHandle<LockGuard> {
+        let lock = client.lock(name);
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        eventually("it is in the list of those to call", async || {
+            let keys = self.server.keys();
+            keys.iter().any(|key| key.ends_with(":asking"))
+        })
+        .await;
+        waiter
     }
 }
 
@@ -110,6 +123,15 @@ async fn the_lock() {
         let place = Place::new().await;
         let mut wire = place.wire(LOCK, name);
         hold_and_break(&mut wire, &place.client, place.client.lock(name)).await;
+        let guard = place.alone.lock(name).acquire().await.unwrap();
+        let called = place.waits_to_be_called(name, &place.client).await;
+        wire.look();
+        guard.release().await.unwrap();
+        // Whoever has waited calls the next one.
+        let guard = called.await.unwrap();
+        let next = place.waits_to_be_called(name, &place.other).await;
+        guard.release().await.unwrap();
+        next.await.unwrap().release().await.unwrap();
         wire.finish();
     }
 }

@@ -60,8 +60,6 @@ async fn malformed_url_error_shows_url_scheme() {
         assert_eq!(error.kind(), ErrorKind::Misuse, "{url}: {error}");
         assert!(error.to_string().contains("redis://"), "{error}");
     }
-    let error = refused("redis-cluster://h").await;
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
 #[cfg(feature = "tls")]

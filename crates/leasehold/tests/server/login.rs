@@ -1,11 +1,13 @@
 //! Passwords that are wrong, change, or go with their user.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::settings::Credentials;
-use leasehold::{Client, ErrorKind, LossReason};
+use leasehold::settings::{Credentials, Identity};
+use leasehold::{Client, ErrorKind, LockGuard, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::{HOUR, eventually};
@@ -153,4 +155,202 @@ async fn revoked_permission_fails_waiter_at_next_ask() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
     guard.release().await.unwrap();
+}
+
+/// Many holds of a client, and a task that uses it all the time.
+struct Held {
+    guards: Vec<LockGuard>,
+    pairs: Arc<AtomicUsize>,
+    load: JoinHandle<()>,
+}
+
+impl Held {
+    async fn of(client: &Client) -> Self {
+        let mut guards = Vec::new();
+        for number in 0..1000 {
+            let lock = client.lock(&format!("held:{number}"));
+            guards.push(lock.acquire().await.unwrap());
+        }
+        let (client, pairs) = (client.clone(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&pairs);
+        let load = tokio::spawn(async move {
+            loop {
+                let guard = client.lock("busy").acquire().await.unwrap();
+                guard.release().await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self {
+            guards,
+            pairs,
+            load,
+        }
+    }
+
+    /// The task goes on from here.
+    async fn goes_on(&self) {
+        let before = self.pairs.load(Ordering::Relaxed);
+        eventually("the load goes on", async || {
+            assert!(!self.load.is_finished(), "an acquire or a release failed");
+            self.pairs.load(Ordering::Relaxed) > before
+        })
+        .await;
+    }
+
+    /// Nothing was lost, and no call has failed.
+    async fn end(self) {
+        self.goes_on().await;
+        self.load.abort();
+        for guard in self.guards {
+            assert_eq!(guard.loss(), None);
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn ten_rotations_cost_no_hold_and_no_connection() {
+    let server = RedisServer::start().unwrap();
+    let user = |number: usize| format!("app{number}");
+    let admit = |number: usize| {
+        let user = user(number);
+        let rule = ["ACL", "SETUSER", &user, "on", ">pw", "+@all", "~*", "&*"];
+        server.command(&rule).unwrap();
+    };
+    admit(0);
+    let proxy = Proxy::to(server.port());
+    let present = Arc::new(Mutex::new(user(0)));
+    let asked = Arc::clone(&present);
+    let builder = Client::builder()
+        .lease(Duration::from_secs(30))
+        .credentials_every(Duration::from_millis(50))
+        .credentials(move || {
+            let user = asked.lock().unwrap().clone();
+            async move { Ok(Credentials::user(user, "pw")) }
+        });
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let client = builder.connect(&url).await.unwrap();
+    let held = Held::of(&client).await;
+    let connections = proxy.connections();
+    for number in 1..=10 {
+        admit(number);
+        *present.lock().unwrap() = user(number);
+        eventually("it has logged in as the next one", async || {
+            let list = server
+                .command(&["CLIENT", "LIST", "TYPE", "NORMAL"])
+                .unwrap();
+            list.as_text()
+                .unwrap()
+                .contains(&format!("user={} ", user(number)))
+        })
+        .await;
+        // The server closes the connections of the user that goes.
+        server
+            .command(&["ACL", "DELUSER", &user(number - 1)])
+            .unwrap();
+    }
+    client
+        .lock("at last")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert_eq!(
+        proxy.connections(),
+        connections,
+        "the one connection has stayed"
+    );
+    held.end().await;
+}
+
+#[tokio::test]
+async fn refused_new_credentials_leave_the_old_ones_in_use() {
+    let (server, _proxy, _) = logged_in().await;
+    let password = Arc::new(Mutex::new("old"));
+    let asked = Arc::clone(&password);
+    let builder = Client::builder()
+        .credentials_every(Duration::from_millis(50))
+        .credentials(move || {
+            let password = *asked.lock().unwrap();
+            async move { Ok(Credentials::user("app", password)) }
+        });
+    let client = builder.connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    *password.lock().unwrap() = "wrong";
+    eventually("it is refused", async || {
+        let log = server.command(&["ACL", "LOG"]).unwrap();
+        !log.as_array().unwrap().is_empty()
+    })
+    .await;
+    guard.extend(Duration::from_secs(60)).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn ten_renewed_client_certificates_cost_no_hold() {
+    let server = RedisServer::builder()
+        .tls_with_client_certificates()
+        .start()
+        .unwrap();
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    let builder = || {
+        let builder = Client::builder().lease(Duration::from_secs(30));
+        builder.tls_authorities(server.ca_pem())
+    };
+    let nobody = builder().connect(&url).await.unwrap_err();
+    assert_eq!(nobody.kind(), ErrorKind::Unavailable, "{nobody}");
+
+    let certificates = server.client_certificates();
+    let many = certificates.len();
+    assert!(many > 1);
+    let (present, reads) = (Arc::new(Mutex::new(Some(0))), Arc::new(Mutex::new(0)));
+    let (asked, counted) = (Arc::clone(&present), Arc::clone(&reads));
+    let identity = move || {
+        *counted.lock().unwrap() += 1;
+        let present = *asked.lock().unwrap();
+        let (certificate, key) = &certificates[present.ok_or("it is being written")?];
+        Ok(Identity::from_pem(
+            std::fs::read(certificate)?,
+            std::fs::read(key)?,
+        ))
+    };
+    let with = builder().tls_identity(identity);
+    // The certificate of the server is for another name than this, and for the one that is set.
+    let other = with.clone().tls_server_name("example.org");
+    assert_eq!(
+        other.connect(&url).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+    let client = with
+        .tls_server_name("localhost")
+        .connect(&url)
+        .await
+        .unwrap();
+    let held = Held::of(&client).await;
+    let connects_again = async |next| {
+        *present.lock().unwrap() = next;
+        let before = *reads.lock().unwrap();
+        let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        server.command(&kill).unwrap();
+        eventually("the next connection asks", async || {
+            *reads.lock().unwrap() > before
+        })
+        .await;
+    };
+    for number in 1..=10 {
+        // What is not there yet when a connection needs it is asked for again.
+        connects_again(None).await;
+        connects_again(Some(number % many)).await;
+        held.goes_on().await;
+    }
+    held.end().await;
+    let odd = builder().tls_identity(|| Ok(Identity::from_pem("no certificate", "no key")));
+    let error = odd.connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+    assert!(
+        error.to_string().contains("the client's certificate"),
+        "{error}"
+    );
 }

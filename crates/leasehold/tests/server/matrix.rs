@@ -28,7 +28,9 @@ const NEEDS: &[(&str, &[&str])] = &[
     ("inspect", &["evalsha", "hlen", "hvals", "hgetall", "pttl"]),
     (
         "inspect the name",
-        &["evalsha", "time", "type", "exists", "hget", "hscan", "pttl"],
+        &[
+            "evalsha", "time", "type", "exists", "hget", "hlen", "hscan", "pttl",
+        ],
     ),
     (
         "force",

@@ -105,7 +105,10 @@ async fn subscriber_follows_call_connection_to_new_server() {
     let (_there, guard) = held.pop().unwrap();
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
-    assert_eq!(old.keys(), ["x"]);
+    // The waiter stays in the list of those to call until that ends.
+    let keys = old.keys().into_iter();
+    let keys: Vec<_> = keys.filter(|key| !key.ends_with(":asking")).collect();
+    assert_eq!(keys, ["x"]);
 }
 
 #[tokio::test]

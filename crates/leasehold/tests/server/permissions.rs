@@ -6,6 +6,7 @@ use leasehold::settings::{Backoff, WaitStrategy};
 use leasehold::{Client, ErrorKind, Result};
 use leasehold_testkit::{RedisServer, Reply};
 
+use crate::support::wire::allowed_commands;
 use crate::support::{HOUR, eventually};
 
 /// A client of a user with just these rules.
@@ -146,19 +147,49 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
     Ok(())
 }
 
+const KINDS: [&str; 8] = [
+    "lock",
+    "fair",
+    "rw",
+    "fenced",
+    "group",
+    "semaphore",
+    "expirable",
+    "latch",
+];
+
+#[tokio::test]
+async fn user_of_a_prefix_may_use_every_kind_under_it() {
+    let server = RedisServer::start().unwrap();
+    let rules = [
+        "resetchannels",
+        "~app:*",
+        "~redisson_*:{app:*",
+        "~{app:*",
+        "~leasehold:{app:*",
+        "&redisson_*{app:*",
+    ];
+    let commands = allowed_commands();
+    let mut user = vec!["ACL", "SETUSER", "app", "on", ">pw"];
+    user.extend(commands.split(' '));
+    user.extend(rules);
+    server.command(&user).unwrap();
+    let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
+    let builder = Client::builder().prefix("app:");
+    let client = builder.connect(&url).await.unwrap();
+    let other = builder.connect(&server.url()).await.unwrap();
+    for kind in KINDS {
+        use_all(kind, &client, &other).await.unwrap();
+        server.command(&["FLUSHALL"]).unwrap();
+    }
+    let without = Client::connect(&url).await.unwrap();
+    let error = without.lock("x").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
 #[tokio::test]
 async fn error_names_every_missing_acl_rule() {
-    let kinds = [
-        "lock",
-        "fair",
-        "rw",
-        "fenced",
-        "group",
-        "semaphore",
-        "expirable",
-        "latch",
-    ];
-    for kind in kinds {
+    for kind in KINDS {
         let server = RedisServer::start().unwrap();
         let other = Client::connect(&server.url()).await.unwrap();
         let client = client_with(&server, &["resetchannels"]).await;

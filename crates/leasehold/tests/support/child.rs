@@ -23,6 +23,8 @@ impl Child {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env(JOB, job)
+            // Ends when this process waits for it.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

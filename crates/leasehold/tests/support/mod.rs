@@ -2,14 +2,18 @@
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 pub(crate) mod child;
+pub(crate) mod metrics;
 pub(crate) mod sources;
+pub(crate) mod spans;
+pub(crate) mod told;
 pub(crate) mod wire;
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use leasehold::inspect::Activity;
 use leasehold::{Client, ClientBuilder, Embedded, FairLock, FencedLock, Lock};
-use leasehold_testkit::{RedisServer, server::Builder};
+use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels, server::Builder};
 
 /// The lock that a test is mounted for.
 pub(crate) fn plain_lock(client: &Client, name: &str) -> Lock {
@@ -34,7 +38,13 @@ pub(crate) enum Place {
         server: RedisServer,
         query: &'static str,
         builder: ClientBuilder,
+        /// That of all clients; tests name keys without it.
+        prefix: &'static str,
     },
+    /// Three masters; a name may be on any of them.
+    Cluster(Cluster),
+    /// A master, found by its sentinels.
+    Sentinels(Sentinels),
 }
 
 /// On a clock that only moves when everybody sleeps.
@@ -49,8 +59,67 @@ pub(crate) fn server_place() -> Place {
     start(RedisServer::builder().user("app", "pw").rules(&rules), "")
 }
 
+/// As a user who may touch nothing but what bears a prefix.
+pub(crate) fn prefixed_place() -> Place {
+    const PREFIX: &str = "app:";
+    let keys = ["~", "~redisson_*:{", "~{", "~leasehold:{"].map(|rule| format!("{rule}{PREFIX}*"));
+    let (keys, commands) = (keys.join(" "), wire::allowed_commands());
+    let rules =
+        format!("{keys} ~leasehold:client* resetchannels &redisson_*{{{PREFIX}* {commands}");
+    match start(RedisServer::builder().user("app", "pw").rules(&rules), "") {
+        Place::Server {
+            server,
+            query,
+            builder,
+            ..
+        } => Place::Server {
+            builder: builder.prefix(PREFIX),
+            prefix: PREFIX,
+            server,
+            query,
+        },
+        place => place,
+    }
+}
+
 pub(crate) fn resp3_place() -> Place {
     start(RedisServer::builder(), "?protocol=resp3")
+}
+
+/// As a user who may run the commands that the docs name for clusters, and no other.
+pub(crate) fn cluster_place() -> Place {
+    let (commands, mut more) = (wire::allowed_commands(), wire::allowed_in_a_cluster());
+    if !knows_shards() {
+        // A server refuses rules for commands that it does not know.
+        let known = |rule: &&str| !rule.starts_with("+s");
+        more = more.split(' ').filter(known).collect::<Vec<_>>().join(" ");
+    }
+    let rules = format!("~* resetchannels &* {commands} {more}");
+    let settings = RedisServer::builder().user("app", "pw").rules(&rules);
+    Place::Cluster(Cluster::of(&settings, 3, 0))
+}
+
+/// As a user who may run the commands that the docs name, and no other, at a master that its
+/// sentinels have just promoted.
+pub(crate) fn sentinels_place() -> Place {
+    let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
+    let servers = RedisServer::builder().user("app", "pw").rules(&rules);
+    let watching = RedisServer::builder().password("watch");
+    let sentinels = Sentinels::of(&servers, &watching, 1);
+    sentinels.fail_over();
+    Place::Sentinels(sentinels)
+}
+
+/// Whether the servers have channels of a shard, as Redis has from 7.0 on.
+fn knows_shards() -> bool {
+    static KNOWS: OnceLock<bool> = OnceLock::new();
+    *KNOWS.get_or_init(|| {
+        let server = RedisServer::start().expect("redis-server starts; install it");
+        let known = server
+            .command(&["COMMAND", "INFO", "spublish"])
+            .expect("it runs");
+        known.as_array().is_some_and(|known| known != [Reply::Nil])
+    })
 }
 
 pub(crate) fn unix_place() -> Place {
@@ -64,12 +133,14 @@ pub(crate) fn tls_place() -> Place {
             server,
             query,
             builder,
+            prefix,
         } => Place::Server {
             builder: builder.tls_authorities(server.ca_pem()),
             server,
             query,
+            prefix,
         },
-        place @ Place::Embedded(_) => place,
+        place => place,
     }
 }
 
@@ -78,6 +149,7 @@ fn start(builder: Builder, query: &'static str) -> Place {
         server: builder.start().expect("redis-server starts; install it"),
         query,
         builder: Client::builder(),
+        prefix: "",
     }
 }
 
@@ -94,10 +166,19 @@ impl Place {
             Self::Embedded(embedded) => change(Client::builder())
                 .embedded(embedded)
                 .expect("settings in range"),
+            Self::Cluster(cluster) => change(Client::builder())
+                .connect(&cluster.url())
+                .await
+                .expect("connects"),
+            Self::Sentinels(sentinels) => change(Client::builder())
+                .connect(&sentinels.url())
+                .await
+                .expect("connects"),
             Self::Server {
                 server,
                 query,
                 builder,
+                ..
             } => change(builder.clone())
                 .connect(&format!("{}{query}", server.url()))
                 .await
@@ -110,13 +191,45 @@ impl Place {
         match self {
             Self::Embedded(_) => Self::Embedded(Embedded::new()),
             Self::Server { query, .. } => start(RedisServer::builder(), query),
+            Self::Cluster(_) => cluster_place(),
+            Self::Sentinels(_) => sentinels_place(),
         }
     }
 
     pub(crate) fn keys(&self) -> Vec<String> {
         match self {
             Self::Embedded(embedded) => embedded.keys(),
-            Self::Server { server, .. } => server.keys(),
+            Self::Server { server, prefix, .. } => {
+                let keys = server.keys().into_iter();
+                keys.map(|key| key.replacen(prefix, "", 1)).collect()
+            }
+            Self::Cluster(cluster) => cluster.keys(),
+            Self::Sentinels(sentinels) => sentinels.keys(),
+        }
+    }
+
+    /// A key as it stands on the server.
+    pub(crate) fn key(&self, key: &str) -> String {
+        match self {
+            Self::Embedded(_) | Self::Cluster(_) | Self::Sentinels(_) => key.to_owned(),
+            Self::Server { prefix, .. } if key.contains('{') => {
+                key.replacen('{', &format!("{{{prefix}"), 1)
+            }
+            Self::Server { prefix, .. } => format!("{prefix}{key}"),
+        }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// The server that has this key; `None` for the embedded keyspace.
+    pub(crate) fn server_of(&self, key: &str) -> Option<&RedisServer> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Server { server, .. } => Some(server),
+            Self::Cluster(cluster) => Some(cluster.node_of(key)),
+            Self::Sentinels(sentinels) => Some(sentinels.master_server()),
         }
     }
 
@@ -126,8 +239,9 @@ impl Place {
             Self::Embedded(embedded) => {
                 embedded.remove(key);
             }
-            Self::Server { server, .. } => {
-                server.command(&["DEL", key]).expect("DEL");
+            _ => {
+                let server = self.server_of(key).expect("a server");
+                server.command(&["DEL", &self.key(key)]).expect("DEL");
             }
         }
     }
@@ -136,11 +250,11 @@ impl Place {
     pub(crate) fn ttl_ms(&self, key: &str) -> i64 {
         match self {
             Self::Embedded(embedded) => embedded.ttl_ms(key),
-            Self::Server { server, .. } => server
-                .command(&["PTTL", key])
-                .expect("PTTL")
-                .as_int()
-                .expect("a number"),
+            _ => {
+                let server = self.server_of(key).expect("a server");
+                let left = server.command(&["PTTL", &self.key(key)]).expect("PTTL");
+                left.as_int().expect("a number")
+            }
         }
     }
 
@@ -148,6 +262,8 @@ impl Place {
         match self {
             Self::Embedded(_) => Vec::new(),
             Self::Server { server, .. } => server.channels(),
+            Self::Cluster(cluster) => cluster.channels(),
+            Self::Sentinels(sentinels) => sentinels.channels(),
         }
     }
 
@@ -184,10 +300,7 @@ impl Place {
         let ends = match self {
             // There it can't be asked for; the twin does what the script does.
             Self::Embedded(_) => true,
-            Self::Server { server, .. } => {
-                let left = server.command(&["PTTL", key]).expect("PTTL");
-                (0..=3_600_000).contains(&left.as_int().expect("a number"))
-            }
+            _ => (0..=3_600_000).contains(&self.ttl_ms(key)),
         };
         named && ends
     }

@@ -8,9 +8,15 @@ pub(crate) const PAGE: &str = include_str!("../../../../docs/wire-format.md");
 
 /// The commands that the page says a user needs, as rules.
 pub(crate) fn allowed_commands() -> String {
-    let (_, rest) = PAGE
-        .split_once("With restricted commands it needs")
-        .unwrap();
+    rules_behind("With restricted commands it needs")
+}
+
+pub(crate) fn allowed_in_a_cluster() -> String {
+    rules_behind("In a cluster it needs besides")
+}
+
+fn rules_behind(words: &str) -> String {
+    let (_, rest) = PAGE.split_once(words).unwrap();
     let rules = rest.split('`').nth(1).unwrap();
     rules.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -78,7 +84,9 @@ impl<'a> Wire<'a> {
                 self.find(&entry);
             }
         }
-        for key in self.heard.keys() {
+        // What a client says of itself belongs to no lock.
+        let keys = self.heard.keys().into_iter();
+        for key in keys.filter(|key| !key.starts_with("leasehold:client")) {
             let rows = self.keys.iter_mut();
             let rows: Vec<_> = rows.filter(|row| row.key.fits(key.as_bytes())).collect();
             assert!(!rows.is_empty(), "{}: no row for `{key}`", self.section);
@@ -364,6 +372,7 @@ fn behind<'t>(mark: &str, text: &'t [u8]) -> Option<&'t [u8]> {
             let number = text.strip_prefix(b"-").unwrap_or(text);
             (digits(number) > 0).then(|| &number[digits(number)..])
         }
+        "client" => matches!(digits(text), 15 | 16).then(|| &text[digits(text)..]),
         // Until the year 2286.
         "ms" => (digits(text) == 13).then(|| &text[13..]),
         "us" => (digits(text) == 16).then(|| &text[16..]),

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::backend::step::Refusal;
+use crate::pattern;
 
 /// The keys of a server, at one instant.
 #[derive(Default)]
@@ -168,6 +169,24 @@ impl Keyspace {
         self.published.push((channel.to_vec(), message.to_vec()));
     }
 
+    /// The keys that fit a pattern, in their order.
+    pub(crate) fn scan(&mut self, pattern: &[u8]) -> Vec<Vec<u8>> {
+        self.drop_expired();
+        let keys = self.entries.keys();
+        let mut keys: Vec<_> = keys
+            .filter(|key| pattern::fits(pattern, key))
+            .cloned()
+            .collect();
+        keys.sort();
+        keys
+    }
+
+    /// How many keys there are (`DBSIZE`).
+    pub(crate) fn len(&mut self) -> usize {
+        self.drop_expired();
+        self.entries.len()
+    }
+
     /// How many connections hear what is published there.
     pub(crate) fn listeners(&self, channel: &[u8]) -> i64 {
         let channel = String::from_utf8_lossy(channel);
@@ -296,6 +315,11 @@ impl Keyspace {
 
     pub(crate) fn rpush(&mut self, key: &[u8], item: &[u8]) -> Result<(), Refusal> {
         self.list_to_write(key)?.push_back(item.to_vec());
+        Ok(())
+    }
+
+    pub(crate) fn lpush(&mut self, key: &[u8], item: &[u8]) -> Result<(), Refusal> {
+        self.list_to_write(key)?.push_front(item.to_vec());
         Ok(())
     }
 

@@ -9,6 +9,8 @@ use crate::backend::network::Link;
 #[cfg(feature = "testing")]
 use crate::sync::Mutex;
 
+use crate::backend::channels::Message;
+
 #[derive(Clone, Default)]
 pub(super) struct Links {
     #[cfg(feature = "testing")]
@@ -39,9 +41,9 @@ impl Links {
         i64::try_from(subscribed).unwrap_or(i64::MAX)
     }
 
-    pub(super) fn publish(&self, channel: &str, message: &[u8]) {
+    pub(super) fn publish(&self, message: Message<'_>) {
         for link in self.alive() {
-            link.publish(channel, message);
+            link.publish(message);
         }
     }
 }
@@ -53,5 +55,5 @@ impl Links {
         0
     }
 
-    pub(super) fn publish(&self, _channel: &str, _message: &[u8]) {}
+    pub(super) fn publish(&self, _message: Message<'_>) {}
 }

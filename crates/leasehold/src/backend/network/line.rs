@@ -28,7 +28,7 @@ pub(super) enum Event {
     /// At the client.
     Confirm(Arc<str>),
     /// At the client.
-    Message(Arc<str>, Vec<u8>),
+    Message(Arc<str>, Vec<u8>, Option<u64>),
 }
 
 /// Everything that is on its way, in order of arrival. Each direction of each

@@ -39,8 +39,14 @@ macro_rules! steps {
 steps! {
     /// A waiter asks for a lock.
     LockAcquire = "lock.acquire",
+    /// A waiter asks for a lock, and for a call by its release.
+    LockAcquireInTurn = "lock.acquire_in_turn",
+    /// A client that would be called by the release of a lock waits for it no longer.
+    LockLeaveTurn = "lock.leave_turn",
     /// A holder gives a lock back.
     LockRelease = "lock.release",
+    /// A holder gives a lock back, and calls a client that waits for it.
+    LockReleaseAndCall = "lock.release_and_call",
     /// The watchdog renews a hold, or a guard extends it.
     LockRenew = "lock.renew",
     /// The watchdog renews many holds of one lease at once. Those that this finds odd are renewed
@@ -148,6 +154,18 @@ steps! {
     LatchDelete = "latch.delete",
     /// Somebody asks what stands under a name.
     NameLook = "name.look",
+    /// Somebody asks which names there are.
+    NameList = "name.list",
+    /// Somebody is about to end a hold by force, and notes that for its holder.
+    NameNoteForced = "name.note_forced",
+    /// A client says who it is.
+    PresenceAnnounce = "presence.announce",
+    /// A client enters the register of those that are there.
+    PresenceEnrol = "presence.enrol",
+    /// Somebody asks who a client is.
+    PresenceRead = "presence.read",
+    /// Somebody asks which clients are there.
+    PresenceClients = "presence.clients",
 }
 
 impl fmt::Display for Step {

@@ -1,5 +1,7 @@
 //! A server's address: the parts of a URL, and the form of it that may be shown.
 
+mod place;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,6 +9,8 @@ use std::sync::Arc;
 use percent_encoding::percent_decode_str;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 use url::Url;
+
+pub(crate) use self::place::{MasterPlace, Place};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Shown;
@@ -21,7 +25,13 @@ pub(crate) struct Address {
     resp3: bool,
     identity: String,
     shown: Arc<str>,
+    /// A node of the cluster has told it: it is in no URL.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code))]
+    pub(crate) is_told: bool,
 }
+
+/// Where a server listens.
+pub(crate) type Host = (String, u16);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -29,7 +39,8 @@ pub(crate) enum Target {
     Unix(PathBuf),
 }
 
-const SCHEMES: &str = "redis://, rediss:// (TLS) or redis+unix://";
+const SCHEMES: &str =
+    "redis://, rediss:// (TLS), redis-cluster://, redis-sentinel:// or redis+unix://";
 
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self> {
@@ -44,10 +55,6 @@ impl Address {
             "redis" | "valkey" => Self::tcp(&url, false),
             "rediss" | "valkeys" => Self::tcp(&url, true),
             "redis+unix" | "valkey+unix" | "unix" => Self::unix(&url),
-            scheme @ ("redis-sentinel" | "redis-cluster") => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("`{scheme}://` is not supported by this version; use {SCHEMES}"),
-            )),
             scheme => Err(misuse(format!(
                 "`{}://` is not a scheme for a server; use {SCHEMES}",
                 Shown(scheme)
@@ -139,7 +146,39 @@ impl Address {
             db,
             resp3,
             shown: shown.into(),
+            is_told: false,
         })
+    }
+
+    /// Another server that is reached in the same way: a node of the same cluster, or a master.
+    pub(crate) fn of_node(&self, host: &str, port: u16) -> Self {
+        let tls = matches!(self.target, Target::Tcp { tls: true, .. });
+        let scheme = if tls { "rediss" } else { "redis" };
+        let place = format!("{scheme}://{}:{port}", host.to_ascii_lowercase());
+        Self {
+            target: Target::Tcp {
+                host: host.to_owned(),
+                port,
+                tls,
+            },
+            shown: Shown(&place).to_string().into(),
+            identity: place,
+            is_told: true,
+            ..self.clone()
+        }
+    }
+
+    /// Host and port, if it is reached by TCP.
+    pub(crate) fn host(&self) -> Option<(&str, u16)> {
+        match &self.target {
+            Target::Tcp { host, port, .. } => Some((host, *port)),
+            Target::Unix(_) => None,
+        }
+    }
+
+    pub(crate) fn to_host(&self) -> Option<Host> {
+        let (host, port) = self.host()?;
+        Some((host.to_owned(), port))
     }
 
     /// What tells it from other addresses: not shortened, and without credentials.

@@ -10,16 +10,9 @@
 --       too late; anything else is the step's own reply.
 
 local ARGV, KEYS = ARGV, KEYS
-local late, time = false, nil
-if ARGV[2] ~= '0' then
-  time = redis.call('TIME')
-  -- Nobody waits for this answer any more: a grant would be a lock for nobody. Compared as texts
-  -- first, of digits alone: most calls have a second left, and numbers cost more.
-  if ARGV[2] <= time[1] .. '999' and time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then
-    late = { 'late', time[1] * 1000 + math.floor(time[2] / 1000) }
-  end
-end
+--[[LATE]]
 
+--[[CLUSTER]]
 -- What several steps share. A step that uses it makes it, so no other call pays for it. It gets
 -- itself as an argument, which is cheaper than to catch its own variable.
 local function shared(which, shared)

@@ -8,7 +8,7 @@ use std::vec;
 use redis::{Cmd, RedisError, ServerErrorKind};
 
 use super::connect::reply_text;
-use super::script::{Script, commands};
+use super::script::{Script, Text, commands};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::step::{Operation, Value};
 use crate::key::Key;
@@ -21,6 +21,30 @@ pub(crate) struct Header {
     pub(crate) number: i64,
     /// Server time after which nobody waits for the reply; 0 if it runs whenever it arrives.
     pub(crate) not_after_ms: i64,
+    pub(crate) keys: Keys,
+}
+
+/// How a call names its keys to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// Declared, to a single server.
+    Declared,
+    /// To a node of a cluster: not declared, so they may be of any slots that the node has. Each
+    /// operation looks whether its slot is there.
+    Free,
+    /// To a node of a cluster: declared, those of one operation. It looks whether its slot is there
+    /// if it touches keys that are not declared.
+    OfOne { looks: bool },
+}
+
+impl Keys {
+    pub(crate) fn of_one(operation: &Operation) -> Self {
+        // A node that is about to get the slot does not have all of its keys, and says so of those
+        // that are declared.
+        Self::OfOne {
+            looks: !operation.step.while_moving,
+        }
+    }
 }
 
 /// How the script is named to the server.
@@ -46,24 +70,37 @@ pub(crate) fn encode<'a>(
     operations: impl Iterator<Item = &'a Operation> + Clone,
 ) -> Cmd {
     let (name, source) = match header.script {
-        ScriptRef::Sha => ("EVALSHA", &script.sha),
-        ScriptRef::Source => ("EVAL", &script.text),
+        ScriptRef::Sha => ("EVALSHA", &script.any.sha),
+        ScriptRef::Source => ("EVAL", &script.any.text),
     };
     // Sized beforehand: a command that grows is copied several times on its way.
-    let (mut arguments, mut bytes, mut keys) = (5, name.len() + source.len() + NUMBERS_LEN, 0);
+    let (mut arguments, mut bytes, mut keys) = (6, name.len() + source.len() + NUMBERS_LEN, 0);
     for operation in operations.clone() {
         arguments += 2 + operation.parts.len();
         bytes += operation.step.name.len() + operation.parts.iter().map(Vec::len).sum::<usize>();
         keys += operation.keys().len();
     }
     let mut command = Cmd::with_capacity(arguments, bytes);
-    command.arg(name).arg(source).arg(keys);
-    for operation in operations.clone() {
-        for key in operation.keys() {
-            command.arg(&key[..]);
+    command.arg(name).arg(source);
+    let add_keys = |command: &mut Cmd| {
+        for operation in operations.clone() {
+            for key in operation.keys() {
+                command.arg(&key[..]);
+            }
         }
+    };
+    let (number, not_after_ms) = (header.number, header.not_after_ms);
+    if header.keys == Keys::Free {
+        command.arg(0).arg(number).arg(not_after_ms).arg(keys);
+        add_keys(&mut command);
+    } else {
+        command.arg(keys);
+        add_keys(&mut command);
+        command.arg(number).arg(not_after_ms);
     }
-    command.arg(header.number).arg(header.not_after_ms);
+    if let Keys::OfOne { looks } = header.keys {
+        command.arg(if looks { "here" } else { "0" });
+    }
     for operation in operations {
         command.arg(operation.step.name);
         if operation.step.many {
@@ -73,6 +110,33 @@ pub(crate) fn encode<'a>(
             command.arg(&argument[..]);
         }
     }
+    command
+}
+
+/// The command that runs this operation alone, by the script of its step.
+pub(crate) fn encode_own(
+    script: &Text,
+    number: i64,
+    not_after_ms: i64,
+    operation: &Operation,
+) -> Cmd {
+    let bytes: usize = operation.parts.iter().map(Vec::len).sum();
+    let bytes = "EVALSHA".len() + script.sha.len() + NUMBERS_LEN + bytes;
+    let bytes = bytes + operation.step.name.len();
+    let mut command = Cmd::with_capacity(6 + operation.parts.len(), bytes);
+    command.arg("EVALSHA").arg(&script.sha);
+    command.arg(operation.keys().len());
+    for key in operation.keys() {
+        command.arg(&key[..]);
+    }
+    command.arg(number);
+    if operation.step.grants {
+        command.arg(not_after_ms);
+    }
+    for argument in operation.arguments() {
+        command.arg(&argument[..]);
+    }
+    command.arg(operation.step.name);
     command
 }
 
@@ -96,6 +160,13 @@ pub(crate) fn decode(
 ) -> Result<Replies, NoReplies> {
     let replies = match result.map_err(NoReplies::Failed)? {
         redis::Value::Array(replies) => replies,
+        redis::Value::BulkString(text) if operations == 1 => {
+            return match own_reply(&text) {
+                Some((call, reply)) if call == number => Ok(vec![reply].into_iter()),
+                Some(_) => Err(NoReplies::Nonsense("the reply to another call")),
+                None => Err(NoReplies::Nonsense("a text of another form")),
+            };
+        }
         redis::Value::ServerError(error) => return Err(NoReplies::Failed(error.into())),
         redis::Value::Nil => return Err(NoReplies::Nonsense("nothing")),
         _ => return Err(NoReplies::Nonsense("not a list")),
@@ -110,6 +181,18 @@ pub(crate) fn decode(
     Ok(replies)
 }
 
+/// The call and the reply that the text of `own.lua` stands for.
+fn own_reply(text: &[u8]) -> Option<(i64, redis::Value)> {
+    let text = str::from_utf8(text).ok()?;
+    let (call, reply) = match text.split_once(':') {
+        None => (text, redis::Value::Nil),
+        Some((call, reply)) => (call, redis::Value::Int(reply.parse().ok()?)),
+    };
+    // As it was sent, without a sign or zeros before it.
+    let as_sent = call.starts_with(|first| ('1'..='9').contains(&first));
+    Some((call.parse().ok().filter(|_| as_sent)?, reply))
+}
+
 impl NoReplies {
     /// Nothing ran: the server does not know the script.
     pub(crate) fn script_is_missing(&self) -> bool {
@@ -121,6 +204,23 @@ impl NoReplies {
     /// the script.
     pub(crate) fn is_refused_whole(&self) -> bool {
         matches!(self, Self::Failed(error) if matches!(error.code(), Some("NOPERM" | "CROSSSLOT")))
+    }
+
+    /// Nothing ran, because the slot of the keys is another node's or is moving, or because this
+    /// node can't know.
+    pub(crate) fn strays(&self) -> Option<Stray> {
+        let Self::Failed(error) = self else {
+            return None;
+        };
+        let to = || error.redirect_node().map(|(node, _)| node.to_owned());
+        match error.code()? {
+            "MOVED" => Some(Stray::Moved(to().unwrap_or_default())),
+            "ASK" => Some(Stray::Ask(to().unwrap_or_default())),
+            "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" => {
+                Some(Stray::Later(reply_text(error)?))
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn is_timeout(&self) -> bool {
@@ -158,10 +258,23 @@ impl NoReplies {
     }
 }
 
+/// Where an operation has to go that a node of a cluster did not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stray {
+    /// To this node, which has the slot.
+    Moved(String),
+    /// To this node, which has some keys of the slot.
+    Ask(String),
+    /// Here or elsewhere, when it can run. The node says why it can't now.
+    Later(String),
+}
+
 /// What one operation's reply says.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Value(Value),
+    /// Its slot is not here, or not wholly. The operation did not run.
+    Moving,
     /// The call came too late, when it was `server_ms` on the server's clock. The operation did
     /// not run.
     Late {
@@ -182,6 +295,7 @@ pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> Answer {
             [Value::Text(word), Value::Int(now_ms)] if word == b"late" => {
                 Answer::Late { server_ms: *now_ms }
             }
+            [Value::Text(word)] if word == b"moving" => Answer::Moving,
             _ => Answer::Value(Value::List(items)),
         },
         Some(value) => Answer::Value(value),
@@ -229,14 +343,20 @@ pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Scrip
 /// No server says which key it denies, and some versions do not say which command.
 fn what_is_needed(operation: &Operation, script: &Script) -> String {
     let step = operation.step;
-    let name = String::from_utf8_lossy(&operation.parts[0]);
+    let commands = commands(step);
     // It was checked before it was sent.
-    let rules = Key::parse(&name).map(|key| key.access_rules());
+    let key = operation.name().map(String::from_utf8_lossy);
+    let Some(Ok(key)) = key.map(|name| Key::parse(&name)) else {
+        let rules = commands.to_lowercase().replace(' ', " +");
+        return format!(
+            "{} runs {commands}; whoever uses it needs ACL SETUSER USER +{rules}",
+            step.name,
+        );
+    };
     format!(
-        "{} runs {}; whoever uses this name needs ACL SETUSER USER {} {}",
+        "{} runs {commands}; whoever uses this name needs ACL SETUSER USER {} {}",
         step.name,
-        commands(step),
-        rules.unwrap_or_default(),
+        key.access_rules(),
         script.command_rules,
     )
 }
@@ -244,6 +364,7 @@ fn what_is_needed(operation: &Operation, script: &Script) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::script::Form;
     use crate::backend::step::Step;
 
     static ACQUIRE: Step = Step {
@@ -251,6 +372,8 @@ mod tests {
         lua: "",
         keys: 2,
         many: false,
+        own_script: false,
+        while_moving: false,
         uses: &[],
         parameters: &["name", "channel", "argument"],
         grants: true,
@@ -298,8 +421,9 @@ mod tests {
             script,
             number: NUMBER,
             not_after_ms: 77,
+            keys: Keys::Declared,
         };
-        encode(&Script::of(&[]), header, operations.iter())
+        encode(&Script::of(&[], Form::Server), header, operations.iter())
             .args_iter()
             .map(|argument| match argument {
                 redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -328,7 +452,7 @@ mod tests {
 
     #[test]
     fn call_encodes_keys_before_steps() {
-        let sha = Script::of(&[]).sha.clone();
+        let sha = Script::of(&[], Form::Server).any.sha.clone();
         let number = NUMBER.to_string();
         assert_eq!(
             encoded(ScriptRef::Sha, &operations()),
@@ -351,7 +475,7 @@ mod tests {
     #[test]
     fn the_script_is_named_or_brought() {
         let text = encoded(ScriptRef::Source, &operations());
-        assert_eq!(text[..2], ["EVAL", &Script::of(&[]).text]);
+        assert_eq!(text[..2], ["EVAL", &Script::of(&[], Form::Server).any.text]);
         assert_eq!(text[2..], encoded(ScriptRef::Sha, &operations())[2..]);
     }
 
@@ -375,6 +499,37 @@ mod tests {
                 Err(NoReplies::Nonsense(said)) => assert!(said.contains(what), "{said}"),
                 other => panic!("{bytes}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn text_is_the_reply_to_one_operation() {
+        let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        for (said, reply) in [
+            (format!("{NUMBER}"), redis::Value::Nil),
+            (format!("{NUMBER}:0"), redis::Value::Int(0)),
+            (format!("{NUMBER}:-1"), redis::Value::Int(-1)),
+        ] {
+            assert_eq!(decoded(&text(&said), 1).expect("its reply"), [reply]);
+            assert!(decoded(&text(&said), 2).is_err(), "{said}");
+        }
+        let other = NUMBER + 1;
+        for said in [
+            format!("{other}"),
+            format!("{other}:1"),
+            format!("{NUMBER}:"),
+            format!("{NUMBER}:1.5"),
+            format!("{NUMBER}:1:1"),
+            format!("{NUMBER}1"),
+            format!("+{NUMBER}"),
+            format!("0{NUMBER}:1"),
+            String::new(),
+        ] {
+            let replies = decoded(&text(&said), 1);
+            assert!(
+                matches!(replies, Err(NoReplies::Nonsense(_))),
+                "{said}: {replies:?}"
+            );
         }
     }
 
@@ -436,7 +591,7 @@ mod tests {
 
     #[test]
     fn denied_operation_names_missing_permissions() {
-        let script = Script::of(&[]);
+        let script = Script::of(&[], Form::Server);
         let [operation, _] = operations();
         let denied = |said| failure_of(&operation, Failure::from_reply(said, &address()), &script);
         let said = denied("NOPERM no key").cause.to_string();

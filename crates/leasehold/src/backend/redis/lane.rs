@@ -22,14 +22,16 @@
 mod carry;
 mod ending;
 mod exchange;
+mod lone;
 mod queued;
 
 pub(crate) use self::ending::Ending;
+pub(crate) use self::lone::Lone;
 pub(crate) use self::queued::Queued;
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Waker};
 
 use redis::aio::MultiplexedConnection;
@@ -37,11 +39,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use self::carry::{Call, Carried};
-use self::exchange::{exchange, fail};
-use super::call::ScriptRef;
+use self::exchange::{exchange, fail_unreached};
+use super::call::{Keys, ScriptRef};
 use super::driver::{Driver, Shared};
 use super::node::Node;
-use super::queue::{Batch, Queue};
+use super::queue::{Batch, MAX_OPERATIONS, Queue, Waiting};
 use crate::backend::failure::Failure;
 use crate::backend::step::Operation;
 use crate::sync::{Mutex, MutexGuard};
@@ -51,6 +53,12 @@ use crate::sync::{Mutex, MutexGuard};
 const MAX_CALLS: usize = 3;
 /// How many replies in a row have to be missing before the connection is given up.
 const MAX_SILENCE: u32 = 2;
+
+/// Sees to what a node of a cluster did not run.
+pub(crate) trait Strays: Send + Sync {
+    /// The node did not run these, because it does not have their slots, or not wholly.
+    fn take(&self, from: &Arc<Lane>, strays: Vec<Waiting>);
+}
 
 /// A queue and the connection it drains into.
 pub(crate) struct Lane {
@@ -67,11 +75,13 @@ pub(crate) struct Lane {
     left_unheard: AtomicBool,
     /// The server at the other end.
     pub(crate) node: Arc<Node>,
+    /// Where operations go that it did not run; `None` for a single server.
+    strays: Option<Weak<dyn Strays>>,
     /// Replies that were missing in a row. The connection's and not the node's: what another
     /// connection hears would hide that this one is dead.
     silent_calls: AtomicU32,
-    /// Notified when no call is on its way any more.
-    idle: Notify,
+    /// Notified when a call is back.
+    back: Notify,
     /// Notified when the connection should be given up.
     pub(crate) given_up: Notify,
 }
@@ -92,7 +102,11 @@ enum Link {
 }
 
 impl Lane {
-    pub(crate) fn new(runtime: Handle, node: Arc<Node>) -> Arc<Self> {
+    pub(crate) fn new(
+        runtime: Handle,
+        node: Arc<Node>,
+        strays: Option<Weak<dyn Strays>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
                 queue: Queue::default(),
@@ -106,20 +120,22 @@ impl Lane {
             ended: AtomicBool::new(false),
             left_unheard: AtomicBool::new(false),
             node,
+            strays,
             silent_calls: AtomicU32::new(0),
-            idle: Notify::new(),
+            back: Notify::new(),
             given_up: Notify::new(),
         })
     }
 
-    pub(crate) fn submit(self: &Arc<Self>, operation: Operation) -> Queued {
-        let (waiting, mut queued) = Queued::new(operation, Arc::clone(self));
+    /// Hands an operation over. `arrival` is its place among those of all nodes of a cluster.
+    pub(crate) fn submit(self: &Arc<Self>, operation: Operation, arrival: u64) -> Queued {
+        let (waiting, mut queued) = Queued::new(operation, arrival, Arc::clone(self));
         // Locked before the operation is in the queue, where another thread could take it. A
         // thread that does not get the lock finds another one that is about to send a call.
         let departure = self.is_here().then(|| self.departures.try_lock()).flatten();
         let mut state = self.state.lock();
         if let Link::Down(failure) = &state.link {
-            let failure = failure.clone();
+            let failure = self.node.unreached(failure, &waiting.operation);
             drop(state);
             waiting.answer(Err(failure));
             return queued;
@@ -209,7 +225,15 @@ impl Lane {
         let Link::Up(connection) = &state.link else {
             return None;
         };
-        let batch = state.queue.next_batch()?;
+        // A node that wants keys declared takes those of one slot at a time.
+        let declares = self.strays.is_some() && self.node.wants_declared_keys();
+        let most = if declares { 1 } else { MAX_OPERATIONS };
+        let batch = state.queue.next_batch(most)?;
+        let keys = match &self.strays {
+            None => Keys::Declared,
+            Some(_) if declares => Keys::of_one(&batch.operations[0].operation),
+            Some(_) => Keys::Free,
+        };
         // With the queue locked, as in `retry_with_source`: a call that left between those two and
         // brought the script would run before the operations that lacked it.
         let missing = self.node.lacks_the_script();
@@ -219,12 +243,16 @@ impl Lane {
         };
         let connection = connection.clone();
         let lane = Arc::clone(self);
+        let done = CallDone {
+            lane: Arc::clone(self),
+            number: batch.number,
+        };
         // Unconstrained: tokio's budget must not end the first poll before the call is on the
         // connection.
         let travels = tokio::task::unconstrained(async move {
-            exchange(&lane, connection, batch, script).await;
+            exchange(&lane, connection, batch, (script, keys)).await;
         });
-        Some(Call::new(travels, CallDone(Arc::clone(self))))
+        Some(Call::new(travels, done))
     }
 
     /// A connection is up; the queue drains into it.
@@ -257,16 +285,63 @@ impl Lane {
 
     /// Resolves when no call is on its way.
     pub(crate) async fn drained(&self) {
+        self.wait_for_calls(|queue| queue.calls() == 0).await;
+    }
+
+    /// Resolves when the calls that have left until now are back.
+    pub(crate) async fn earlier_calls_are_back(&self) {
+        let departed = self.departed();
+        self.wait_for_calls(|queue| queue.are_back(departed)).await;
+    }
+
+    /// How many calls have left. A waiter that carries one of them may not poll it, so a task does
+    /// from here on.
+    fn departed(&self) -> u64 {
+        let state = self.state.lock();
+        let departed = state.queue.departed();
+        self.let_no_waiter_carry(state);
+        departed
+    }
+
+    async fn wait_for_calls(&self, are_back: impl Fn(&Queue) -> bool) {
         loop {
-            let idle = self.idle.notified();
-            tokio::pin!(idle);
-            // Registered before the count is read, or the end of the last call is missed.
-            idle.as_mut().enable();
-            if self.state.lock().queue.calls() == 0 {
+            let back = self.back.notified();
+            tokio::pin!(back);
+            // Registered before the calls are looked at, or the end of the last one is missed.
+            back.as_mut().enable();
+            if are_back(&self.state.lock().queue) {
                 return;
             }
-            idle.await;
+            back.await;
         }
+    }
+
+    /// Operations of another node's queue, in their order, are this one's from now on.
+    pub(crate) fn take_over(self: &Arc<Self>, operations: impl IntoIterator<Item = Waiting>) {
+        let mut state = self.state.lock();
+        operations
+            .into_iter()
+            .for_each(|waiting| state.queue.push(waiting));
+        if let Link::Down(failure) = &state.link {
+            let failure = failure.clone();
+            let waiting = state.queue.take_all();
+            drop(state);
+            return fail_unreached(&self.node, waiting, &failure);
+        }
+        self.pump(state);
+    }
+
+    /// The present connection, if there is one.
+    pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
+        match &self.state.lock().link {
+            Link::Up(connection) => Some(connection.clone()),
+            Link::Opening | Link::Down(_) => None,
+        }
+    }
+
+    /// Takes out the waiting operations for which `stays` is false: they are another node's.
+    pub(crate) fn take_unless(&self, stays: impl Fn(&Operation) -> bool) -> Vec<Waiting> {
+        self.state.lock().queue.take_unless(stays).into()
     }
 
     /// There is no connection: waiting operations fail, and so do those that come.
@@ -277,7 +352,7 @@ impl Lane {
         // finds it down, so none is left behind in the queue.
         let waiting = state.queue.take_all();
         drop(state);
-        fail(waiting, failure);
+        fail_unreached(&self.node, waiting, failure);
     }
 
     /// The server did not run these, because it does not know the script: they are sent again.
@@ -371,29 +446,32 @@ impl Drop for Gathering {
 }
 
 /// Dropped when its call is over: there is room on the way again.
-struct CallDone(Arc<Lane>);
+struct CallDone {
+    lane: Arc<Lane>,
+    number: u64,
+}
 
 impl Drop for CallDone {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        if state.queue.call_is_back() {
-            self.0.idle.notify_waiters();
-        }
+        let lane = &self.lane;
+        let mut state = lane.state.lock();
+        state.queue.call_is_back(self.number);
+        lane.back.notify_waiters();
         // Operations that were to be sent again while the link went down: `down` has not seen them.
         if let Link::Down(failure) = &state.link {
             let failure = failure.clone();
             let waiting = state.queue.take_all();
             drop(state);
-            return fail(waiting, &failure);
+            return fail_unreached(&lane.node, waiting, &failure);
         }
-        if self.0.has_ended() && !state.queue.is_empty() {
+        if lane.has_ended() && !state.queue.is_empty() {
             // No task takes the operations that are sent again.
             drop(state);
-            return self.0.send_the_last();
+            return lane.send_the_last();
         }
         // Also while other calls are on their way: a waiter that carries one of them may never
         // poll it.
-        self.0.pump(state);
+        lane.pump(state);
     }
 }
 

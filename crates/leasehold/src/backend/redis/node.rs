@@ -3,22 +3,29 @@
 //! read what they need; the node knows none of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::Endpoint;
-use super::address::Address;
+use super::address::{Address, MasterPlace};
+use super::call::Stray;
 use super::connect::Connector;
 use super::refusals::Refusals;
-use super::script::Script;
+use super::script::{Form, Script, Text};
+use super::sentinel::Sentinels;
+use super::slots::{Range, slot_of};
 #[cfg(feature = "tls")]
 use super::tls;
 use crate::backend::about::About;
-use crate::backend::step::Step;
+use crate::backend::failure::{Cause, Failure};
+use crate::backend::step::{Operation, Step};
 use crate::clock::{Clock, Moment};
-use crate::error::Result;
+use crate::credentials::Source;
+use crate::error;
+use crate::observe::ServerObserved;
+use crate::sync::Mutex;
 
 /// One server.
 pub(crate) struct Node {
@@ -27,10 +34,21 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     /// What runs there.
     pub(crate) script: Arc<Script>,
+    common: Common,
     /// It did not know the script when it was asked last.
     script_missing: AtomicBool,
+    /// It has the scripts of single steps, which every connection loads.
+    has_own_scripts: AtomicBool,
+    /// It runs no operation whose keys are not declared.
+    wants_declared_keys: AtomicBool,
+    /// So many in a row ran at once when their keys were declared, and not before.
+    ran_when_declared: AtomicU32,
     /// Its time minus our clock, in ms.
     offset_ms: AtomicI64,
+    /// What it calls our connections; empty for no name.
+    pub(crate) label: String,
+    /// The address of the connection for calls, as it sees it.
+    pub(crate) seen_as: Mutex<Option<String>>,
     /// What it has said of itself.
     pub(crate) about: About,
     /// What it refuses.
@@ -38,48 +56,201 @@ pub(crate) struct Node {
     /// Notified when the connection for calls goes to another server: the one for messages has
     /// to follow.
     pub(crate) moved: Notify,
+    /// Notified at the same time, for holds: whether they have come along is not known.
+    pub(crate) holds_in_doubt: Notify,
+    pub(crate) observed: ServerObserved,
 }
 
-impl Node {
-    pub(crate) fn new(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Arc<Self>> {
-        let address = Address::parse(&endpoint.url)?;
-        let connector = Connector {
-            credentials: endpoint.credentials,
+/// What all nodes of a client have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    credentials: Option<Source>,
+    credentials_every: Duration,
+    label: String,
+    connect_timeout: Duration,
+    pub(crate) reply_timeout: Duration,
+    #[cfg(feature = "tls")]
+    tls: Option<tls::Connector>,
+    pub(crate) clock: Clock,
+    script: Arc<Script>,
+    /// Each operation goes to a node of a cluster alone, with its keys declared.
+    declare_keys: bool,
+    /// Notified when slots may have moved; `None` for a single server.
+    slots_may_have_moved: Option<Arc<Notify>>,
+}
+
+impl Common {
+    /// For a server at `address`, or for the nodes of its cluster.
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        address: &Address,
+        steps: &[&Step],
+        clock: Clock,
+        form: Form,
+    ) -> error::Result<Self> {
+        #[cfg(not(feature = "tls"))]
+        let _ = address;
+        Ok(Self {
+            credentials: endpoint.credentials.clone(),
+            credentials_every: endpoint.credentials_every,
+            label: endpoint.label.clone(),
             connect_timeout: endpoint.connect_timeout,
             reply_timeout: endpoint.reply_timeout,
             #[cfg(feature = "tls")]
             tls: address
                 .is_tls()
-                .then(|| tls::Connector::new(&endpoint.authorities))
+                .then(|| tls::Connector::new(&endpoint.tls))
                 .transpose()?,
-            address,
-        };
-        Ok(Arc::new(Self {
-            connector,
             clock,
-            script: Script::of(steps),
+            script: Script::of(steps, form),
+            declare_keys: endpoint.declare_keys,
+            slots_may_have_moved: (form != Form::Server).then(Arc::default),
+        })
+    }
+
+    /// Resolves when slots may have moved.
+    pub(crate) async fn slots_may_have_moved(&self) {
+        match &self.slots_may_have_moved {
+            Some(notify) => notify.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn connector(&self, address: Address) -> Connector {
+        Connector {
+            sentinels: None,
+            present: Mutex::new(Some(Arc::new(address.clone()))),
+            credentials: self.credentials.clone(),
+            credentials_every: self.credentials_every,
+            logged_in_with: Mutex::default(),
+            connect_timeout: self.connect_timeout,
+            reply_timeout: self.reply_timeout,
+            #[cfg(feature = "tls")]
+            tls: self.tls.clone(),
+            address,
+        }
+    }
+
+    pub(crate) fn look_at_slots(&self) {
+        if let Some(notify) = &self.slots_may_have_moved {
+            notify.notify_one();
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(address: Address, common: &Common) -> Arc<Self> {
+        Self::reached_by(common.connector(address), common)
+    }
+
+    /// The master that sentinels know, whichever server it is.
+    pub(crate) fn master(place: MasterPlace, common: &Common) -> Arc<Self> {
+        let sentinels = place.sentinels.into_iter().map(|address| Connector {
+            // Those of the URL, if there are any: the client's are the master's.
+            credentials: None,
+            ..common.connector(address)
+        });
+        let (all, master) = (sentinels.collect(), place.master.clone());
+        let sentinels = Sentinels::new(place.name, all, master, common.clock);
+        let connector = Connector {
+            sentinels: Some(sentinels),
+            present: Mutex::default(),
+            ..common.connector(place.master)
+        };
+        Self::reached_by(connector, common)
+    }
+
+    fn reached_by(connector: Connector, common: &Common) -> Arc<Self> {
+        Arc::new(Self {
+            observed: ServerObserved::new(connector.address.shown()),
+            connector,
+            clock: common.clock,
+            script: Arc::clone(&common.script),
+            common: common.clone(),
             // Each connection loads the script (`prepare`). If that failed, the server refuses the
             // first call, and it goes again with the source.
             script_missing: AtomicBool::new(false),
+            has_own_scripts: AtomicBool::new(false),
+            wants_declared_keys: AtomicBool::new(false),
+            ran_when_declared: AtomicU32::new(0),
             offset_ms: AtomicI64::new(0),
+            label: common.label.clone(),
+            seen_as: Mutex::default(),
             about: About::default(),
             // A server that loads for longer than an attempt to connect may take is left.
-            refusals: Refusals::new(endpoint.connect_timeout),
+            refusals: Refusals::new(common.connect_timeout),
             moved: Notify::new(),
-        }))
+            holds_in_doubt: Notify::new(),
+        })
+    }
+
+    /// Whether it is one of a cluster.
+    pub(crate) fn is_of_a_cluster(&self) -> bool {
+        self.common.slots_may_have_moved.is_some()
+    }
+
+    /// Slots that it had may be another node's, or the other way round.
+    pub(crate) fn slots_may_have_moved(&self) {
+        self.common.look_at_slots();
+    }
+
+    /// Whether it refuses to run operations whose keys are not declared, or its client declares all.
+    pub(crate) fn wants_declared_keys(&self) -> bool {
+        self.common.declare_keys || self.wants_declared_keys.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_wants_declared_keys(&self, wants: bool) {
+        self.wants_declared_keys.store(wants, Ordering::Relaxed);
+        self.ran_when_declared.store(0, Ordering::Relaxed);
+    }
+
+    /// It has run an operation at once that it had not run before its keys were declared. Returns
+    /// how many in a row.
+    pub(crate) fn ran_when_declared(&self) -> u32 {
+        self.ran_when_declared.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// It has run an operation whose keys are not declared.
+    pub(crate) fn ran_free(&self) {
+        self.ran_when_declared.store(0, Ordering::Relaxed);
     }
 
     /// Its address without credentials, for messages.
-    pub(crate) fn address(&self) -> &Arc<str> {
-        self.connector.address.shown()
+    pub(crate) fn address(&self) -> Arc<str> {
+        self.connector.shown()
     }
 
     pub(crate) fn reply_timeout(&self) -> Duration {
         self.connector.reply_timeout
     }
 
+    /// It did not run an operation.
+    pub(crate) fn observe_stray(&self, stray: &Stray) {
+        match stray {
+            Stray::Moved(_) | Stray::Ask(_) => self.observed.redirects(),
+            Stray::Later(_) => {}
+        }
+    }
+
+    /// What an operation is told that can't be sent here, because there is no connection. In a
+    /// cluster it may be here by the word of another node.
+    pub(crate) fn unreached(&self, failure: &Failure, operation: &Operation) -> Failure {
+        let mut failure = failure.clone();
+        if self.common.slots_may_have_moved.is_some()
+            && let Cause::NoAnswer(what) = &mut failure.cause
+            && let Some(name) = operation.name()
+        {
+            let slot = slot_of(name);
+            what.push_str(&format!(
+                "; by the map of the cluster this node has the slot, {slot}"
+            ));
+        }
+        failure
+    }
+
     /// It has told its time.
     pub(crate) fn learn_time(&self, server_ms: i64, at: Moment) {
+        self.observed.says_time(server_ms);
         // Relaxed: no promise depends on it. A call that an old value makes late brings the new
         // one.
         self.offset_ms
@@ -96,9 +267,17 @@ impl Node {
             .saturating_add(timeout)
     }
 
-    /// It did not know the script: the next call has to bring it.
+    /// It did not know a script: the next call has to bring the one that runs any step. It is used
+    /// for all calls until another connection has loaded the others.
     pub(crate) fn forgot_the_script(&self) {
         self.script_missing.store(true, Ordering::Relaxed);
+        self.has_own_scripts.store(false, Ordering::Relaxed);
+    }
+
+    /// The script that runs this step alone, if it has one and the server knows it.
+    pub(crate) fn own_script(&self, step: &Step) -> Option<&Text> {
+        let has = step.own_script && self.has_own_scripts.load(Ordering::Relaxed);
+        has.then(|| self.script.own(step)).flatten()
     }
 
     /// Whether the call that leaves now has to bring the script. Asked once per call: the calls
@@ -116,9 +295,13 @@ impl Node {
 
     /// A connection is used from now on, on which the server has said this.
     pub(crate) fn learn(&self, told: &Told) {
+        *self.connector.present.lock() = Some(Arc::clone(&told.address));
         if let Some(ms) = told.time_ms {
             self.learn_time(ms, told.at);
         }
+        self.has_own_scripts
+            .store(told.has_scripts, Ordering::Relaxed);
+        self.seen_as.lock().clone_from(&told.seen_as);
         self.about
             .connected(told.at, told.uptime, told.run_id.as_deref());
     }
@@ -126,11 +309,19 @@ impl Node {
 
 /// What a server says of itself at first. It counts from when its connection is used.
 pub(crate) struct Told {
+    /// Where it is.
+    pub(crate) address: Arc<Address>,
     pub(crate) at: Moment,
     /// Its clock.
     pub(crate) time_ms: Option<i64>,
+    /// It has loaded all scripts.
+    pub(crate) has_scripts: bool,
     pub(crate) uptime: Option<Duration>,
     pub(crate) run_id: Option<String>,
+    /// The address from which we have connected.
+    pub(crate) seen_as: Option<String>,
+    /// Which node has which slot, if it is one of a cluster.
+    pub(crate) slots: Option<Result<Vec<Range>, Failure>>,
 }
 
 fn ms(moment: Moment) -> i64 {
@@ -144,21 +335,31 @@ mod tests {
     fn node() -> Arc<Node> {
         let endpoint = Endpoint {
             url: "redis://h".into(),
+            label: String::new(),
             credentials: None,
+            credentials_every: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(3),
             reply_timeout: Duration::from_secs(2),
+            peers: crate::config::Peers::All,
+            declare_keys: false,
             #[cfg(feature = "tls")]
-            authorities: Vec::new(),
+            tls: crate::tls::TlsSettings::default(),
         };
-        Node::new(endpoint, &[], Clock::Boot).expect("the URL can be read")
+        let address = Address::parse(&endpoint.url).expect("it can be read");
+        let common = Common::new(&endpoint, &address, &[], Clock::Boot, Form::Server);
+        Node::new(address, &common.expect("no TLS"))
     }
 
     fn told(run_id: Option<&str>) -> Told {
         Told {
+            address: Arc::new(Address::parse("redis://h").expect("it can be read")),
             at: Moment::from_millis(90_000),
+            has_scripts: false,
             time_ms: Some(1_000_000),
             uptime: Some(Duration::from_secs(60)),
             run_id: run_id.map(str::to_owned),
+            seen_as: None,
+            slots: None,
         }
     }
 

@@ -1,45 +1,47 @@
-//! Subscriptions: one connection for messages, opened when the first waiter needs it. When it
-//! was lost, a new one subscribes to everything again.
+//! Subscriptions: one connection for messages to a node, opened when the first waiter needs it.
+//! When it was lost, a new one subscribes to everything again.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
-use redis::aio::{PubSub, PubSubSink, PubSubStream};
-use redis::{Msg, RedisError};
-use tokio::task::unconstrained;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use futures_util::FutureExt;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
+use super::messages::{Frame, Messages, Transport, write_command};
 use super::node::Node;
 use super::pause::{LASTING, Pause};
-use crate::backend::channels::Channels;
+use super::server_info::connection_name;
+use super::slots::slot_of;
+use crate::backend::channels::{Channels, Heard, Message, Section};
 
 /// How long a subscription outlives its last listener, for the next waiter of a busy name.
 const LINGER: Duration = Duration::from_millis(500);
 /// How often the server is asked whether a silent connection is still up.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// How many messages in a row are delivered before anything else has its turn.
-const MOST_AT_ONCE: usize = 4096;
 /// Channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
 
-/// Keeps the subscriptions equal to the channels that have listeners. Never returns.
-pub(crate) async fn run(node: Arc<Node>, channels: WakesAll) {
-    let (channels, connector) = (&channels.0, &node.connector);
+/// Keeps the subscriptions of a node equal to those of its channels that have listeners. Never
+/// returns.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    section: Section,
+    transports: &'static [Transport],
+    _wakes_all: WakesAll,
+) {
     let mut pause = Pause::new();
+    let name = connection_name(&node.label);
     loop {
-        while channels.is_empty() {
-            channels.changed().await;
+        while section.is_empty() {
+            section.changed().await;
         }
         // A notice from before this connection: it goes to where calls go now anyway.
         let _ = node.moved.notified().now_or_never();
-        let asked = Arc::new(AtomicUsize::new(0));
-        match connector.open_pubsub(Arc::clone(&asked)).await {
-            Ok(pubsub) => {
+        match node.connector.open_messages(name.as_deref()).await {
+            Ok(messages) => {
                 let since = Instant::now();
-                let limit = connector.reply_timeout;
-                let mut session = Session::new(pubsub, channels, asked, limit);
+                let mut session = Session::new(&node, &section, transports, messages);
                 let end = tokio::select! {
                     end = session.run() => end,
                     () = node.moved.notified() => "the server was started again, or calls go to another one now".into(),
@@ -50,7 +52,7 @@ pub(crate) async fn run(node: Arc<Node>, channels: WakesAll) {
                     pause.reset();
                 }
                 // Nobody misses it while nobody listens.
-                if !channels.is_empty() {
+                if !section.is_empty() {
                     tracing::warn!(
                         address = %node.address(), cause = %end,
                         "the connection for wake-ups is lost; waiters poll until it is back"
@@ -63,10 +65,15 @@ pub(crate) async fn run(node: Arc<Node>, channels: WakesAll) {
             ),
         }
         // At once, before the pause: waiters ask again, and poll until a connection is back.
-        channels.all_down();
-        sleep(pause.next()).await;
+        section.all_down();
+        node.slots_may_have_moved();
+        tokio::select! {
+            () = sleep(pause.next()) => {}
+            // Calls go to another server now, and that one may answer.
+            () = node.moved.notified() => {}
+        }
         // Channels that were left while there was no connection need no subscription.
-        channels.remove_idle();
+        section.remove_idle();
     }
 }
 
@@ -80,80 +87,93 @@ impl Drop for WakesAll {
     }
 }
 
-/// The messages of one connection.
-struct Messages<'a> {
-    stream: PubSubStream,
-    channels: &'a Arc<Channels>,
-}
-
-impl Messages<'_> {
-    /// Waits for messages and wakes those for whom they are. `Err` when no more can come.
-    async fn wake_next(&mut self) -> Result<(), String> {
-        let message = self.stream.next().await;
-        self.wake(message)?;
-        // Many, whatever this task's share of the time is: the driver reads on meanwhile, and
-        // the messages of a flood that are not taken from it fill the memory. Not all, or an
-        // endless flood would keep new channels from being subscribed.
-        for _ in 0..MOST_AT_ONCE {
-            match unconstrained(self.stream.next()).now_or_never() {
-                Some(message) => self.wake(message)?,
-                None => break,
-            }
-        }
-        Ok(())
-    }
-
-    fn wake(&self, message: Option<Msg>) -> Result<(), String> {
-        let message = message.ok_or("the server closed it")?;
-        let channel = message.get_channel_name();
-        self.channels.told(channel, message.get_payload_bytes());
-        Ok(())
-    }
-
-    /// Delivers the messages that have come already.
-    fn wake_come(&mut self) -> Result<(), String> {
-        while let Some(message) = unconstrained(self.stream.next()).now_or_never() {
-            self.wake(message)?;
-        }
-        Ok(())
-    }
-
-    /// Delivers messages until `work` is done.
-    async fn wake_during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, String> {
-        // The reply to `work` may take its time, and releases are published meanwhile.
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                output = &mut work => return Ok(output),
-                woken = self.wake_next() => woken?,
-            }
-        }
-    }
-}
-
+/// One connection and what was asked on it.
 struct Session<'a> {
-    sink: PubSubSink,
-    messages: Messages<'a>,
-    channels: &'a Arc<Channels>,
-    /// Confirmations that are still to come.
-    asked: Arc<AtomicUsize>,
-    reply_timeout: Duration,
+    node: &'a Node,
+    section: &'a Section,
+    transports: &'static [Transport],
+    messages: Messages,
+    /// Requests without an answer, oldest first: a server answers in order.
+    asked: VecDeque<Asked>,
+    /// Channels whose subscriptions are not all answered yet.
+    pending: HashMap<Arc<str>, Pending>,
+    /// Messages that may belong together.
+    heard: Heard,
+    /// Commands that have not left yet.
+    commands: Vec<u8>,
+    /// The server knows no sharded channels.
+    only_global: bool,
+    /// When channels without listeners are given up.
+    idle_at: Option<Instant>,
+}
+
+struct Asked {
+    request: Request,
+    /// Those that are not answered yet.
+    names: Vec<Arc<str>>,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Request {
+    Subscribe(Transport),
+    Unsubscribe(Transport),
+    Ping,
+}
+
+impl Request {
+    fn command(self) -> &'static str {
+        match self {
+            Self::Subscribe(Transport::Global) => "SUBSCRIBE",
+            Self::Subscribe(Transport::Sharded) => "SSUBSCRIBE",
+            Self::Unsubscribe(Transport::Global) => "UNSUBSCRIBE",
+            Self::Unsubscribe(Transport::Sharded) => "SUNSUBSCRIBE",
+            Self::Ping => "PING",
+        }
+    }
+
+    fn unanswered(self) -> &'static str {
+        match self {
+            Self::Subscribe(_) => "a subscription was not confirmed in time",
+            Self::Unsubscribe(_) => "an unsubscription was not confirmed in time",
+            Self::Ping => "it no longer answers",
+        }
+    }
+}
+
+/// What a session waits for.
+enum Event {
+    Read(Result<(), String>),
+    Changed,
+    Idle,
+    Unanswered,
+    Ping,
+}
+
+#[derive(Default)]
+struct Pending {
+    answers_left: usize,
+    denied: bool,
 }
 
 impl<'a> Session<'a> {
     fn new(
-        pubsub: PubSub,
-        channels: &'a Arc<Channels>,
-        asked: Arc<AtomicUsize>,
-        reply_timeout: Duration,
+        node: &'a Node,
+        section: &'a Section,
+        transports: &'static [Transport],
+        messages: Messages,
     ) -> Self {
-        let (sink, stream) = pubsub.split();
         Self {
-            sink,
-            messages: Messages { stream, channels },
-            channels,
-            asked,
-            reply_timeout,
+            node,
+            section,
+            transports,
+            messages,
+            asked: VecDeque::new(),
+            pending: HashMap::new(),
+            heard: Heard::default(),
+            commands: Vec::new(),
+            only_global: false,
+            idle_at: None,
         }
     }
 
@@ -168,102 +188,249 @@ impl<'a> Session<'a> {
         loop {
             // Before any notice: nobody notifies a new connection of the channels that the one
             // before it had.
-            if let Err(error) = self.subscribe_fresh().await {
+            self.subscribe_fresh();
+            if let Err(error) = self.flush().await {
                 return error;
             }
-            let result = tokio::select! {
-                woken = self.messages.wake_next() => woken,
-                () = self.channels.changed() => self.after_a_change().await,
-                _ = ping.tick() => self.ping().await,
+            let answer_due = self.answer_due();
+            let event = tokio::select! {
+                read = self.messages.read_more() => Event::Read(read),
+                () = self.section.changed() => Event::Changed,
+                () = until(self.idle_at) => Event::Idle,
+                () = until(answer_due) => Event::Unanswered,
+                _ = ping.tick() => Event::Ping,
             };
+            let mut result = Ok(());
+            match event {
+                Event::Read(read) => result = read.and_then(|()| self.take_all()),
+                Event::Changed => self.start_to_linger(),
+                Event::Idle => self.leave_idle(),
+                Event::Unanswered => result = Err(self.unanswered()),
+                Event::Ping => self.ask(Request::Ping, Vec::new()),
+            }
             if let Err(error) = result {
                 return error;
             }
         }
     }
 
-    async fn subscribe_fresh(&mut self) -> Result<(), String> {
-        for chunk in self.channels.take_fresh().chunks(CHUNK) {
-            let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
-            match self.subscribe(&names).await? {
-                Ok(()) => (chunk.iter()).for_each(|name| self.channels.subscribed(name, false)),
-                // The server refuses the whole command because of one channel in it.
-                Err(_) if chunk.len() > 1 => {
-                    for name in chunk {
-                        match self.subscribe(&[name]).await? {
-                            Ok(()) => self.channels.subscribed(name, false),
-                            Err(error) => self.denied(name, &error),
-                        }
-                    }
-                }
-                Err(error) => self.denied(&chunk[0], &error),
+    fn answer_due(&self) -> Option<Instant> {
+        let oldest = self.asked.front()?;
+        Some(oldest.since + self.node.reply_timeout())
+    }
+
+    fn unanswered(&self) -> String {
+        let oldest = self.asked.front();
+        oldest.map_or("", |asked| asked.request.unanswered()).into()
+    }
+
+    /// A channel was wanted or left. Those that were left go after a while.
+    fn start_to_linger(&mut self) {
+        self.idle_at.get_or_insert_with(|| Instant::now() + LINGER);
+    }
+
+    async fn flush(&mut self) -> Result<(), String> {
+        if self.commands.is_empty() {
+            return Ok(());
+        }
+        let commands = std::mem::take(&mut self.commands);
+        let sent = timeout(self.node.reply_timeout(), self.messages.send(&commands));
+        match sent.await {
+            Ok(sent) => sent.map_err(|error| error.to_string()),
+            Err(_) => Err("it no longer takes requests".into()),
+        }
+    }
+
+    fn ask(&mut self, request: Request, names: Vec<Arc<str>>) {
+        let arguments = names.iter().map(|name| &**name);
+        write_command(&mut self.commands, request.command(), arguments);
+        self.asked.push_back(Asked {
+            request,
+            names,
+            since: Instant::now(),
+        });
+    }
+
+    fn subscribe_fresh(&mut self) {
+        let fresh = self.section.take_fresh();
+        for transport in self.used_transports() {
+            for name in &fresh {
+                let pending = self.pending.entry(Arc::clone(name)).or_default();
+                pending.answers_left += 1;
             }
+            self.ask_in_groups(Request::Subscribe(*transport), *transport, &fresh);
+        }
+    }
+
+    fn used_transports(&self) -> &'static [Transport] {
+        match self.only_global {
+            true => &[Transport::Global],
+            false => self.transports,
+        }
+    }
+
+    fn ask_in_groups(&mut self, request: Request, transport: Transport, names: &[Arc<str>]) {
+        match transport {
+            Transport::Global => {
+                for group in names.chunks(CHUNK) {
+                    self.ask(request, group.to_vec());
+                }
+            }
+            // A server takes those of one slot together.
+            Transport::Sharded => {
+                let mut names = names.to_vec();
+                names.sort_by_key(|name| slot_of(name.as_bytes()));
+                for group in names
+                    .chunk_by(|one, other| slot_of(one.as_bytes()) == slot_of(other.as_bytes()))
+                {
+                    self.ask(request, group.to_vec());
+                }
+            }
+        }
+    }
+
+    fn leave_idle(&mut self) {
+        self.idle_at = None;
+        let idle = self.section.remove_idle();
+        for transport in self.used_transports() {
+            self.ask_in_groups(Request::Unsubscribe(*transport), *transport, &idle);
+        }
+    }
+
+    /// Takes the frames that have come. In order: a message before a confirmation counts as one
+    /// from before it, or a latch would open by a zero from before its waiter listened.
+    fn take_all(&mut self) -> Result<(), String> {
+        while let Some(frame) = self.messages.next_frame()? {
+            self.take(frame)?;
+        }
+        self.heard.end(|message| self.section.told(message));
+        Ok(())
+    }
+
+    fn take(&mut self, frame: Frame) -> Result<(), String> {
+        match frame {
+            Frame::Message { channel, payload } => {
+                let tell = |message: Message<'_>| self.section.told(message);
+                self.heard.message(channel, &payload, tell);
+                Ok(())
+            }
+            Frame::Subscribed(transport, channel) => {
+                // Before it is confirmed: what came before that is from before.
+                self.heard.end(|message| self.section.told(message));
+                let name = self.answered(Request::Subscribe(transport), &channel);
+                let name = name.ok_or("a confirmation that nobody asked for")?;
+                self.confirmed(&name, false);
+                Ok(())
+            }
+            Frame::Unsubscribed(transport, channel) => {
+                if self
+                    .answered(Request::Unsubscribe(transport), &channel)
+                    .is_some()
+                {
+                    return Ok(());
+                }
+                // The slot is another node's from now on.
+                if transport == Transport::Sharded && self.node.is_of_a_cluster() {
+                    self.lost(&channel);
+                    return Ok(());
+                }
+                Err("a confirmation that nobody asked for".into())
+            }
+            Frame::Fine => match self.asked.pop_front() {
+                Some(asked) if asked.request == Request::Ping => Ok(()),
+                _ => Err("an answer that nobody asked for".into()),
+            },
+            Frame::Refused(said) => self.refused(said),
+        }
+    }
+
+    /// Takes the name from the oldest request, if this answers that.
+    fn answered(&mut self, request: Request, channel: &str) -> Option<Arc<str>> {
+        let oldest = self.asked.front_mut()?;
+        let at = (oldest.names.iter()).position(|name| &**name == channel);
+        let name = oldest
+            .names
+            .swap_remove(at.filter(|_| oldest.request == request)?);
+        if oldest.names.is_empty() {
+            self.asked.pop_front();
+        }
+        Some(name)
+    }
+
+    fn confirmed(&mut self, name: &Arc<str>, denied: bool) {
+        let Some(pending) = self.pending.get_mut(name) else {
+            return;
+        };
+        pending.answers_left -= 1;
+        pending.denied |= denied;
+        if pending.answers_left == 0 {
+            let denied = pending.denied;
+            self.pending.remove(name);
+            self.section.subscribed(name, denied);
+        }
+    }
+
+    /// The server has refused the oldest request.
+    fn refused(&mut self, said: String) -> Result<(), String> {
+        let Some(Asked { request, names, .. }) = self.asked.pop_front() else {
+            return Err(said);
+        };
+        let transport = match request {
+            // A server that denies the command answers as well.
+            Request::Ping => return Ok(()),
+            // The slot is another node's, and the subscription has ended with that.
+            Request::Unsubscribe(Transport::Sharded) => return Ok(()),
+            Request::Unsubscribe(Transport::Global) => return Err(said),
+            Request::Subscribe(transport) => transport,
+        };
+        let code = said.split(' ').next().unwrap_or("");
+        match code {
+            // It refuses the whole request because of one channel in it.
+            "NOPERM" if names.len() > 1 => {
+                for name in names {
+                    self.ask(request, vec![name]);
+                }
+            }
+            "NOPERM" => names.iter().for_each(|name| self.denied(name, &said)),
+            "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" if transport == Transport::Sharded => {
+                names.iter().for_each(|name| self.lost(name));
+            }
+            _ if transport == Transport::Sharded && said.contains("unknown command") => {
+                self.only_global = true;
+                match self.transports.contains(&Transport::Global) {
+                    true => names.iter().for_each(|name| self.confirmed(name, false)),
+                    false => self.ask_in_groups(
+                        Request::Subscribe(Transport::Global),
+                        Transport::Global,
+                        &names,
+                    ),
+                }
+            }
+            _ => return Err(said),
         }
         Ok(())
     }
 
-    /// The outer error is a lost connection, the inner one a refusal.
-    async fn subscribe(&mut self, names: &[&str]) -> Result<Result<(), RedisError>, String> {
-        // Before the request leaves: the check of incoming bytes (`wire.rs`) ends the connection
-        // at a confirmation that nobody has asked for.
-        self.asked.fetch_add(names.len(), Ordering::SeqCst);
-        let subscribe = timeout(self.reply_timeout, self.sink.subscribe(names));
-        match self.messages.wake_during(subscribe).await? {
-            Ok(Ok(())) => {
-                // Messages that came before the confirmation are counted before it: a latch must
-                // not open by a zero from before its waiter listened.
-                self.messages.wake_come()?;
-                Ok(Ok(()))
-            }
-            Ok(Err(error)) if error.code() == Some("NOPERM") => Ok(Err(error)),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("a subscription was not confirmed in time".into()),
-        }
-    }
-
-    fn denied(&self, name: &Arc<str>, error: &RedisError) {
+    fn denied(&mut self, name: &Arc<str>, error: &str) {
         tracing::warn!(
             channel = %name, %error,
             "the server denies this channel; its waiters poll"
         );
-        self.channels.subscribed(name, true);
+        self.confirmed(name, true);
     }
 
-    /// A channel is wanted or no longer wanted. New channels are subscribed at once; idle ones
-    /// go after a while, during which messages are delivered and new channels subscribed.
-    async fn after_a_change(&mut self) -> Result<(), String> {
-        self.subscribe_fresh().await?;
-        let linger = sleep(LINGER);
-        tokio::pin!(linger);
-        loop {
-            tokio::select! {
-                () = &mut linger => break,
-                () = self.channels.changed() => self.subscribe_fresh().await?,
-                woken = self.messages.wake_next() => woken?,
-            }
-        }
-        let idle = self.channels.remove_idle();
-        for chunk in idle.chunks(CHUNK) {
-            let names: Vec<&str> = chunk.iter().map(|name| &**name).collect();
-            self.asked.fetch_add(names.len(), Ordering::SeqCst);
-            let unsubscribe = timeout(self.reply_timeout, self.sink.unsubscribe(&names[..]));
-            match self.messages.wake_during(unsubscribe).await? {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(error.to_string()),
-                Err(_) => return Err("an unsubscription was not confirmed in time".into()),
-            }
-        }
-        Ok(())
+    /// The server does not bring this channel's messages any more, or not at all.
+    fn lost(&mut self, name: &str) {
+        self.pending.remove(name);
+        self.section.lost(name);
+        self.node.slots_may_have_moved();
     }
+}
 
-    /// A connection cut without a word would otherwise look like silence.
-    async fn ping(&mut self) -> Result<(), String> {
-        let ping = timeout(self.reply_timeout, self.sink.ping::<redis::Value>());
-        match self.messages.wake_during(ping).await? {
-            // An error as well: a server that denies the command answers.
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("it no longer answers".into()),
-        }
+/// Resolves at that time; never without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }

@@ -29,8 +29,8 @@ const MAX_REFUSED: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Queue {
     waiting: VecDeque<Waiting>,
-    /// Calls on their way.
-    calls: usize,
+    /// The numbers of the calls on their way.
+    calls: Vec<u64>,
     /// How many calls have left so far.
     departed: u64,
     /// Operations that did not run and are sent again, by the number of their call.
@@ -55,7 +55,17 @@ impl Queue {
 
     /// How many calls are on their way.
     pub(crate) fn calls(&self) -> usize {
-        self.calls
+        self.calls.len()
+    }
+
+    /// How many calls have left so far.
+    pub(crate) fn departed(&self) -> u64 {
+        self.departed
+    }
+
+    /// Whether the first so many calls are back.
+    pub(crate) fn are_back(&self, departed: u64) -> bool {
+        self.calls.iter().all(|call| *call > departed)
     }
 
     /// Whether operations are to go again. Until then none leaves.
@@ -63,18 +73,19 @@ impl Queue {
         !self.returned.is_empty()
     }
 
-    /// The operations of the next call, if any may leave. The call is on its way from here on.
-    pub(crate) fn next_batch(&mut self) -> Option<Batch> {
+    /// The operations of the next call, if any may leave: at most so many. The call is on its way
+    /// from here on.
+    pub(crate) fn next_batch(&mut self, most: usize) -> Option<Batch> {
         if self.has_returned() {
             return None;
         }
-        let operations = self.take_operations();
+        let operations = self.take_operations(most);
         self.waiting.give_back();
         // Before anything is counted: a call of nothing never ends, and `drained` would wait for
         // it.
         let alone = operations.first()?.alone;
         self.departed += 1;
-        self.calls += 1;
+        self.calls.push(self.departed);
         Some(Batch {
             number: self.departed,
             operations,
@@ -82,13 +93,13 @@ impl Queue {
         })
     }
 
-    fn take_operations(&mut self) -> Vec<Waiting> {
+    fn take_operations(&mut self, most: usize) -> Vec<Waiting> {
         let mut operations = Vec::new();
         let mut bytes = 0;
         while let Some(waiting) = self.waiting.pop_front() {
             // One that does not fit opens the next call.
             let alone = self.travels_alone(&waiting);
-            let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == MAX_OPERATIONS;
+            let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == most;
             if !operations.is_empty() && (alone || full) {
                 self.waiting.push_front(waiting);
                 break;
@@ -132,14 +143,14 @@ impl Queue {
     }
 
     /// A call is over, or went again. `true` if no other one is on its way.
-    pub(crate) fn call_is_back(&mut self) -> bool {
-        self.calls -= 1;
+    pub(crate) fn call_is_back(&mut self, number: u64) -> bool {
+        self.calls.retain(|call| *call != number);
         // Only now are operations sent again: a later call that is still on its way would run
         // before them.
-        if self.calls == 0 {
+        if self.calls.is_empty() {
             self.put_back();
         }
-        self.calls == 0
+        self.calls.is_empty()
     }
 
     /// Operations that are sent again come before all others, in their old order. One that nobody
@@ -186,7 +197,7 @@ impl Queue {
 
 /// What travels as one call.
 pub(crate) struct Batch {
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) operations: Vec<Waiting>,
     /// One operation, which was refused together with others.
     pub(crate) alone: bool,
@@ -198,6 +209,8 @@ pub(crate) struct Waiting {
     ticket: Ticket,
     /// It was refused together with others.
     alone: bool,
+    /// Its place among all operations of a cluster, which it keeps from node to node.
+    pub(crate) arrival: u64,
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
 
@@ -205,6 +218,7 @@ impl Waiting {
     /// An operation for the queue, with the ticket and the reply to come for its waiter.
     pub(crate) fn new(
         operation: Operation,
+        arrival: u64,
     ) -> (Self, Ticket, oneshot::Receiver<Result<Value, Failure>>) {
         let ticket = Ticket(Arc::new(AtomicU8::new(QUEUED)));
         let (reply, receiver) = oneshot::channel();
@@ -212,6 +226,7 @@ impl Waiting {
             operation,
             ticket: ticket.clone(),
             alone: false,
+            arrival,
             reply,
         };
         (waiting, ticket, receiver)
@@ -220,6 +235,16 @@ impl Waiting {
     pub(crate) fn answer(self, reply: Result<Value, Failure>) {
         // The waiter may be gone. Then it has seen to the undo.
         let _ = self.reply.send(reply);
+    }
+
+    /// It is about to be sent; `false` if its waiter has taken it out.
+    pub(crate) fn leaves(&self) -> bool {
+        self.ticket.send()
+    }
+
+    /// It did not run; `false` if nobody waits for it any more, so that it must not go again.
+    pub(crate) fn goes_again(&self) -> bool {
+        self.ticket.is_queued() || self.ticket.recall()
     }
 
     fn bytes(&self) -> usize {
@@ -246,6 +271,10 @@ impl Ticket {
     /// It did not run and is sent again, unless nobody waits for it any more.
     fn recall(&self) -> bool {
         self.change(SENT, QUEUED)
+    }
+
+    fn is_queued(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == QUEUED
     }
 
     /// Nobody waits any more: taken out if it is still queued, else marked.
@@ -280,6 +309,8 @@ mod tests {
         lua: "",
         keys: 1,
         many: false,
+        own_script: false,
+        while_moving: false,
         uses: &[],
         parameters: &["name", "argument"],
         grants: true,
@@ -291,7 +322,7 @@ mod tests {
     }
 
     fn push(queue: &mut Queue, name: &str) -> Ticket {
-        let (waiting, ticket, _) = Waiting::new(operation(name, b""));
+        let (waiting, ticket, _) = Waiting::new(operation(name, b""), 0);
         queue.push(waiting);
         ticket
     }
@@ -315,14 +346,14 @@ mod tests {
 
     /// The names of the next call.
     fn next(queue: &mut Queue) -> Vec<String> {
-        names(&queue.next_batch().expect("something waits"))
+        names(&queue.next_batch(MAX_OPERATIONS).expect("something waits"))
     }
 
     #[test]
     fn waiting_operations_leave_as_one_call_in_order() {
         let mut queue = queue_of(&["a", "b", "c"]);
         assert_eq!(next(&mut queue), ["a", "b", "c"]);
-        assert!(queue.next_batch().is_none());
+        assert!(queue.next_batch(MAX_OPERATIONS).is_none());
         assert_eq!(queue.calls(), 1, "a call of nothing does not count");
     }
 
@@ -346,7 +377,7 @@ mod tests {
             ("d", MAX_BYTES + 1),
             ("e", 1),
         ] {
-            queue.push(Waiting::new(operation(name, &vec![b'x'; bytes])).0);
+            queue.push(Waiting::new(operation(name, &vec![b'x'; bytes]), 0).0);
         }
         // With their names of one byte the first two fill a call to its last byte.
         assert_eq!(next(&mut queue), ["a", "b"]);
@@ -358,17 +389,23 @@ mod tests {
     #[test]
     fn returned_operations_regain_their_queue_order() {
         let mut queue = queue_of(&["a", "b"]);
-        let first = queue.next_batch().expect("a and b");
+        let first = queue.next_batch(MAX_OPERATIONS).expect("a and b");
         push(&mut queue, "c");
-        let second = queue.next_batch().expect("c");
+        let second = queue.next_batch(MAX_OPERATIONS).expect("c");
         push(&mut queue, "d");
         // The later call may be the first that the server has refused.
         queue.return_batch(second);
-        assert!(queue.next_batch().is_none(), "d would overtake");
-        assert!(!queue.call_is_back());
-        assert!(queue.next_batch().is_none(), "the first is on its way");
+        assert!(
+            queue.next_batch(MAX_OPERATIONS).is_none(),
+            "d would overtake"
+        );
+        assert!(!queue.call_is_back(2));
+        assert!(
+            queue.next_batch(MAX_OPERATIONS).is_none(),
+            "the first is on its way"
+        );
         queue.return_batch(first);
-        assert!(queue.call_is_back());
+        assert!(queue.call_is_back(1));
         assert_eq!(next(&mut queue), ["a", "b", "c", "d"]);
     }
 
@@ -387,13 +424,13 @@ mod tests {
         let mut queue = queue_of(&["a"]);
         let given_up = push(&mut queue, "b");
         push(&mut queue, "c");
-        let batch = queue.next_batch().expect("all three");
+        let batch = queue.next_batch(MAX_OPERATIONS).expect("all three");
         given_up.give_up();
         assert!(given_up.may_have_run());
         // Its waiter's undo may be in the queue by now. Sent behind that, it would take the lock
         // for nobody.
         queue.return_batch(batch);
-        queue.call_is_back();
+        queue.call_is_back(1);
         assert_eq!(next(&mut queue), ["a", "c"]);
     }
 
@@ -402,24 +439,24 @@ mod tests {
         let mut queue = Queue::default();
         // The server has said that it did not run: given up now, it needs no undo.
         let given_up = push(&mut queue, "a");
-        let batch = queue.next_batch().expect("a");
+        let batch = queue.next_batch(MAX_OPERATIONS).expect("a");
         queue.return_batch(batch);
-        queue.call_is_back();
+        queue.call_is_back(1);
         given_up.give_up();
-        assert!(queue.next_batch().is_none());
+        assert!(queue.next_batch(MAX_OPERATIONS).is_none());
         assert!(!given_up.may_have_run());
     }
 
     #[test]
     fn operations_refused_together_go_again_one_by_one() {
         let mut queue = queue_of(&["a", "b"]);
-        let batch = queue.next_batch().expect("both");
+        let batch = queue.next_batch(MAX_OPERATIONS).expect("both");
         assert!(!batch.alone);
         queue.return_singly(batch);
         push(&mut queue, "c");
-        queue.call_is_back();
+        queue.call_is_back(1);
         for name in ["a", "b"] {
-            let batch = queue.next_batch().expect("one of them");
+            let batch = queue.next_batch(MAX_OPERATIONS).expect("one of them");
             assert_eq!((names(&batch), batch.alone), (vec![name.into()], true));
         }
         assert_eq!(next(&mut queue), ["c"]);

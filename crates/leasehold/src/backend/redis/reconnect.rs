@@ -2,17 +2,23 @@
 //! about itself, opens it again when it is lost, and looks for another server under the same
 //! name when this one refuses to serve.
 
+use std::sync::Arc;
+
 use ::redis::aio::MultiplexedConnection;
 use futures_util::FutureExt;
 
+use super::address::Address;
+use super::connect::reply_text;
 use super::driver::Driver;
 use super::lane::{Ending, Lane};
 use super::node::{Node, Told};
 use super::pause::{LASTING, Pause};
 use super::refusals::LOOK_EVERY;
 use super::server_info;
-use crate::backend::failure::Failure;
+use super::slots::{Range, read_map};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Moment;
+use crate::text::Shown;
 
 /// A connection that is ready for use, and what the server has said on it.
 pub(crate) struct Opened {
@@ -21,51 +27,131 @@ pub(crate) struct Opened {
     pub(crate) told: Told,
 }
 
-/// Opens a connection, learns the server's clock, age and version, and loads the script.
+/// Opens a connection to where the server is now, learns the server's clock, age and version, and
+/// loads the script.
 pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
-    let (connection, mut driver) = node.connector.open().await?;
+    let mut address = node.connector.find().await?;
+    loop {
+        let opened = tokio::select! {
+            opened = prepare_at(node, &address) => opened?,
+            // It may stand still, and not answer for long.
+            () = node.connector.named_another(address.to_host()) => {
+                address = node.connector.find().await?;
+                continue;
+            }
+        };
+        // Once more behind the connection: who is asked for the way may have answered just before
+        // the master became another server.
+        let now = node.connector.find().await?;
+        if now.identity() == address.identity() {
+            return Ok(opened);
+        }
+        address = now;
+    }
+}
+
+async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failure> {
+    let (connection, mut driver) = node.connector.open(address).await?;
     let questions = async {
-        let mut load = ::redis::Cmd::new();
-        load.arg("SCRIPT").arg("LOAD").arg(&node.script.text);
         let time = ::redis::cmd("TIME");
         let info = ::redis::cmd("INFO");
-        let mut lines = [0; 3].map(|_| connection.clone());
-        let [one, other, third] = &mut lines;
+        let mut ours = ::redis::cmd("CLIENT");
+        ours.arg("INFO");
+        let mut lines = [0; 4].map(|_| connection.clone());
+        let [one, other, third, fourth] = &mut lines;
+        if let Some(name) = server_info::connection_name(&node.label) {
+            let mut set = ::redis::cmd("CLIENT");
+            set.arg("SETNAME").arg(name);
+            // A user may lack the permission for it.
+            let _ = fourth.send_packed_command(&set).await;
+        }
         // No failure of these counts. If the user lacks a permission, the first call says which;
         // a script that is not loaded is sent as text.
-        let (time, info) = tokio::join!(
+        let (time, info, ours) = tokio::join!(
             time.query_async::<(i64, i64)>(one),
-            info.query_async::<String>(other)
+            info.query_async::<String>(other),
+            ours.query_async::<String>(fourth)
         );
         // A server closes the connection of a client that has not logged in and sends more than
         // a little, and the script is long.
-        if time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH") {
-            let _ = third.send_packed_command(&load).await;
-        }
+        let logged_in = time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH");
+        let has_scripts = logged_in && load_scripts(node, third).await;
         let time = time.ok();
         let info = info.unwrap_or_default();
-        server_info::check(&info, node.address())?;
+        server_info::check(&info, address.shown())?;
+        server_info::check_mode(&info, node.is_of_a_cluster(), address.shown())?;
+        if node.connector.sentinels.is_some() {
+            server_info::check_role(&info, address.shown())?;
+        }
         Ok(Told {
+            address: Arc::clone(address),
             // Read behind the answers: the start of the server must not come out too early, or a
             // majority would trust it too soon.
             at: node.clock.now(),
             // Older than `at` by the time that the questions took, so a deadline comes out early at
             // first. At worst a call is late once, and its reply corrects the clock.
             time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
+            has_scripts,
             uptime: server_info::uptime(&info),
             run_id: server_info::run_id(&info).map(str::to_owned),
+            seen_as: server_info::seen_as(&ours.unwrap_or_default()).map(str::to_owned),
+            slots: match node.is_of_a_cluster() {
+                true => Some(ask_for_slots(node, connection.clone()).await),
+                false => None,
+            },
         })
     };
     let told = tokio::select! {
         told = questions => told?,
         // No task drives this connection yet: without this branch no question would leave.
-        () = &mut driver => return Err(node.connector.lost_at_once()),
+        () = &mut driver => return Err(node.connector.lost_at_once(address)),
     };
     Ok(Opened {
         connection,
         driver,
         told,
     })
+}
+
+/// Whether the server has all scripts now. A user may lack the permission to load them.
+async fn load_scripts(node: &Node, connection: &mut MultiplexedConnection) -> bool {
+    let mut load = ::redis::Pipeline::new();
+    for script in node.script.texts() {
+        load.cmd("SCRIPT").arg("LOAD").arg(&script.text);
+    }
+    let count = node.script.texts().count();
+    let replies = connection.send_packed_commands(&load, 0, count).await;
+    let is_loaded = |reply: &::redis::Value| !matches!(reply, ::redis::Value::ServerError(_));
+    replies.is_ok_and(|replies| replies.iter().all(is_loaded))
+}
+
+/// Asks a node of a cluster which node has which slot.
+pub(crate) async fn ask_for_slots(
+    node: &Node,
+    mut connection: MultiplexedConnection,
+) -> Result<Vec<Range>, Failure> {
+    let mut question = ::redis::Cmd::new();
+    question.arg("CLUSTER").arg("SLOTS");
+    let address = &node.address();
+    let no_map = |said: &str| {
+        let what = format!(
+            "it does not say which node has which slot ({})",
+            Shown(said)
+        );
+        Failure::new(Outcome::DidNotRun, Cause::Other(what), Arc::clone(address))
+    };
+    let reply = match connection.send_packed_command(&question).await {
+        Ok(::redis::Value::ServerError(error)) => Err(::redis::RedisError::from(error)),
+        reply => reply,
+    };
+    match reply {
+        Ok(reply) => read_map(&reply).ok_or_else(|| no_map("the reply makes no sense")),
+        Err(error) => Err(match reply_text(&error) {
+            Some(said) if said.starts_with("ERR") => no_map(&said),
+            Some(said) => Failure::from_reply(&said, address),
+            None => Failure::no_answer(Outcome::DidNotRun, error.to_string(), Arc::clone(address)),
+        }),
+    }
 }
 
 /// Keeps a connection under the lane for as long as the client lives.
@@ -95,18 +181,27 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 // follow. It may still be up, to a server where nobody publishes any more.
                 if node.about.started().is_some() && !node.is_the_one_of(&opened.told) {
                     node.moved.notify_one();
+                    node.holds_in_doubt.notify_one();
                 }
                 // Before the first operation leaves: a grant of this server is judged by this
                 // server's start, not by an earlier one's.
                 node.learn(&opened.told);
+                node.set_wants_declared_keys(false);
+                let logs_in = node.connector.stay_logged_in(opened.connection.clone());
                 lane.up(opened.connection, opened.driver);
-                connection = until_over(&lane, &mut looked).await;
+                node.slots_may_have_moved();
+                connection = tokio::select! {
+                    another = until_over(&lane, &mut looked) => another,
+                    () = logs_in => None,
+                };
                 if connection.is_some() {
                     continue;
                 }
                 // Operations wait until the first attempt has failed: after most cuts the next
                 // connection is there at once.
                 lane.opening();
+                node.slots_may_have_moved();
+                node.observed.reconnects();
                 tracing::warn!(address = %node.address(), "the connection is lost; connecting again");
                 // A connection that did not last is followed by a pause: a server that ends each
                 // one at once must not be connected to all the time.
@@ -127,7 +222,11 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 // Before the pause, so that waiters learn of it now: each decides itself how long
                 // it bears an outage.
                 lane.down(&failure);
-                tokio::time::sleep(pause.next()).await;
+                node.slots_may_have_moved();
+                tokio::select! {
+                    () = tokio::time::sleep(pause.next()) => {}
+                    () = node.connector.has_news() => {}
+                }
             }
         }
     }
@@ -136,9 +235,17 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
 /// Returns when a connection is lost or given up. If its server refuses to serve: when another
 /// connection can take its place, and with that.
 async fn until_over(lane: &Lane, looked: &mut Option<Moment>) -> Option<Opened> {
+    let connector = &lane.node.connector;
     let another = tokio::select! {
         () = lane.driver.run() => return None,
         () = lane.given_up.notified() => return None,
+        () = connector.named_another(connector.present_host()) => {
+            tracing::warn!(
+                address = %lane.node.address(),
+                "the sentinels name another server as the master; this one is left at once"
+            );
+            return None;
+        }
         another = look_elsewhere(&lane.node, looked) => another,
     };
     // The calls on their way are answered first: the order of arrival is kept. At most for a

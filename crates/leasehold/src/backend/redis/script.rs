@@ -1,15 +1,20 @@
-//! The one script that runs a call's operations: what the steps share, the steps' functions and
-//! the loop over them, assembled once.
+//! The script that runs a call's operations: what the steps share, the steps' functions and the loop
+//! over them, assembled once. And the scripts of a few steps, each of which runs one operation.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
+use super::messages::Transport;
 use crate::backend::step::{Shared, Step};
 use crate::sync::Mutex;
 
 const CALL: &str = include_str!("call.lua");
+const OWN: &str = include_str!("own.lua");
+const LATE: &str = include_str!("late.lua");
+/// What it has besides on a node of a cluster.
+const CLUSTER: &str = include_str!("cluster.lua");
 
 /// The commands of a connection that are in no step: its own questions, and those that send a
 /// call.
@@ -25,35 +30,83 @@ const CONNECTION: [&str; 9] = [
     "unsubscribe",
 ];
 
-/// The assembled text and its hash.
+/// The same for a node of a cluster.
+const CLUSTER_CONNECTION: [&str; 5] = [
+    "asking",
+    "cluster|slots",
+    "spublish",
+    "ssubscribe",
+    "sunsubscribe",
+];
+
+/// Where a script runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    Server,
+    /// On a node of a cluster, where it publishes by these.
+    Cluster(&'static [Transport]),
+}
+
+/// A script as it is sent, and its hash.
 #[derive(Debug)]
-pub(crate) struct Script {
+pub(crate) struct Text {
     pub(crate) text: String,
     pub(crate) sha: String,
+}
+
+impl Text {
+    fn new(lua: &str) -> Self {
+        // The hash is that of the text as it is sent, or no server would know it.
+        let text = without_comments(lua);
+        let sha = sha1_smol::Sha1::from(&text).hexdigest();
+        Self { text, sha }
+    }
+}
+
+/// The scripts that run some steps.
+#[derive(Debug)]
+pub(crate) struct Script {
+    /// Runs any of the steps, as often as one likes.
+    pub(crate) any: Text,
+    /// Each runs one step, once.
+    own: Vec<(&'static str, Text)>,
     /// All commands that a user needs, as rules: `+del +get`.
     pub(crate) command_rules: String,
 }
 
 impl Script {
+    /// All of them.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &Text> {
+        let own = self.own.iter().map(|(_, text)| text);
+        [&self.any].into_iter().chain(own)
+    }
+
+    /// The script that runs this step alone, if it has one.
+    pub(crate) fn own(&self, step: &Step) -> Option<&Text> {
+        let mut own = self.own.iter();
+        own.find_map(|(name, text)| (*name == step.name).then_some(text))
+    }
+
     /// The script of these steps. Assembled once, however many clients connect.
-    pub(crate) fn of(steps: &[&Step]) -> Arc<Self> {
-        static MADE: Mutex<BTreeMap<Vec<&'static str>, Arc<Script>>> = Mutex::new(BTreeMap::new());
+    pub(crate) fn of(steps: &[&Step], form: Form) -> Arc<Self> {
+        type Made = BTreeMap<(Form, Vec<&'static str>), Arc<Script>>;
+        static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
         let names = steps.iter().map(|step| step.name).collect();
         let mut made = MADE.lock();
         let script = made
-            .entry(names)
-            .or_insert_with(|| Arc::new(Self::assemble(steps)));
+            .entry((form, names))
+            .or_insert_with(|| Arc::new(Self::assemble(steps, form)));
         Arc::clone(script)
     }
 
-    fn assemble(steps: &[&Step]) -> Self {
+    fn assemble(steps: &[&Step], form: Form) -> Self {
         let mut library = Vec::new();
         for step in steps {
             collect(step.uses, &mut library);
         }
         let numbered = steps.iter().enumerate();
         let branches: String = numbered
-            .map(|(n, step)| branch(n, step, &library))
+            .map(|(n, step)| branch(n, step, &library, form))
             .collect();
         let made: Vec<_> = (0..steps.len()).map(|n| format!("made{n}")).collect();
         // No line with flags at the top: with one the server refuses the whole call when it is
@@ -62,16 +115,73 @@ impl Script {
             .replace("--[[SHARED]]", &choice(0..library.len(), &library))
             .replace("--[[MADE]]", &format!("local {}", made.join(", ")))
             .replace("--[[STEPS]]", &branches);
-        // Last, because the marks that are replaced above are comments themselves. The hash is that
-        // of the text as it is sent, or no server would know it.
-        let text = without_comments(&text);
-        let sha = sha1_smol::Sha1::from(&text).hexdigest();
+        let text = text.replace("--[[LATE]]", LATE);
+        let text = match form {
+            Form::Server => text,
+            Form::Cluster(transports) => for_a_cluster(&text, transports),
+        };
+        let own = steps
+            .iter()
+            .filter(|step| step.own_script && form == Form::Server);
         Self {
-            text,
-            sha,
-            command_rules: command_rules(steps),
+            // Last, because the marks that are replaced above are comments themselves.
+            any: Text::new(&text),
+            own: own.map(|step| (step.name, own_text(step))).collect(),
+            command_rules: command_rules(steps, form),
         }
     }
+}
+
+/// The script of one step.
+fn own_text(step: &Step) -> Text {
+    let late = if step.grants {
+        LATE
+    } else {
+        // It gives something back, and runs whenever it arrives.
+        "local late = false\n"
+    };
+    let keys = (1..=step.keys).map(|n| format!(", KEYS[{n}]"));
+    // Behind the call's number and, if it grants something, its latest time.
+    let first = 2 + usize::from(step.grants);
+    let arguments = first..first + step.parameters.len() - step.keys;
+    let arguments = arguments.map(|n| format!(", ARGV[{n}]"));
+    let parameters: String = keys.chain(arguments).collect();
+    let text = OWN
+        .replace(
+            "--[[CALL]]",
+            &format!("{}{parameters}", function_name(step)),
+        )
+        .replace("--[[STEP]]", &with_uses(step.lua, step.uses, &whole))
+        .replace("--[[LATE]]", late);
+    Text::new(&text)
+}
+
+/// What a script of one step says where the step uses this.
+fn whole(shared: &Shared) -> String {
+    with_uses(shared.lua, shared.uses, &whole)
+}
+
+/// The script with what it needs on a node of a cluster.
+fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
+    let publish = match transports {
+        [Transport::Global] => "redis.pcall('PUBLISH', channel, message)\n",
+        // A server that does not know the command refuses it, and its clients listen to the other.
+        [Transport::Sharded] => {
+            "if type(redis.pcall('SPUBLISH', channel, message)) == 'table' then\n\
+             redis.pcall('PUBLISH', channel, message)\nend\n"
+        }
+        _ => {
+            "redis.pcall('PUBLISH', channel, message)\n\
+             redis.pcall('SPUBLISH', channel, message)\n"
+        }
+    };
+    // The steps first, and not what is put before them: that publishes itself.
+    text.replace("redis.pcall('PUBLISH', ", "publish(")
+        .replace(
+            "local key, arg, n = 1, 3, 2",
+            "local key, arg, n = first_key, first_arg, 2",
+        )
+        .replace("--[[CLUSTER]]", &CLUSTER.replace("--[[PUBLISH]]", publish))
 }
 
 /// Adds what is used, and what that uses itself, each once.
@@ -90,7 +200,7 @@ fn choice(numbers: Range<usize>, library: &[&Shared]) -> String {
     match library[numbers.clone()] {
         [] => String::new(),
         [shared] => {
-            let lua = with_uses(shared.lua, shared.uses, library);
+            let lua = with_uses(shared.lua, shared.uses, &|used| made(used, library));
             format!("{lua}return {}\n", names(shared).join(", "))
         }
         _ => {
@@ -104,21 +214,23 @@ fn choice(numbers: Range<usize>, library: &[&Shared]) -> String {
     }
 }
 
-/// A file behind the lines by which it gets what it uses. A function that needs something in a
-/// rare case says so there with a line `--[[USES name]]`, and gets it only then.
-fn with_uses(lua: &str, uses: &[&Shared], library: &[&Shared]) -> String {
+/// The line by which a step gets what it uses.
+fn made(shared: &Shared, library: &[&Shared]) -> String {
+    let number = library.iter().position(|known| ptr::eq(*known, shared));
+    let number = number.expect("all was collected");
+    let names = names(shared).join(", ");
+    format!("local {names} = shared({number}, shared)\n")
+}
+
+/// A file behind that by which it gets what it uses. A function that needs something in a rare case
+/// says so there with a line `--[[USES name]]`, and gets it only then.
+fn with_uses(lua: &str, uses: &[&Shared], get: &dyn Fn(&Shared) -> String) -> String {
     let (mut first, mut lua) = (String::new(), lua.to_owned());
     for shared in uses {
-        let number = library.iter().position(|known| ptr::eq(*known, *shared));
-        let number = number.expect("all was collected");
-        let line = format!(
-            "local {} = shared({number}, shared)\n",
-            names(shared).join(", ")
-        );
         let rare = own_names(shared).map(|name| format!("--[[USES {name}]]\n"));
         match rare.into_iter().find(|rare| lua.contains(rare)) {
-            Some(rare) => lua = lua.replace(&rare, &line),
-            None => first.push_str(&line),
+            Some(rare) => lua = lua.replace(&rare, &get(shared)),
+            None => first.push_str(&get(shared)),
         }
     }
     first + &lua
@@ -141,15 +253,25 @@ fn own_names(shared: &Shared) -> impl Iterator<Item = &'static str> {
 /// One branch of the loop. It makes the step's function when the first operation of a call needs
 /// it: most calls need two of them, and making one is not free. It is kept in a local variable of
 /// its own, of which Lua has 200: a table for them costs more than a function.
-fn branch(number: usize, step: &Step, library: &[&Shared]) -> String {
+fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String {
     let word = if number == 0 { "if" } else { "elseif" };
+    // A step for many keys looks at each of them itself, and one without keys is for this node
+    // whatever slots it has.
+    let looks = form != Form::Server && !step.many && step.keys > 0;
     // A step that gives something back runs whenever it arrives.
-    let unless_late = if step.grants {
-        "if not late then"
-    } else {
-        "do"
+    let unless_late = match (looks, step.grants) {
+        (false, true) => "if not late then",
+        (false, false) => "do",
+        (true, true) => {
+            "local away = looks and elsewhere(KEYS[key])\n\
+             if away then reply = away elseif not late then"
+        }
+        (true, false) => {
+            "local away = looks and elsewhere(KEYS[key])\n\
+             if away then reply = away else"
+        }
     };
-    let lua = with_uses(step.lua, step.uses, library);
+    let lua = with_uses(step.lua, step.uses, &|used| made(used, library));
     let (name, function) = (step.name, function_name(step));
     if step.many {
         // The name, the count, the argument for all, and one for each key.
@@ -164,16 +286,22 @@ fn branch(number: usize, step: &Step, library: &[&Shared]) -> String {
         );
     }
     let arguments = step.parameters.len() - step.keys;
+    // The function itself is the first thing that `pcall` gets.
+    let first = (step.keys > 0).then(|| ", KEYS[key]".to_owned());
     let keys = (1..step.keys).map(|n| format!(", KEYS[key + {n}]"));
     let args = (1..=arguments).map(|n| format!(", ARGV[arg + {n}]"));
     format!(
         "{word} name == '{name}' then\n\
          {unless_late}\n\
          if not made{number} then\n{lua}made{number} = {function}\nend\n\
-         ok, reply = pcall(made{number}, KEYS[key]{parameters})\n\
+         ok, reply = pcall(made{number}{parameters})\n\
          end\n\
          key, arg = key + {keys}, arg + {arguments}\n",
-        parameters = keys.chain(args).collect::<String>(),
+        parameters = first
+            .into_iter()
+            .chain(keys)
+            .chain(args)
+            .collect::<String>(),
         keys = step.keys,
         arguments = arguments + 1,
     )
@@ -205,10 +333,13 @@ pub(crate) fn commands(step: &Step) -> String {
 }
 
 /// The rules that let a user run these steps, and connect.
-fn command_rules(steps: &[&Step]) -> String {
+fn command_rules(steps: &[&Step], form: Form) -> String {
     let called = steps.iter().flat_map(|step| called(step));
     let mut names: Vec<_> = called.map(str::to_lowercase).collect();
     names.extend(CONNECTION.map(str::to_owned));
+    if form != Form::Server {
+        names.extend(CLUSTER_CONNECTION.map(str::to_owned));
+    }
     names.sort_unstable();
     names.dedup();
     format!("+{}", names.join(" +"))
@@ -249,9 +380,26 @@ mod tests {
     fn wire_format_page_lists_required_commands() {
         let page = include_str!("../../../../../docs/wire-format.md");
         let words: Vec<_> = page.split_whitespace().collect();
-        let rules = Script::of(&crate::primitives::steps())
-            .command_rules
-            .clone();
+        let steps = crate::primitives::steps();
+        let rules = Script::of(&steps, Form::Server).command_rules.clone();
         assert!(words.join(" ").contains(&format!("`{rules}`")), "{rules}");
+        let more = CLUSTER_CONNECTION.join(" +");
+        assert!(words.join(" ").contains(&format!("`+{more}`")), "{more}");
+    }
+
+    #[test]
+    fn script_of_a_server_has_nothing_of_clusters() {
+        let steps = crate::primitives::steps();
+        let server = &Script::of(&steps, Form::Server).any.text;
+        assert!(!server.contains("moving") && !server.contains("SPUBLISH"));
+        let cluster = &Script::of(&steps, Form::Cluster(&[Transport::Sharded]))
+            .any
+            .text;
+        // Nothing publishes but what knows how.
+        assert_eq!(cluster.matches("'PUBLISH'").count(), 1);
+        assert!(
+            !cluster.starts_with("#!"),
+            "its keys could not be in several slots"
+        );
     }
 }

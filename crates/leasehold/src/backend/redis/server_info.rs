@@ -36,6 +36,69 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     }
 }
 
+/// Our own address in the reply to `CLIENT INFO`.
+pub(crate) fn seen_as(ours: &str) -> Option<&str> {
+    let address = ours
+        .split(' ')
+        .find_map(|word| word.strip_prefix("addr="))?;
+    // As much as an address and a port need; whoever reads it shows it on a terminal.
+    (address.len() <= 100 && address.chars().all(|letter| letter.is_ascii_graphic()))
+        .then_some(address)
+}
+
+/// What the server may call a connection of a client with this label: it takes no spaces.
+pub(crate) fn connection_name(label: &str) -> Option<String> {
+    let letter = |letter: char| match letter.is_ascii_graphic() {
+        true => letter,
+        false => '_',
+    };
+    let name: String = label.chars().map(letter).collect();
+    (!name.is_empty()).then(|| format!("leasehold:{name}"))
+}
+
+/// Refuses a node of a cluster where the URL names a single server, and the other way round. A
+/// server that does not say what it is is accepted.
+pub(crate) fn check_mode(
+    info: &str,
+    wants_cluster: bool,
+    address: &Arc<str>,
+) -> Result<(), Failure> {
+    // Valkey calls it by another name.
+    let mode = field(info, "redis_mode:").or_else(|| field(info, "server_mode:"));
+    let Some(mode) = mode else {
+        return Ok(());
+    };
+    let what = match (mode == "cluster", wants_cluster) {
+        _ if mode == "sentinel" => {
+            "it is a sentinel: use redis-sentinel://HOST:PORT,HOST:PORT/MASTER"
+        }
+        (true, false) => "it is a node of a cluster: use redis-cluster://",
+        (false, true) => "it is no node of a cluster: use redis://",
+        _ => return Ok(()),
+    };
+    Err(Failure::new(
+        Outcome::DidNotRun,
+        Cause::Other(what.into()),
+        Arc::clone(address),
+    ))
+}
+
+/// Refuses a replica where sentinels name a master. A server that does not say what it is is
+/// accepted.
+pub(crate) fn check_role(info: &str, address: &Arc<str>) -> Result<(), Failure> {
+    match field(info, "role:") {
+        None | Some("master") => Ok(()),
+        Some(role) => Err(Failure::new(
+            Outcome::DidNotRun,
+            Cause::NotNow(format!(
+                "the sentinels name it as the master, and it says that it is a {}",
+                Shown(role)
+            )),
+            Arc::clone(address),
+        )),
+    }
+}
+
 /// How long the server has been up, at least.
 pub(crate) fn uptime(info: &str) -> Option<Duration> {
     let seconds: u64 = field(info, "uptime_in_seconds:")?.parse().ok()?;
@@ -87,6 +150,29 @@ mod tests {
         ] {
             assert_eq!(check(info, &address).is_ok(), good, "{info}");
         }
+    }
+
+    #[test]
+    fn url_has_to_fit_the_kind_of_server() {
+        let address = Arc::from("redis://h");
+        let fits = |mode: &str, wants| {
+            let info = format!("redis_version:7.0.0\r\n{mode}\r\n");
+            check_mode(&info, wants, &address).is_ok()
+        };
+        assert!(fits("redis_mode:cluster", true) && fits("redis_mode:standalone", false));
+        assert!(!fits("redis_mode:cluster", false) && !fits("redis_mode:standalone", true));
+        assert!(fits("server_mode:cluster", true) && !fits("server_mode:standalone", true));
+        assert!(fits("", true) && fits("", false), "it may not say");
+        assert!(!fits("redis_mode:sentinel", true) && !fits("redis_mode:sentinel", false));
+    }
+
+    #[test]
+    fn replica_is_no_master() {
+        let address = Arc::from("redis://h");
+        let is_master = |info: &str| check_role(info, &address).is_ok();
+        assert!(is_master("role:master\r\n") && is_master(""));
+        let refused = check_role("role:slave\r\n", &address).unwrap_err();
+        assert!(refused.may_heal(), "it may be promoted");
     }
 
     #[test]

@@ -1,43 +1,59 @@
-//! TLS: rustls with the system's authorities and the user's own.
+//! TLS: rustls with the system's authorities and the user's own, and the client's certificate.
 
 use std::io;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::tls::{Identity, IdentitySource, TlsSettings};
 
 /// Encrypts streams to servers whose certificates it can check.
-pub(crate) struct Connector(TlsConnector);
+#[derive(Clone)]
+pub(crate) struct Connector {
+    roots: Arc<RootCertStore>,
+    /// Asked at each connection, because a certificate is renewed while the client lives.
+    identity: Option<IdentitySource>,
+    server_name: Option<String>,
+}
 
 impl Connector {
-    pub(crate) fn new(own_authorities: &[Vec<u8>]) -> Result<Self> {
+    pub(crate) fn new(settings: &TlsSettings) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         // Certificates of the system's store that can't be read are left out: the handshake
         // fails if one of them was needed.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        for pem in own_authorities {
+        for pem in &settings.authorities {
             for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate = certificate.map_err(|error| bad_authority(error.to_string()))?;
+                let certificate = certificate.map_err(|error| bad_authority(&error))?;
                 roots
                     .add(certificate)
-                    .map_err(|error| bad_authority(error.to_string()))?;
+                    .map_err(|error| bad_authority(&error))?;
             }
         }
-        // Named here, so that it makes no difference whether the process has chosen a provider,
-        // and which.
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| bad_authority(error.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        if let Some(name) = &settings.server_name
+            && let Err(error) = ServerName::try_from(name.clone())
+        {
+            let what = format!(
+                "`{}` is no name of a server: {error}",
+                crate::text::Shown(name)
+            );
+            return Err(Error::new(ErrorKind::Misuse, what));
+        }
+        let connector = Self {
+            roots: Arc::new(roots),
+            identity: settings.identity.clone(),
+            server_name: settings.server_name.clone(),
+        };
+        // Tried out: what is wrong with a certificate is told before the first connection.
+        let config = connector.config();
+        config.map_err(|error| Error::new(ErrorKind::Misuse, error.to_string()))?;
+        Ok(connector)
     }
 
     pub(crate) async fn connect(
@@ -45,13 +61,38 @@ impl Connector {
         host: &str,
         stream: TcpStream,
     ) -> io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from(host.to_owned())
+        let name = self.server_name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        self.0.connect(name, stream).await
+        let connector = TlsConnector::from(Arc::new(self.config()?));
+        connector.connect(name, stream).await
+    }
+
+    fn config(&self) -> io::Result<ClientConfig> {
+        // Named here, so that it makes no difference whether the process has chosen a provider,
+        // and which.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(Arc::clone(&self.roots));
+        let Some(identity) = &self.identity else {
+            return Ok(config.with_no_client_auth());
+        };
+        let bad = |what: &dyn std::fmt::Display| {
+            io::Error::other(format!("the client's certificate can't be used: {what}"))
+        };
+        let Identity { certificates, key } = identity.read().map_err(|error| bad(&error))?;
+        let chain = CertificateDer::pem_slice_iter(&certificates).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|error| bad(&error))?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| bad(&error))?;
+        config
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| bad(&error))
     }
 }
 
-fn bad_authority(what: String) -> Error {
+fn bad_authority(what: &dyn std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::Misuse,
         format!("the certificate authority can't be used: {what}; give it as PEM"),

@@ -1,4 +1,5 @@
-//! A check of the bytes that a server sends, before the driver reads them.
+//! A check of the bytes that a server sends on a connection for calls, before the driver reads
+//! them.
 //!
 //! The driver believes what it reads: it waits for as many bytes as are announced,
 //! goes a hundred levels deep, and takes a push that nobody asked for as the reply to
@@ -8,8 +9,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -35,21 +34,10 @@ pub(crate) struct Checked<S> {
 impl<S> Checked<S> {
     /// A connection on which every reply answers a request.
     pub(crate) fn calls(stream: S) -> Self {
-        Self::new(stream, None)
-    }
-
-    /// A connection for messages. `asked` is how many subscriptions, or ends of them, are still
-    /// to be confirmed.
-    pub(crate) fn messages(stream: S, asked: Arc<AtomicUsize>) -> Self {
-        Self::new(stream, Some(asked))
-    }
-
-    fn new(stream: S, asked: Option<Arc<AtomicUsize>>) -> Self {
-        let replies = Replies {
-            asked,
-            ..Replies::default()
-        };
-        Self { stream, replies }
+        Self {
+            stream,
+            replies: Replies::default(),
+        }
     }
 }
 
@@ -103,12 +91,6 @@ struct Replies {
     line: Vec<u8>,
     /// The last line, if it is an error, up to `MAX_SHOWN` bytes.
     error: Vec<u8>,
-    /// The first text of the present reply, as far as it may be a word.
-    word: Vec<u8>,
-    /// The first element of the present reply is not over yet.
-    first: bool,
-    /// Confirmations to come, on a connection for messages.
-    asked: Option<Arc<AtomicUsize>>,
 }
 
 type Check = Result<(), String>;
@@ -117,7 +99,7 @@ impl Replies {
     fn read(&mut self, mut bytes: &[u8]) -> Check {
         while !bytes.is_empty() {
             let taken = if self.body_left > 0 {
-                self.read_body(bytes)?
+                self.read_body(bytes)
             } else {
                 self.read_line(bytes)?
             };
@@ -134,19 +116,13 @@ impl Replies {
         Ok(())
     }
 
-    fn read_body(&mut self, bytes: &[u8]) -> Result<usize, String> {
+    fn read_body(&mut self, bytes: &[u8]) -> usize {
         let taken = self.body_left.min(bytes.len());
-        // Longer than any word that may come (`unsubscribe` and its line end), so a longer text
-        // can't be cut down to one of them.
-        if self.first && self.word.len() < 16 {
-            let room = 16 - self.word.len();
-            self.word.extend_from_slice(&bytes[..taken.min(room)]);
-        }
         self.body_left -= taken;
         if self.body_left == 0 {
-            self.end_element()?;
+            self.end_element();
         }
-        Ok(taken)
+        taken
     }
 
     fn read_line(&mut self, bytes: &[u8]) -> Result<usize, String> {
@@ -195,12 +171,6 @@ impl Replies {
             _ => length(&self.line[1..self.line.len() - 2])?,
         };
         self.line.clear();
-        // Between two messages: the first text of the next one says of what kind it is.
-        if self.asked.is_some() && self.open.is_empty() {
-            self.word.clear();
-            // A line that is no list answers a request: the handshake, or a denied subscription.
-            self.first = kind == b'*';
-        }
         match (kind, announced) {
             (b'$' | b'=' | b'!', Some(length)) => {
                 self.body_left = length + 2;
@@ -213,13 +183,17 @@ impl Replies {
             (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
             // Only a text and a list may be missing: `$-1` and `*-1` are the nulls of RESP2.
             (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
-            _ => self.end_element(),
+            _ => {
+                self.end_element();
+                Ok(())
+            }
         }
     }
 
     fn open(&mut self, elements: usize) -> Check {
         if elements == 0 {
-            return self.end_element();
+            self.end_element();
+            return Ok(());
         }
         if self.open.len() == MAX_DEPTH {
             return Err(format!("lists in lists, over {MAX_DEPTH} deep"));
@@ -228,36 +202,13 @@ impl Replies {
         Ok(())
     }
 
-    fn end_element(&mut self) -> Check {
-        if std::mem::take(&mut self.first) {
-            self.check_word()?;
-        }
+    fn end_element(&mut self) {
         while let Some(left) = self.open.last_mut() {
             *left -= 1;
             if *left > 0 {
-                return Ok(());
+                return;
             }
             self.open.pop();
-        }
-        Ok(())
-    }
-
-    /// On a connection for messages: whether this kind of message may come.
-    fn check_word(&self) -> Check {
-        let Some(asked) = &self.asked else {
-            return Ok(());
-        };
-        match &self.word[..] {
-            b"message\r\n" | b"pong\r\n" => Ok(()),
-            // Counted: the driver keeps a list of these, and takes each for the answer to a
-            // request that waits.
-            b"subscribe\r\n" | b"unsubscribe\r\n" => asked
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                    left.checked_sub(1)
-                })
-                .map(drop)
-                .map_err(|_| "a confirmation that nobody asked for".into()),
-            _ => Err("a kind of message that nobody asked for".into()),
         }
     }
 }
@@ -296,14 +247,10 @@ mod tests {
     use super::*;
 
     /// Whole, and one byte at a time: the worst way to cut a stream.
-    fn read(bytes: &[u8], asked: Option<usize>) -> Check {
-        let make = || Replies {
-            asked: asked.map(|asked| Arc::new(AtomicUsize::new(asked))),
-            ..Replies::default()
-        };
-        let mut pieces = make();
+    fn read(bytes: &[u8]) -> Check {
+        let mut pieces = Replies::default();
         let in_pieces = bytes.chunks(1).try_for_each(|byte| pieces.read(byte));
-        let whole = make().read(bytes);
+        let whole = Replies::default().read(bytes);
         assert_eq!(whole, in_pieces);
         whole
     }
@@ -317,10 +264,10 @@ mod tests {
             b",1.5\r\n#t\r\n(123456789012345678901234567890\r\n=5\r\ntxt:x\r\n!3\r\nERR\r\n",
             b"*1\r\n|1\r\n+ttl\r\n:1\r\n:5\r\n+\rlone\n\r\n",
         ] {
-            assert_eq!(read(reply, None), Ok(()));
+            assert_eq!(read(reply), Ok(()));
         }
         let long = [&b"+"[..], &[b'x'; 5000], b"\r\n:1\r\n"].concat();
-        assert_eq!(read(&long, None), Ok(()));
+        assert_eq!(read(&long), Ok(()));
     }
 
     #[test]
@@ -341,10 +288,10 @@ mod tests {
             b"$?\r\n",
             b"\r",
         ] {
-            assert!(read(reply, None).is_err(), "{reply:?}");
+            assert!(read(reply).is_err(), "{reply:?}");
         }
-        assert!(read(&b"*1\r\n".repeat(9), None).is_err(), "deep");
-        assert_eq!(read(&b"*1\r\n".repeat(8), None), Ok(()));
+        assert!(read(&b"*1\r\n".repeat(9)).is_err(), "deep");
+        assert_eq!(read(&b"*1\r\n".repeat(8)), Ok(()));
     }
 
     #[test]
@@ -387,20 +334,5 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(replies.read(&body), Ok(()));
         }
-    }
-
-    #[test]
-    fn unsolicited_pubsub_reply_is_refused() {
-        let subscribe = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n";
-        let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\n0\r\n";
-        // Each connection begins with the answers to the handshake, which are no messages.
-        let greeting = b"+OK\r\n-ERR unknown subcommand\r\n";
-        let session = [&greeting[..], subscribe, message, message].concat();
-        assert_eq!(read(&session, Some(1)), Ok(()));
-        assert!(read(&session, Some(0)).is_err());
-        assert!(read(b"*4\r\n$8\r\npmessage\r\n", Some(1)).is_err());
-        assert!(read(b"*1\r\n*1\r\n:1\r\n", Some(1)).is_err());
-        assert!(read(b"*1\r\n:1\r\n", Some(1)).is_err());
-        assert_eq!(read(b"*2\r\n$4\r\npong\r\n$0\r\n\r\n", Some(0)), Ok(()));
     }
 }

@@ -300,6 +300,7 @@ async fn enter_or_wait(
         deadline,
         place: None,
         was_held: false,
+        told: None,
     };
     let granted = wait.until_granted(ballot).await;
     // The wait reports what the servers said last. A misuse, which no wait heals, goes before that.

@@ -1,5 +1,6 @@
 //! How permits with leases are asked for.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::local::hand_over::Candidate;
 use crate::local::line::{Line, Place};
 use crate::local::reentry::Held;
 use crate::local::turn;
+use crate::observe::{Kind, Observed, Way};
 use crate::primitives::absence::Absence;
 use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
 
@@ -37,6 +39,8 @@ pub(super) async fn acquire(
             None => local.line_up(line),
         }
     });
+    let observed = context.observer.of(Kind::Permit, &names.key);
+    let acquiring = observed.acquires(&names.key, context.clock);
     let wait = Wait {
         context,
         key: &names.key,
@@ -47,8 +51,10 @@ pub(super) async fn acquire(
         line,
         place: place.as_ref(),
         was_held: false,
+        told: Some(acquiring.span()),
     };
     let asker = Asker {
+        observed: &observed,
         semaphore,
         names,
         terms,
@@ -56,17 +62,19 @@ pub(super) async fn acquire(
         place: turn.and(place.as_ref()),
         absence: Absence::new(semaphore.must_exist, deadline),
     };
-    let granted = wait.until_granted(&asker).await?;
-    Ok(granted.map(|undo| {
+    let granted = acquiring.watch(pin!(wait.until_granted(&asker))).await;
+    let ended = acquiring.ended(&granted, |_| Way::Granted);
+    Ok(granted?.map(|undo| {
         context.watchdog.keep(undo.hold());
         // Without an owner: a permit is never entered again, because each acquire takes permits of
         // its own.
         let held = Held::new(&context.standing, undo, None, turn);
-        ExpirablePermit::new(Share::new(Arc::clone(context), held))
+        ExpirablePermit::new(Share::new(Arc::clone(context), held).after(ended))
     }))
 }
 
 struct Asker<'a> {
+    observed: &'a Observed,
     semaphore: &'a ExpirableSemaphore,
     names: &'a Names,
     terms: Terms,
@@ -82,7 +90,7 @@ impl Ask for Asker<'_> {
     async fn ask(&self) -> Result<Answer<Undo>, Failure> {
         let context = &self.semaphore.context;
         // Fresh ids each time, so that no other request can be taken for this one.
-        let steps = Permits::fresh(self.names.clone(), self.permits);
+        let steps = Permits::fresh(self.names.clone(), &context.client_id, self.permits);
         let operation = steps.acquire(self.terms.lease);
         let hold = Grant::new(
             self.names.key.clone(),
@@ -93,6 +101,7 @@ impl Ask for Asker<'_> {
             // Taken before the request leaves: the validity counts from here, because the server's
             // lease begins before its answer comes.
             context.clock.now(),
+            self.observed.clone(),
         );
         let given_back = self.place.and_then(|place| {
             // Before the request leaves: what goes back behind it is not there for it.

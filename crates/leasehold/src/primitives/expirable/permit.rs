@@ -25,9 +25,27 @@ use crate::text::Shown;
 pub struct PermitId([u8; 16]);
 
 impl PermitId {
-    pub(crate) fn random() -> Self {
+    /// A new one for this client, whose own id is in its second half: so an operator learns whose
+    /// the permit is.
+    pub(crate) fn fresh(client: &str) -> Self {
+        let client = uuid::Uuid::try_parse(client).unwrap_or_default();
+        Self(*client.as_bytes()).reversed().renewed()
+    }
+
+    /// Another one for the same client.
+    pub(crate) fn renewed(self) -> Self {
         // Random bytes of the operating system: anybody who guesses an id can give the permit back.
-        Self(uuid::Uuid::new_v4().into_bytes())
+        // The first half, because the scripts tell permits apart by it.
+        let mut id = uuid::Uuid::new_v4().into_bytes();
+        id[8..].copy_from_slice(&self.0[8..]);
+        Self(id)
+    }
+
+    /// Its halves in the other order.
+    fn reversed(self) -> Self {
+        let mut id = self.0;
+        id.rotate_left(8);
+        Self(id)
     }
 
     pub(crate) fn bytes(self) -> [u8; 16] {
@@ -200,6 +218,12 @@ impl ExpirablePermit {
         self.share.forget();
     }
 
+    /// How long its acquire took.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.share.waited()
+    }
+
     /// The number of this hold, which no other hold of this process has. The [history
     /// checker](crate::testing::history) identifies holds by it.
     #[must_use]
@@ -210,7 +234,7 @@ impl ExpirablePermit {
     /// The name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.share.hold().key.as_str()
+        self.share.hold().key.given()
     }
 }
 

@@ -444,8 +444,8 @@ pub(crate) struct Permits {
 
 impl Permits {
     /// So many permits, with ids that no other ones have.
-    pub(crate) fn fresh(names: Names, permits: u32) -> Self {
-        let ids = (0..permits).map(|_| PermitId::random());
+    pub(crate) fn fresh(names: Names, client: &str, permits: u32) -> Self {
+        let ids = (0..permits).map(|_| PermitId::fresh(client));
         Self::new(names, ids.collect())
     }
 
@@ -479,7 +479,10 @@ impl HoldSteps for Permits {
         match reply {
             Value::Int(_) => Some(Asked::Granted { token: None }),
             Value::List(items) => match items[..] {
-                [Value::Int(_), Value::Int(ttl_ms), _, _] => Some(Asked::Busy { ttl_ms }),
+                [Value::Int(_), Value::Int(ttl_ms), _, _] => Some(Asked::Busy {
+                    ttl_ms,
+                    before: None,
+                }),
                 _ => None,
             },
             _ => None,
@@ -523,7 +526,8 @@ impl Exchanged for Permits {
     }
 
     fn next(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation) {
-        let next = Self::fresh(self.names.clone(), self.permits());
+        let ids = self.ids.iter().map(|id| id.renewed());
+        let next = Self::new(self.names.clone(), ids.collect());
         let operation = Exchange {
             permits: self.names.key.as_str().as_bytes(),
             timeout: self.names.key.timeout_key().as_bytes(),

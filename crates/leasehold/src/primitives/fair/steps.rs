@@ -187,6 +187,16 @@ impl Queued for FairHold {
     }
 }
 
+/// Ends a hold that is another client's, maybe. The first in line is called and not granted: it
+/// would not know.
+pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
+    let place = Place {
+        stay: Duration::ZERO,
+        with_redisson: false,
+    };
+    FairHold::new(key, channel.into(), hold.to_owned(), place).release()
+}
+
 pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
     ForceUnlock {
         lock: key.as_str().as_bytes(),

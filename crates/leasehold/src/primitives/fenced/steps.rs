@@ -16,6 +16,7 @@ static TOKEN: Shared = Shared::new(include_str!("token.lua"), &[]);
 
 step! {
     ACQUIRE: Acquire = fenced.acquire, grants: true,
+    while_moving: true,
     keys: [lock, counter],
     args: [hold, lease_ms: u64, counter_ms: u64],
     uses: [SHAPE, TOKEN, GRANT],
@@ -50,6 +51,7 @@ impl Acquire<'_> {
 
 step! {
     DRAW: Draw = fenced.draw, grants: true,
+    while_moving: true,
     keys: [lock, counter],
     args: [hold, counter_ms: u64],
     uses: [TOKEN],
@@ -69,6 +71,7 @@ impl Draw<'_> {
 step! {
     // It grants nothing, and does good even when nobody waits for it any more.
     RAISE: Raise = fenced.raise, grants: false,
+    while_moving: true,
     keys: [lock, counter],
     args: [hold, token: u64, counter_ms: u64],
     uses: [TOKEN],
@@ -90,6 +93,7 @@ impl Raise<'_> {
 
 step! {
     LAST_TOKEN: LastToken = fenced.last_token, grants: false,
+    while_moving: true,
     keys: [counter],
     args: [],
     uses: [TOKEN],
@@ -151,7 +155,7 @@ const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
 fn counter_ms(peers: Peers, lease: Duration) -> u64 {
     wire_ms(match peers {
         Peers::RustOnly => COUNTER_LIFE.max(lease * 2),
-        Peers::All => Duration::ZERO,
+        Peers::All | Peers::Redisson3 | Peers::Redisson4 => Duration::ZERO,
     })
 }
 
@@ -210,7 +214,10 @@ impl HoldSteps for FencedHold {
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
         match reply {
-            Value::Int(ttl_ms) => Some(Asked::Busy { ttl_ms }),
+            Value::Int(ttl_ms) => Some(Asked::Busy {
+                ttl_ms,
+                before: None,
+            }),
             Value::List(items) => match items[..] {
                 [Value::Int(1), Value::Int(token @ 1..)] => Some(Asked::Granted {
                     token: Some(token.unsigned_abs()),

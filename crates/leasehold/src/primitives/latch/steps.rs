@@ -72,6 +72,7 @@ impl CountDown<'_> {
 
 step! {
     COUNT: Count = latch.count, grants: false,
+    while_moving: true,
     keys: [latch, opened],
     args: [],
     uses: [NUMBER_AT, OPENED],

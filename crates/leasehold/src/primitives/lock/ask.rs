@@ -1,10 +1,14 @@
 //! The common way of acquiring a lock that has one name.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calls::Calls;
 use super::kind::Named;
 use super::{Lock, LockGuard};
+use crate::backend::Backend;
+use crate::backend::channels::Listener;
 use crate::backend::failure::Failure;
 use crate::config::Terms;
 use crate::error::Result;
@@ -16,6 +20,7 @@ use crate::local::hand_over::Candidate;
 use crate::local::line::{First, Line, Place};
 use crate::local::reentry::{Entry, Held};
 use crate::local::{Local, turn};
+use crate::observe::Acquiring;
 use crate::owner::Owner;
 use crate::primitives::namesake;
 use crate::sync::Mutex;
@@ -31,7 +36,11 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     // lock at the end of its first lease.
     lock.context.check_open(key)?;
     namesake::look(&lock.context, key);
+    let context = &lock.context;
+    let observed = context.observer.of(K::OBSERVED, key);
+    let acquiring = observed.acquires(key, context.clock);
     let asker = Asker {
+        acquiring: &acquiring,
         lock,
         key,
         line_key: lock.kind.line_key(key),
@@ -39,16 +48,21 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
         kept: Mutex::default(),
     };
     let share = match &lock.owner {
-        None => asker.until(deadline).await?,
+        None => acquiring.watch(pin!(asker.until(deadline))).await,
         // In a box: otherwise every waiter would carry its state, and few waiters have an owner.
-        Some(owner) => Box::pin(asker.enter_as(owner, deadline)).await?,
+        Some(owner) => {
+            let entering = Box::pin(asker.enter_as(owner, deadline));
+            acquiring.watch(pin!(entering)).await
+        }
     };
-    Ok(share.map(LockGuard::new))
+    let ended = acquiring.ended(&share, Share::way);
+    Ok(share?.map(|share| LockGuard::new(share.after(ended))))
 }
 
 /// What one acquire asks for.
 struct Asker<'a, K> {
     lock: &'a Lock<K>,
+    acquiring: &'a Acquiring<'a>,
     key: &'a Key,
     line_key: Key,
     terms: Terms,
@@ -158,6 +172,7 @@ impl<K: Named> Asker<'_, K> {
                 .member
                 .as_ref()
                 .is_some_and(|member| member.was_held),
+            told: Some(self.acquiring.span()),
         };
         let granted = match deadline {
             // An acquire that asks once takes no place.
@@ -176,9 +191,15 @@ impl<K: Named> Asker<'_, K> {
         Ok(granted.map(|granted| {
             let held = |undo| Held::new(&context.standing, undo, self.entered_as(), turn);
             match granted {
-                Granted::Asked(undo) => {
+                Granted::AtOnce(undo) => {
                     context.watchdog.keep(undo.hold());
                     Share::new(Arc::clone(context), held(undo))
+                }
+                Granted::Asked(undo) => {
+                    context.watchdog.keep(undo.hold());
+                    let held = held(undo);
+                    held.was_waited_for();
+                    Share::new(Arc::clone(context), held)
                 }
                 // The watchdog has it since the first of its holders.
                 Granted::Handed(undo) => Share::handed_over(Arc::clone(context), held(undo)),
@@ -227,16 +248,28 @@ impl<K: Named> Asker<'_, K> {
             // Read before the request leaves. The lease on the server begins later than this, so a
             // deadline that counts from here comes before the server's.
             context.clock.now(),
+            self.acquiring.observed().clone(),
         );
         Undo::arm(&context.cleanup, hold)
     }
 
     /// Asks once for the hold of `undo`. With `keeps_place`, the undo is kept for the next ask.
     /// Without it, the undo gives back whatever was granted when this returns no grant.
-    async fn ask_for(&self, mut undo: Undo, keeps_place: bool) -> Result<Answer<Undo>, Failure> {
+    async fn ask_for(
+        &self,
+        mut undo: Undo,
+        keeps_place: bool,
+        calls: Option<&Calls>,
+    ) -> Result<Answer<Undo>, Failure> {
         let backend = &self.lock.context.backend;
         let hold = Arc::clone(undo.hold());
-        let reply = backend.submit(hold.steps.acquire(self.terms.lease));
+        let (steps, lease) = (&hold.steps, self.terms.lease);
+        let caller = calls.and_then(|calls| calls.caller(backend.channels().number()));
+        let in_turn = caller.and_then(|caller| steps.acquire_in_turn(lease, caller));
+        if let (Some(calls), Some(caller), Some(_)) = (calls, caller, &in_turn) {
+            calls.asks(steps.leave_turn(caller));
+        }
+        let reply = backend.submit(in_turn.unwrap_or_else(|| steps.acquire(lease)));
         undo.watch(&reply);
         let asked = match reply.await {
             Ok(reply) => hold.steps.read_acquire(reply),
@@ -253,6 +286,9 @@ impl<K: Named> Asker<'_, K> {
                 // Before the answer is judged: a grant that comes when its lease is over has to be
                 // given back, too, because the server may still have it.
                 undo.granted();
+                if let Some(calls) = calls {
+                    calls.granted();
+                }
                 if hold.granted(token) {
                     return Ok(Answer::Granted(undo));
                 }
@@ -261,7 +297,10 @@ impl<K: Named> Asker<'_, K> {
                 }
                 Err(backend.granted_too_late())
             }
-            Some(Asked::Busy { ttl_ms }) => {
+            Some(Asked::Busy { ttl_ms, before }) => {
+                if let Some(calls) = calls {
+                    calls.answered(before);
+                }
                 if keeps_place {
                     undo.in_line();
                     self.keep(undo);
@@ -304,6 +343,10 @@ impl<K: Named> Asker<'_, K> {
                     return Ok(Some(granted));
                 };
                 // Those behind it learn what the server has said.
+                let granted = match granted {
+                    Granted::AtOnce(undo) => Granted::Asked(undo),
+                    other => other,
+                };
                 let answer = Ok(Answer::Granted(granted));
                 (followed, Answered { sent, answer })
             }
@@ -332,6 +375,14 @@ impl<K: Named> Asker<'_, K> {
             place: Some(place),
             ..wait
         };
+        // Here, and not before the first ask: most locks are free.
+        let _waiting = match (&self.lock.owner, wait.deadline) {
+            (Some(owner), Deadline::Never) => {
+                let locals = &self.lock.context.locals;
+                Some(locals.waits_for_ever(&self.line_key, owner)?)
+            }
+            _ => None,
+        };
         let waiter = Waiter::in_place(self, place, turn, wait.deadline);
         Box::pin(wait.on_from(&waiter, met)).await
     }
@@ -339,7 +390,9 @@ impl<K: Named> Asker<'_, K> {
 
 /// What a waiter gets.
 enum Granted {
-    /// By the server.
+    /// By the server, to a waiter that stands in no line.
+    AtOnce(Undo),
+    /// By the server, in line.
     Asked(Undo),
     /// By the holder before it, in this process.
     Handed(Undo),
@@ -353,6 +406,7 @@ struct Waiter<'a, K> {
     place: Option<&'a Place>,
     turn: Duration,
     deadline: Deadline,
+    called: Called<'a>,
 }
 
 impl<'a, K> Waiter<'a, K> {
@@ -363,6 +417,10 @@ impl<'a, K> Waiter<'a, K> {
             place: None,
             turn: Duration::ZERO,
             deadline,
+            called: Called {
+                calls: Calls::new(),
+                backend: &asker.lock.context.backend,
+            },
         }
     }
 
@@ -376,6 +434,22 @@ impl<'a, K> Waiter<'a, K> {
             place: turn.map(|_| place),
             turn: turn.unwrap_or_default(),
             ..Self::alone(asker, deadline)
+        }
+    }
+}
+
+/// A waiter's part in the calls of clients. It ends with the waiter.
+struct Called<'a> {
+    calls: Calls,
+    backend: &'a Backend,
+}
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        // Another waiter of the client may have asked meanwhile. Then that one is not called, and
+        // asks some milliseconds late.
+        if let Some(leaves) = self.calls.leaves() {
+            drop(self.backend.submit(leaves));
         }
     }
 }
@@ -396,12 +470,17 @@ impl<K: Named> Ask for Waiter<'_, K> {
             // Before the request leaves: what goes back behind it is not there for it.
             place.turns().lock().given_back(clock.now())
         });
-        let answer = self.asker.ask().await?;
+        // Whoever takes no turns is called by nobody, and asks at each message. In a cluster a release
+        // does not know whether anybody hears a call.
+        let counts = self.asker.lock.context.backend.counts_listeners();
+        let calls = self.place.filter(|_| counts).map(|_| &self.called.calls);
+        let answer = self.asker.ask(calls).await?;
         if let Some(place) = self.place {
             let granted = matches!(answer, Answer::Granted(_));
             self.answered(place, given_back, granted);
         }
         Ok(match answer {
+            Answer::Granted(undo) if self.place.is_none() => Answer::Granted(Granted::AtOnce(undo)),
             Answer::Granted(undo) => Answer::Granted(Granted::Asked(undo)),
             Answer::Busy { ttl } => Answer::Busy { ttl },
             Answer::Later { within, evidence } => Answer::Later { within, evidence },
@@ -417,6 +496,14 @@ impl<K: Named> Ask for Waiter<'_, K> {
         let turns = place?.turns().lock();
         let own = turns.ours_until(now, self.turn).map(NotBefore::Own);
         own.or_else(|| turns.not_before(now).map(NotBefore::Others))
+    }
+
+    fn heard(&self, listener: &Listener) {
+        self.called.calls.heard(listener);
+    }
+
+    fn before(&self) -> Option<u32> {
+        self.called.calls.before()
     }
 
     async fn meanwhile(&self) -> Granted {
@@ -443,7 +530,7 @@ impl<K: Named> Waiter<'_, K> {
                 let ttl = Some(Duration::ZERO);
                 return Ok(Answer::Busy { ttl });
             }
-            let answer = self.asker.ask().await;
+            let answer = self.asker.ask(None).await;
             let missed = place.answered_in_line();
             return Ok(match answer? {
                 Answer::Granted(undo) => {
@@ -498,7 +585,7 @@ impl<K: Named> Asker<'_, K> {
             Met::Refused(ttl) => return Ok(Answer::Busy { ttl }),
             Met::Ask(asking) => asking,
         };
-        Ok(match self.ask().await? {
+        Ok(match self.ask(None).await? {
             Answer::Granted(undo) => {
                 context.watchdog.keep(undo.hold());
                 let until = context.clock.now() + turn;
@@ -524,7 +611,7 @@ impl<K: Named> Asker<'_, K> {
         })
     }
 
-    async fn ask(&self) -> Result<Answer<Undo>, Failure> {
+    async fn ask(&self, calls: Option<&Calls>) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.kept() {
             Some(undo) => {
                 // Before the request leaves: a grant counts from the ask that is answered, not from
@@ -538,6 +625,6 @@ impl<K: Named> Asker<'_, K> {
                 (self.arm(K::hold(self.lock, self.key, id)), false)
             }
         };
-        self.ask_for(undo, keeps_place).await
+        self.ask_for(undo, keeps_place, calls).await
     }
 }

@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::HoldSteps;
 use crate::key::Key;
+use crate::observe;
 use crate::wait::Deadline;
 pub use fields::FieldNames;
 
@@ -130,6 +131,7 @@ impl Acquire for Group {
 }
 
 impl Named for Group {
+    const OBSERVED: observe::Kind = observe::Kind::Group;
     fn channel(&self, key: &Key) -> String {
         key.lock_channel()
     }

@@ -248,6 +248,19 @@ impl LockGuard {
         }
     }
 
+    /// How long its acquire took. A re-entry has its own. Of several locks that act as one, the
+    /// longest time that one of them took; zero for a read hold that was a write hold.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        match &self.body {
+            Body::One(share) => share.waited(),
+            Body::Quorum(quorum) => {
+                let members = quorum.guards.iter().map(Self::waited);
+                members.max().unwrap_or_default()
+            }
+        }
+    }
+
     /// The number of this hold, which no other hold of this process has. The [history
     /// checker](crate::testing::history) identifies holds by it.
     #[must_use]
@@ -332,7 +345,7 @@ impl LockGuard {
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.key().as_str()
+        self.key().given()
     }
 
     fn key(&self) -> &Key {

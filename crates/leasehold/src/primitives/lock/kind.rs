@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::hold::HoldSteps;
 use crate::key::Key;
 use crate::local::line::Line;
+use crate::observe;
 use crate::owner::Role;
 use crate::wait::Deadline;
 
@@ -62,6 +63,8 @@ pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
 /// What a kind with one name adds to the common way of acquiring.
 pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
+    /// What is told of it as.
+    const OBSERVED: observe::Kind = observe::Kind::Lock;
     /// Whether a process keeps such a lock for a turn, in which its waiters hand it over.
     const TAKES_TURNS: bool = false;
     /// Whether those of a process that acquire this lock share a hold, and the answer that others

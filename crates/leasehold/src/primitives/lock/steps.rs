@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps, Together};
+use crate::hold::{Asked, Caller, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::twin::{lengthen, whole};
@@ -21,6 +21,8 @@ step! {
     // A request that arrives when nobody waits for it any more must not run: it would take the lock
     // for nobody, for a whole lease.
     ACQUIRE: Acquire = lock.acquire, grants: true,
+    while_moving: true,
+    own_script: true,
     keys: [lock],
     args: [hold, lease_ms: u64],
     uses: [SHAPE],
@@ -44,9 +46,73 @@ impl Acquire<'_> {
 }
 
 step! {
+    ACQUIRE_IN_TURN: AcquireInTurn = lock.acquire_in_turn, grants: true,
+    keys: [lock, asking],
+    args: [hold, lease_ms: u64, client: u64, called: bool],
+    uses: [SHAPE, GRANT],
+}
+
+impl AcquireInTurn<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let acquire = Acquire {
+            lock: self.lock,
+            hold: self.hold,
+            lease_ms: self.lease_ms,
+        };
+        let has_it = keyspace.hexists(self.lock, self.hold)?;
+        let reply = acquire.twin(keyspace)?;
+        let client = self.client.to_string().into_bytes();
+        let Value::Int(_) = reply else {
+            if !has_it {
+                let _ = keyspace.lrem(self.asking, &client);
+            }
+            return Ok(reply);
+        };
+        let before = self.place(keyspace, &client).map_or(-1, whole);
+        keyspace.pexpire(self.asking, FORGOTTEN_AFTER_MS);
+        Ok(Value::List(vec![reply, Value::Int(before)]))
+    }
+
+    /// How many clients are called before this one.
+    fn place(&self, keyspace: &mut Keyspace, client: &[u8]) -> Result<u64, Refusal> {
+        let asking = keyspace.lrange(self.asking)?;
+        let known = asking.iter().position(|other| other == client);
+        if let Some(before) = known {
+            return Ok(before as u64);
+        }
+        if self.called {
+            keyspace.lpush(self.asking, client)?;
+            return Ok(0);
+        }
+        keyspace.rpush(self.asking, client)?;
+        Ok(asking.len() as u64)
+    }
+}
+
+step! {
+    LEAVE_TURN: LeaveTurn = lock.leave_turn, grants: false,
+    while_moving: true,
+    keys: [asking],
+    args: [client: u64],
+}
+
+impl LeaveTurn<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let client = self.client.to_string().into_bytes();
+        let times = keyspace.lrem(self.asking, &client)?;
+        Ok(Value::Int(whole(times as u64)))
+    }
+}
+
+/// When a list of waiting clients is forgotten that none of them asks for.
+const FORGOTTEN_AFTER_MS: u64 = 4000;
+
+step! {
     // It gives nothing to anybody, so it runs however late it arrives: a release that was refused
     // as late would leave the lock held until its lease ends.
     RELEASE: Release = lock.release, grants: false,
+    while_moving: true,
+    own_script: true,
     keys: [lock],
     args: [hold, channel],
 }
@@ -65,7 +131,33 @@ impl Release<'_> {
 }
 
 step! {
+    RELEASE_AND_CALL: ReleaseAndCall = lock.release_and_call, grants: false,
+    keys: [lock, asking],
+    args: [hold, channel],
+}
+
+impl ReleaseAndCall<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let release = Release {
+            lock: self.lock,
+            hold: self.hold,
+            channel: self.channel,
+        };
+        let reply = release.twin(keyspace)?;
+        if matches!(reply, Value::Int(2..))
+            && let Ok(Some(next)) = keyspace.lpop(self.asking)
+            && next.len() > 2
+            && next.iter().all(u8::is_ascii_digit)
+        {
+            keyspace.publish(self.channel, &next);
+        }
+        Ok(reply)
+    }
+}
+
+step! {
     RENEW: Renew = lock.renew, grants: true,
+    while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
 }
@@ -97,6 +189,8 @@ pub(crate) static RENEW_MANY: Step = Step {
     parameters: &["count", "first_key", "first_arg"],
     keys: 0,
     many: true,
+    while_moving: true,
+    own_script: false,
     grants: true,
     twin: renew_many,
 };
@@ -125,6 +219,7 @@ fn renew_many(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Result<Value, Refus
 
 step! {
     WHY_LOST: WhyLost = lock.why_lost, grants: false,
+    while_moving: true,
     keys: [lock, marker],
     args: [hold],
 }
@@ -160,6 +255,7 @@ impl ForceUnlock<'_> {
 
 step! {
     INSPECT: Inspect = lock.inspect, grants: false,
+    while_moving: true,
     keys: [lock],
     args: [],
     uses: [SHAPE],
@@ -182,6 +278,7 @@ impl Inspect<'_> {
 step! {
     // It is noted for no holder, and keeps nobody out.
     NOTE_LONGEST: NoteLongest = lock.note_longest, grants: false,
+    while_moving: true,
     keys: [longest],
     args: [own_ms: u64],
 }
@@ -207,9 +304,12 @@ impl NoteLongest<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 8] = [
+pub(crate) static ALL: [&Step; 11] = [
     &ACQUIRE,
+    &ACQUIRE_IN_TURN,
+    &LEAVE_TURN,
     &RELEASE,
+    &RELEASE_AND_CALL,
     &RENEW,
     &RENEW_MANY,
     &WHY_LOST,
@@ -294,11 +394,43 @@ impl HoldSteps for LockHold {
         .operation()
     }
 
+    fn acquire_in_turn(&self, lease: Duration, client: Caller) -> Option<Operation> {
+        let asking = self.key.asking_clients();
+        let acquire = AcquireInTurn {
+            lock: self.lock(),
+            asking: asking.as_bytes(),
+            hold: self.id.as_bytes(),
+            lease_ms: wire_ms(lease),
+            client: client.number,
+            called: client.was_called,
+        };
+        Some(acquire.operation())
+    }
+
+    fn leave_turn(&self, client: Caller) -> Option<Operation> {
+        let asking = self.key.asking_clients();
+        let leave = LeaveTurn {
+            asking: asking.as_bytes(),
+            client: client.number,
+        };
+        Some(leave.operation())
+    }
+
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
         match reply {
             Value::Nil => Some(Asked::Granted { token: None }),
-            Value::Int(ttl_ms) => Some(Asked::Busy { ttl_ms }),
-            _ => None,
+            Value::Int(ttl_ms) => Some(Asked::Busy {
+                ttl_ms,
+                before: None,
+            }),
+            Value::List(items) => match items[..] {
+                [Value::Int(ttl_ms), Value::Int(before)] => Some(Asked::Busy {
+                    ttl_ms,
+                    before: u32::try_from(before).ok(),
+                }),
+                _ => None,
+            },
+            Value::Text(_) => None,
         }
     }
 
@@ -321,12 +453,18 @@ impl HoldSteps for LockHold {
     }
 
     fn release(&self) -> Operation {
-        Release {
+        release(&self.key, &self.id, &self.channel)
+    }
+
+    fn release_and_call(&self) -> Option<Operation> {
+        let asking = self.key.asking_clients();
+        let release = ReleaseAndCall {
             lock: self.lock(),
+            asking: asking.as_bytes(),
             hold: self.id.as_bytes(),
             channel: self.channel.as_bytes(),
-        }
-        .operation()
+        };
+        Some(release.operation())
     }
 
     fn counted_channel(&self) -> Option<&str> {
@@ -360,6 +498,16 @@ impl HoldSteps for LockHold {
     fn wire_id(&self) -> &str {
         &self.id
     }
+}
+
+/// Ends this hold.
+pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
+    Release {
+        lock: key.as_str().as_bytes(),
+        hold: hold.as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {

@@ -1,5 +1,5 @@
--- A lock with more fields than this is shown in part, and so is a stranger's hash.
-local MOST = 1000
+-- A field, a member or an entry longer than this is cut: no id is, and a stranger's may be.
+local LONGEST = 128
 -- How Redisson writes that a permit never ends.
 local NEVER = 922337203685477
 
@@ -7,39 +7,86 @@ local function is_a(key, kind)
   return redis.call('TYPE', key).ok == kind
 end
 
+local function cut(text)
+  return string.sub(text or '', 1, LONGEST)
+end
+
 -- A number as text is never longer than this.
 local function short_text(key)
   return is_a(key, 'string') and redis.call('GETRANGE', key, 0, 31) or ''
 end
 
--- The fields of a hash, each with what is left of the read hold that it may be.
-local function fields_of(name)
-  local mode = redis.call('HGET', name, 'mode')
-  local some, fields = redis.call('HSCAN', name, 0, 'COUNT', MOST)[2], {}
-  for n = 1, #some, 2 do
-    local count = mode and tonumber(string.match(some[n + 1], '^%d+$'))
-    local left_ms = count and remaining_ms(name, some[n], count) or -2
-    fields[#fields + 1] = { string.sub(some[n], 1, 500), string.sub(some[n + 1], 1, 500), left_ms }
-  end
-  return fields
+-- What a group keeps beside the field of a value.
+local function is_beside(field)
+  return string.find(field, ':expire_time$') or string.find(field, ':lock_count$')
 end
 
-local function permits_of(leases)
-  local some, permits = redis.call('ZRANGE', leases, 0, MOST - 1, 'WITHSCORES'), {}
+-- A field with what is left of the read hold that it may be, and with what stands beside it if
+-- it is the value of a group.
+local function hold_of(name, mode, field, value)
+  local count, ends, entered = tonumber(string.match(value, '^%d+$')), '', ''
+  if not mode and not count and #value <= LONGEST then
+    ends = redis.call('HGET', name, field .. ':' .. value .. ':expire_time')
+    entered = redis.call('HGET', name, field .. ':' .. value .. ':lock_count')
+  end
+  local left = mode and count and remaining_ms(name, field, count) or -2
+  return { cut(field), cut(value), left, cut(ends), cut(entered) }
+end
+
+local function holds_of(name, mode, most)
+  local holds, seen, read, cursor = {}, {}, 0, '0'
+  repeat
+    -- A group has three fields for each value, so one page may be too little.
+    local page = redis.call('HSCAN', name, cursor, 'COUNT', most)
+    cursor = page[1]
+    for n = 1, #page[2], 2 do
+      local field = page[2][n]
+      read = read + 1
+      if #holds < most and field ~= 'mode' and not seen[field] and (mode or not is_beside(field)) then
+        seen[field] = true
+        holds[#holds + 1] = hold_of(name, mode, field, page[2][n + 1])
+      end
+    end
+  until cursor == '0' or #holds >= most or read >= 4 * most
+  return holds
+end
+
+local function permits_of(leases, now, most)
+  local after = string.format('(%.0f', now)
+  local some = redis.call('ZRANGEBYSCORE', leases, after, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+  local permits = {}
   for n = 1, #some, 2 do
-    local ends = math.max(0, math.min(tonumber(some[n + 1]), NEVER))
-    permits[#permits + 1] = { string.sub(some[n], 1, 500), ends }
+    permits[#permits + 1] = { cut(some[n]), math.min(tonumber(some[n + 1]), NEVER) }
   end
   return permits
 end
 
-local function line_of(queue, waiters)
+local function line_of(queue, waiters, most)
   local line = {}
-  for _, waiter in ipairs(redis.call('LRANGE', queue, 0, MOST - 1)) do
+  for _, waiter in ipairs(redis.call('LRANGE', queue, 0, most - 1)) do
     local alive_until = is_a(waiters, 'zset') and redis.call('ZSCORE', waiters, waiter)
-    line[#line + 1] = { waiter, tonumber(alive_until) or 0 }
+    line[#line + 1] = { cut(waiter), math.min(tonumber(alive_until) or 0, NEVER) }
   end
   return line
+end
+
+-- Those who have left a mark that is not over.
+local function marked(marks, now, most)
+  local some = {}
+  if is_a(marks, 'zset') then
+    local after = string.format('(%.0f', now)
+    some = redis.call('ZRANGEBYSCORE', marks, after, '+inf', 'LIMIT', 0, most)
+  end
+  for n = 1, #some do
+    some[n] = cut(some[n])
+  end
+  return some
+end
+
+-- How many connections listen there; -1 if the server does not say.
+local function listeners(channel)
+  local told = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return type(told[2]) == 'number' and told[2] or -1
 end
 
 -- Says what stands under a name, of whatever type, and beside it.
@@ -48,26 +95,46 @@ end
 -- leases   sorted set: the permits in use, each with the end of its lease in ms
 -- queue    list: who waits for a fair lock
 -- waiters  sorted set: until when each of ours in that list counts as alive, in ms
+-- writers  sorted set: the writers that wait for a read-write lock, each with the end of its mark
+-- readers  sorted set: the readers that have waited for one for long, the same
 -- tokens   text: the fencing token that was given last
 -- opened   text: when a latch was open last
--- Returns  { type, ttl, now, text, fields, held, permits, waiting, token, opened }
---          text is that of a text; fields are those of a hash, { field, value, left };
---          held is how many permits there are in use, permits are { id, end };
---          waiting is { id, end }, 0 for one of Redisson's; opened is 1 when it is there
+-- most     how many of anything are shown
+-- locks    the channel where a release of a lock is told
+-- sides    the same of a read-write lock
+-- frees    the same of a semaphore
+-- opens    the channel where a latch tells that it is open
+-- Returns  { type, ttl, now, text, mode, size, fields, held, over, permits, length, waiting,
+--          writers, readers, token, opened, listening }
+--          text is that of a text; mode and size (the number of fields) are those of a hash;
+--          fields are { field, value, left, end, count }, end and count those of a group's value;
+--          held is how many permits there are in the set and over how many of these have
+--          ended, permits are { id, end }; length is that of the queue, waiting are { id, end },
+--          0 for one of Redisson's; writers and readers are ids; opened is 1 when it is
+--          there; listening is how many connections listen to each of the four channels
 
-local function look(name, leases, queue, waiters, tokens, opened)
-  local kind = redis.call('TYPE', name).ok
-  local leased = is_a(leases, 'zset')
+local function look(name, leases, queue, waiters, writers, readers, tokens, opened, most, locks, sides, frees, opens)
+  most = tonumber(most)
+  local kind, now = redis.call('TYPE', name).ok, now_ms()
+  local mode = kind == 'hash' and redis.call('HGET', name, 'mode')
+  local leased, in_line = is_a(leases, 'zset'), is_a(queue, 'list')
   return {
     kind,
     redis.call('PTTL', name),
-    now_ms(),
+    now,
     short_text(name),
-    kind == 'hash' and fields_of(name) or {},
+    cut(mode or ''),
+    kind == 'hash' and redis.call('HLEN', name) or 0,
+    kind == 'hash' and holds_of(name, mode, most) or {},
     leased and redis.call('ZCARD', leases) or 0,
-    leased and permits_of(leases) or {},
-    is_a(queue, 'list') and line_of(queue, waiters) or {},
+    leased and redis.call('ZCOUNT', leases, '-inf', string.format('%.0f', now)) or 0,
+    leased and permits_of(leases, now, most) or {},
+    in_line and redis.call('LLEN', queue) or 0,
+    in_line and line_of(queue, waiters, most) or {},
+    marked(writers, now, most),
+    marked(readers, now, most),
     short_text(tokens),
     redis.call('EXISTS', opened),
+    { listeners(locks), listeners(sides), listeners(frees), listeners(opens) },
   }
 end

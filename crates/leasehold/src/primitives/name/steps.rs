@@ -1,62 +1,170 @@
-//! The step that looks at a name: how it is sent, and its twin on the embedded keyspace. The
-//! Lua beside this file says what it does.
+//! The steps that look at a name, at all names, and note the end of a hold by force: how they are
+//! sent, and their twins on the embedded keyspace. The Lua beside this file says what they do.
+
+use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value, step};
+use crate::config::wire_ms;
 use crate::key::Key;
 use crate::primitives::rw::steps::{REMAINING, left};
-use crate::primitives::twin::{NOW_MS, whole};
+use crate::primitives::twin::{NOW_MS, lengthen, list, whole};
 
 step! {
     LOOK: Look = name.look, grants: false,
-    keys: [name, leases, queue, waiters, tokens, opened],
-    args: [],
+    keys: [name, leases, queue, waiters, writers, readers, tokens, opened],
+    args: [most: u64, locks, sides, frees, opens],
     uses: [REMAINING, NOW_MS],
 }
 
 impl Look<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        // A key of another type is a stranger's, and a look must not fail on it.
-        let held = match keyspace.kind(self.leases) {
-            "zset" => keyspace.zcard(self.leases)?,
-            _ => 0,
+        let most = usize::try_from(self.most).unwrap_or(usize::MAX);
+        let kind = keyspace.kind(self.name);
+        let is_hash = kind == "hash";
+        let mode = match is_hash {
+            true => keyspace.hget(self.name, b"mode")?,
+            false => None,
         };
+        let fields = match is_hash {
+            true => holds_of(keyspace, self.name, mode.is_some(), most)?,
+            false => Vec::new(),
+        };
+        let size = match is_hash {
+            true => keyspace.hlen(self.name)?,
+            false => 0,
+        };
+        let permits = scored(keyspace, self.leases)?;
+        let (over, live) = permits.split_at(ended(&permits, keyspace.now_ms()));
+        let line = match keyspace.kind(self.queue) {
+            "list" => keyspace.lrange(self.queue)?,
+            _ => Vec::new(),
+        };
+        let channels = [self.locks, self.sides, self.frees, self.opens];
+        let listening = channels.map(|channel| keyspace.listeners(channel));
         Ok(Value::List(vec![
-            Value::Text(keyspace.kind(self.name).into()),
+            Value::Text(kind.into()),
             Value::Int(keyspace.pttl(self.name)),
             Value::Int(whole(keyspace.now_ms())),
             short_text(keyspace, self.name)?,
-            fields_of(keyspace, self.name)?,
-            Value::Int(whole(held as u64)),
-            permits_of(keyspace, self.leases)?,
-            line_of(keyspace, self.queue, self.waiters)?,
+            cut(&mode.unwrap_or_default()),
+            Value::Int(whole(size as u64)),
+            Value::List(fields),
+            Value::Int(whole(permits.len() as u64)),
+            Value::Int(whole(over.len() as u64)),
+            Value::List(live.iter().take(most).map(permit).collect()),
+            Value::Int(whole(line.len() as u64)),
+            line_of(keyspace, &line, self.waiters, most)?,
+            marked(keyspace, self.writers, most)?,
+            marked(keyspace, self.readers, most)?,
             short_text(keyspace, self.tokens)?,
             Value::Int(keyspace.exists(self.opened).into()),
+            list(&listening),
         ]))
     }
 }
 
-pub(crate) static ALL: [&Step; 1] = [&LOOK];
+step! {
+    LIST: List = name.list, grants: false,
+    keys: [],
+    args: [cursor: u64, pattern, count: u64],
+}
 
-pub(crate) fn look(key: &Key) -> Operation {
+impl List<'_> {
+    /// All keys are one page: they are in this process's memory already.
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let (total, all) = (keyspace.len(), keyspace.scan(self.pattern));
+        let mut keys = Vec::new();
+        for key in all.into_iter().filter(|key| key.len() <= LONGEST_NAME) {
+            let kind = keyspace.kind(&key);
+            if kind == "string" && keyspace.get(&key)?.is_some_and(|text| text.len() > 20) {
+                continue;
+            }
+            keys.push(Value::List(vec![
+                Value::Text(key),
+                Value::Text(kind.into()),
+            ]));
+        }
+        let total = Value::Int(whole(total as u64));
+        Ok(Value::List(vec![
+            Value::Text(b"0".to_vec()),
+            total,
+            Value::List(keys),
+        ]))
+    }
+}
+
+step! {
+    NOTE_FORCED: NoteForced = name.note_forced, grants: false,
+    keys: [marker],
+    args: [hold, ms: u64],
+}
+
+impl NoteForced<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        // A marker of another type is left alone, because the note is only a courtesy.
+        if !keyspace.hlen(self.marker).is_ok_and(|size| size < 4096) {
+            return Ok(Value::Int(0));
+        }
+        keyspace.hset(self.marker, self.hold, b"1")?;
+        lengthen(keyspace, self.marker, self.ms);
+        Ok(Value::Int(1))
+    }
+}
+
+pub(crate) static ALL: [&Step; 3] = [&LOOK, &LIST, &NOTE_FORCED];
+
+/// Looks at a name, and shows at most so many of anything.
+pub(crate) fn look(key: &Key, most: usize) -> Operation {
     Look {
         name: key.as_str().as_bytes(),
         leases: key.timeout_key().as_bytes(),
         queue: key.fair_queue().as_bytes(),
         waiters: key.fair_waiters().as_bytes(),
+        writers: key.waiting_writers().as_bytes(),
+        readers: key.waiting_readers().as_bytes(),
         tokens: key.token_counter().as_bytes(),
         opened: key.opened_marker().as_bytes(),
+        most: most as u64,
+        locks: key.lock_channel().as_bytes(),
+        sides: key.rw_channel().as_bytes(),
+        frees: key.semaphore_channel().as_bytes(),
+        opens: key.latch_channel().as_bytes(),
     }
     .operation()
 }
 
-/// The most that is shown of anything that may be long.
-const MOST: usize = 1000;
+/// A page of the walk over all keys that fit `pattern`.
+pub(super) fn page(cursor: u64, pattern: &str, count: u64) -> Operation {
+    List {
+        cursor,
+        pattern: pattern.as_bytes(),
+        count,
+    }
+    .operation()
+}
+
+/// Notes that a hold with so much left is about to be ended by force.
+pub(super) fn note_forced(key: &Key, hold: &str, left: Duration) -> Operation {
+    NoteForced {
+        marker: key.forced_marker().as_bytes(),
+        hold: hold.as_bytes(),
+        ms: wire_ms(left),
+    }
+    .operation()
+}
+
+/// A field, a member or an entry that is longer is cut.
+const LONGEST: usize = 128;
+/// No name of ours that is longer is listed.
+const LONGEST_NAME: usize = 1000;
 /// The end that Redisson notes for a permit that never ends.
 pub(super) const NEVER: i64 = 922_337_203_685_477;
 
-fn cut(text: &[u8], most: usize) -> Value {
-    Value::Text(text[..text.len().min(most)].to_vec())
+type Scored = Vec<(Vec<u8>, i64)>;
+
+fn cut(text: &[u8]) -> Value {
+    Value::Text(text[..text.len().min(LONGEST)].to_vec())
 }
 
 fn short_text(keyspace: &mut Keyspace, key: &[u8]) -> Result<Value, Refusal> {
@@ -64,57 +172,98 @@ fn short_text(keyspace: &mut Keyspace, key: &[u8]) -> Result<Value, Refusal> {
         "string" => keyspace.get(key)?,
         _ => None,
     };
-    Ok(cut(&text.unwrap_or_default(), 32))
+    let text = text.unwrap_or_default();
+    Ok(Value::Text(text[..text.len().min(32)].to_vec()))
 }
 
-fn fields_of(keyspace: &mut Keyspace, name: &[u8]) -> Result<Value, Refusal> {
-    if keyspace.kind(name) != "hash" {
-        return Ok(Value::List(Vec::new()));
-    }
-    let has_mode = keyspace.hexists(name, b"mode")?;
-    let mut fields = Vec::new();
-    for (field, value) in keyspace.hgetall(name)?.into_iter().take(MOST) {
-        let count = std::str::from_utf8(&value).ok();
-        // Without a mode the hash is no read-write lock, and the look at each field's own keys is
-        // saved.
-        let count = count.filter(|text| has_mode && text.bytes().all(|byte| byte.is_ascii_digit()));
-        let left_ms = match count.and_then(|text| text.parse().ok()) {
-            Some(count) => left(keyspace, name, &field, count),
-            None => -2,
-        };
-        let parts = vec![cut(&field, 500), cut(&value, 500), Value::Int(left_ms)];
-        fields.push(Value::List(parts));
-    }
-    Ok(Value::List(fields))
-}
-
-fn permits_of(keyspace: &mut Keyspace, leases: &[u8]) -> Result<Value, Refusal> {
-    let permits = match keyspace.kind(leases) {
-        "zset" => keyspace.zrange(leases)?,
-        _ => Vec::new(),
+fn holds_of(
+    keyspace: &mut Keyspace,
+    name: &[u8],
+    has_mode: bool,
+    most: usize,
+) -> Result<Vec<Value>, Refusal> {
+    let is_beside = |field: &[u8]| {
+        let of_group = field.ends_with(b":expire_time") || field.ends_with(b":lock_count");
+        of_group && !has_mode
     };
-    let permits = permits.into_iter().take(MOST).map(|(id, ends)| {
-        // The set may be a stranger's, with any score. Whoever reads the reply subtracts the time
-        // from it.
-        let ends = Value::Int(ends.clamp(0, NEVER));
-        Value::List(vec![cut(&id, 500), ends])
-    });
-    Ok(Value::List(permits.collect()))
-}
-
-fn line_of(keyspace: &mut Keyspace, queue: &[u8], waiters: &[u8]) -> Result<Value, Refusal> {
-    let line = match keyspace.kind(queue) {
-        "list" => keyspace.lrange(queue)?,
-        _ => Vec::new(),
-    };
+    let all = keyspace.hgetall(name)?.into_iter();
+    let holds = all.filter(|(field, _)| field != b"mode" && !is_beside(field));
     let mut shown = Vec::new();
-    for waiter in line.into_iter().take(MOST) {
+    for (field, value) in holds.take(most) {
+        shown.push(hold_of(keyspace, name, has_mode, &field, &value)?);
+    }
+    Ok(shown)
+}
+
+fn hold_of(
+    keyspace: &mut Keyspace,
+    name: &[u8],
+    has_mode: bool,
+    field: &[u8],
+    value: &[u8],
+) -> Result<Value, Refusal> {
+    let count = std::str::from_utf8(value).ok();
+    let count = count.filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()));
+    let (mut ends, mut entered) = (None, None);
+    if !has_mode && count.is_none() && value.len() <= LONGEST {
+        let stem = [field, b":", value].concat();
+        ends = keyspace.hget(name, &[&stem[..], b":expire_time"].concat())?;
+        entered = keyspace.hget(name, &[&stem[..], b":lock_count"].concat())?;
+    }
+    // Without a mode the hash is no read-write lock, and the look at each field's own keys is
+    // saved.
+    let count = count
+        .filter(|_| has_mode)
+        .and_then(|text| text.parse().ok());
+    let left_ms = count.map_or(-2, |count| left(keyspace, name, field, count));
+    Ok(Value::List(vec![
+        cut(field),
+        cut(value),
+        Value::Int(left_ms),
+        cut(&ends.unwrap_or_default()),
+        cut(&entered.unwrap_or_default()),
+    ]))
+}
+
+/// A sorted set; a key of another type is a stranger's, and a look must not fail on it.
+fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<Scored, Refusal> {
+    match keyspace.kind(key) {
+        "zset" => keyspace.zrange(key),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// How many of them are over.
+fn ended(set: &Scored, now_ms: u64) -> usize {
+    set.partition_point(|(_, ends)| *ends <= whole(now_ms))
+}
+
+fn permit((id, ends): &(Vec<u8>, i64)) -> Value {
+    // The set may be a stranger's, with any score. Whoever reads the reply subtracts the time
+    // from it.
+    Value::List(vec![cut(id), Value::Int((*ends).min(NEVER))])
+}
+
+fn line_of(
+    keyspace: &mut Keyspace,
+    line: &[Vec<u8>],
+    waiters: &[u8],
+    most: usize,
+) -> Result<Value, Refusal> {
+    let mut shown = Vec::new();
+    for waiter in line.iter().take(most) {
         let alive_until = match keyspace.kind(waiters) {
-            "zset" => keyspace.zscore(waiters, &waiter)?,
+            "zset" => keyspace.zscore(waiters, waiter)?,
             _ => None,
         };
-        let alive_until = Value::Int(alive_until.unwrap_or(0));
-        shown.push(Value::List(vec![Value::Text(waiter), alive_until]));
+        let alive_until = Value::Int(alive_until.unwrap_or(0).min(NEVER));
+        shown.push(Value::List(vec![cut(waiter), alive_until]));
     }
     Ok(Value::List(shown))
+}
+
+fn marked(keyspace: &mut Keyspace, marks: &[u8], most: usize) -> Result<Value, Refusal> {
+    let marks = scored(keyspace, marks)?;
+    let live = marks[ended(&marks, keyspace.now_ms())..].iter().take(most);
+    Ok(Value::List(live.map(|(waiter, _)| cut(waiter)).collect()))
 }

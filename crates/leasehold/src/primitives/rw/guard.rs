@@ -21,6 +21,7 @@ use crate::hold::watchdog::why_lost;
 use crate::hold::{Grant, Undo};
 use crate::local::reentry::{Entry, Held};
 use crate::loss::LossReason;
+use crate::observe::Kind;
 use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
 
@@ -274,6 +275,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         clock,
         margin,
         clock.now(),
+        context.observer.of(Kind::Read, &key),
     );
     // Beside the undo of the write hold, which stays armed: until the answer is here, the server
     // may have either.
@@ -353,7 +355,7 @@ fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
     kind: K,
 ) -> Lock<K> {
     let hold = share.hold();
-    let lock = Lock::named(Arc::clone(share.context()), hold.key.as_str(), kind);
+    let lock = Lock::named(Arc::clone(share.context()), hold.key.given(), kind);
     let lock = lock.on_terms(share.terms());
     match share.owner() {
         Some(owner) => lock.owned_by(owner),

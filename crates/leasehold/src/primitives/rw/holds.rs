@@ -128,13 +128,7 @@ impl HoldSteps for ReadHold {
     }
 
     fn release(&self) -> Operation {
-        steps::ReleaseRead {
-            lock: self.key.as_str().as_bytes(),
-            timeout: self.timeout().as_bytes(),
-            hold: self.id.as_bytes(),
-            channel: self.channel.as_bytes(),
-        }
-        .operation()
+        release_read(&self.key, &self.id, &self.channel)
     }
 
     fn why_lost(&self) -> Operation {
@@ -271,12 +265,7 @@ impl HoldSteps for WriteHold {
     }
 
     fn release(&self) -> Operation {
-        steps::ReleaseWrite {
-            lock: self.key.as_str().as_bytes(),
-            hold: self.id.as_bytes(),
-            channel: self.channel.as_bytes(),
-        }
-        .operation()
+        release_write(&self.key, &self.id, &self.channel)
     }
 
     fn counted_channel(&self) -> Option<&str> {
@@ -303,10 +292,42 @@ impl HoldSteps for WriteHold {
     }
 }
 
+/// Ends this hold, of whichever side it is.
+pub(in crate::primitives) fn release(key: &Key, hold: &str) -> Operation {
+    let channel = key.rw_channel();
+    // Not only at the end: inside a transaction, Redisson puts the id of the transaction behind it.
+    match hold.contains(WRITE) {
+        true => release_write(key, hold, &channel),
+        false => release_read(key, hold, &channel),
+    }
+}
+
+fn release_read(key: &Key, hold: &str, channel: &str) -> Operation {
+    steps::ReleaseRead {
+        lock: key.as_str().as_bytes(),
+        timeout: key.read_timeout(hold).as_bytes(),
+        hold: hold.as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
+}
+
+fn release_write(key: &Key, hold: &str, channel: &str) -> Operation {
+    steps::ReleaseWrite {
+        lock: key.as_str().as_bytes(),
+        hold: hold.as_bytes(),
+        channel: channel.as_bytes(),
+    }
+    .operation()
+}
+
 fn asked(reply: &Value) -> Option<Asked> {
     match reply {
         Value::Nil => Some(Asked::Granted { token: None }),
-        Value::Int(ttl_ms) => Some(Asked::Busy { ttl_ms: *ttl_ms }),
+        Value::Int(ttl_ms) => Some(Asked::Busy {
+            ttl_ms: *ttl_ms,
+            before: None,
+        }),
         _ => None,
     }
 }

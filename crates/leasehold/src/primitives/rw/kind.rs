@@ -16,6 +16,7 @@ use crate::hold::{Hold, HoldSteps};
 use crate::key::Key;
 use crate::local::line::Line;
 use crate::local::reentry::Held;
+use crate::observe;
 use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
 
@@ -128,6 +129,7 @@ impl Acquire for Read {
 }
 
 impl Named for Read {
+    const OBSERVED: observe::Kind = observe::Kind::Read;
     fn channel(&self, key: &Key) -> String {
         key.rw_channel()
     }
@@ -234,6 +236,7 @@ impl Acquire for Write {
 }
 
 impl Named for Write {
+    const OBSERVED: observe::Kind = observe::Kind::Write;
     const TAKES_TURNS: bool = true;
 
     fn channel(&self, key: &Key) -> String {
@@ -328,7 +331,7 @@ pub(super) fn held(
 
 fn waits_for_itself(key: &Key) -> Error {
     Error::new(
-        ErrorKind::Misuse,
+        ErrorKind::Deadlock,
         format!(
             "this owner reads `{key}`, so writing would wait for itself; release the read lock \
              first, or upgrade its guard with try_upgrade"

@@ -15,6 +15,7 @@ static LONGEST_OF_SOME: Shared = Shared::new(include_str!("longest_of_some.lua")
 
 step! {
     ACQUIRE_READ: AcquireRead = rw.acquire_read, grants: true,
+    while_moving: true,
     keys: [lock, timeout, writers, readers],
     args: [hold, within, lease_ms: u64, polite: u64, waiter, mark_ms: u64],
     uses: [SHAPE, MARKS],
@@ -178,6 +179,7 @@ impl ReleaseWrite<'_> {
 
 step! {
     RENEW_READ: RenewRead = rw.renew_read, grants: true,
+    while_moving: true,
     keys: [lock, timeout],
     args: [hold, lease_ms: u64, most_ms: u64],
 }
@@ -209,6 +211,7 @@ impl RenewRead<'_> {
 
 step! {
     RENEW_WRITE: RenewWrite = rw.renew_write, grants: true,
+    while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
 }
@@ -294,6 +297,7 @@ impl Upgrade<'_> {
 
 step! {
     WHY_LOST: WhyLost = rw.why_lost, grants: false,
+    while_moving: true,
     keys: [lock, marker],
     args: [hold],
 }

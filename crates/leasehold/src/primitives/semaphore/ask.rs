@@ -1,5 +1,6 @@
 //! How permits are asked for: the head of the line asks for the waiters behind it as well.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt as _;
@@ -19,6 +20,7 @@ use crate::local::line::{Line, Place};
 use crate::local::permits::Waiter;
 use crate::local::turn::Asked;
 use crate::local::{Local, Marked};
+use crate::observe::{Kind, Way};
 use crate::primitives::absence::Absence;
 use crate::primitives::request;
 use crate::sync::Mutex;
@@ -47,6 +49,8 @@ pub(super) async fn acquire(
         place,
         absence: Absence::new(semaphore.must_exist, deadline),
     };
+    let observed = context.observer.of(Kind::Semaphore, &key);
+    let acquiring = observed.acquires(&key, context.clock);
     let wait = Wait {
         context,
         key: &key,
@@ -57,8 +61,11 @@ pub(super) async fn acquire(
         line: Line::OneAsks,
         place,
         was_held: false,
+        told: Some(acquiring.span()),
     };
-    wait.until_granted(&asker).await
+    let granted = acquiring.watch(pin!(wait.until_granted(&asker))).await;
+    acquiring.ended(&granted, |_| Way::Granted);
+    granted
 }
 
 struct Asker<'a> {

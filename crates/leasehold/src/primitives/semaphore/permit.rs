@@ -106,7 +106,7 @@ impl SemaphorePermit {
     /// The name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.names.key.as_str()
+        self.names.key.given()
     }
 }
 

@@ -169,6 +169,7 @@ impl Set<'_> {
 
 step! {
     AVAILABLE: Available = semaphore.available, grants: false,
+    while_moving: true,
     keys: [semaphore],
     args: [],
     uses: [NUMBER_AT],

@@ -43,7 +43,7 @@ impl Drop for Call {
         // The runtime ends. The driver skips a request whose reply nobody waits for any more, so
         // its bytes have to move before the request is dropped.
         if self.travels.is_some() {
-            self.done.0.ends_unheard();
+            self.done.lane.ends_unheard();
         }
     }
 }

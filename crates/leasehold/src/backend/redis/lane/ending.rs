@@ -42,7 +42,7 @@ impl Lane {
     }
 
     pub(super) fn runtime_ended(&self, outcome: Outcome) -> Failure {
-        Failure::runtime_ended(outcome, Arc::clone(self.node.address()))
+        Failure::runtime_ended(outcome, self.node.address())
     }
 
     /// The runtime ends: a waiting operation leaves now or never.

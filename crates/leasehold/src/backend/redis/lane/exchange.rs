@@ -1,30 +1,40 @@
 //! What happens on the wire with one call: it is sent, and each of its operations gets its reply
 //! or goes back to the queue.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use redis::Cmd;
 use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError};
 
 use super::Lane;
 use crate::backend::failure::{Cause, Failure, Outcome};
-use crate::backend::redis::call::{self, Answer, Header, NoReplies, Replies, ScriptRef};
+use crate::backend::redis::call::{self, Answer, Header, Keys, NoReplies, Replies, ScriptRef};
 use crate::backend::redis::node::Node;
 use crate::backend::redis::queue::{Batch, Waiting};
-use crate::backend::step::Value;
+use crate::backend::step::{Operation, Value};
 
 /// Sends a batch and answers each of its operations, or hands them back to be sent again.
 pub(super) async fn exchange(
-    lane: &Lane,
+    lane: &Arc<Lane>,
     mut connection: MultiplexedConnection,
     batch: Batch,
-    script: ScriptRef,
+    (script, keys): (ScriptRef, Keys),
 ) {
     if lane.has_ended() {
-        return send_unheard(lane, connection, batch, script).await;
+        return send_unheard(lane, connection, batch, (script, keys)).await;
     }
-    let replies = transmit(lane, &mut connection, &batch, script).await;
+    let number = call::draw_number();
+    lane.node.observed.calls(batch.operations.len());
+    let command = command(&lane.node, &batch, script, number, keys);
+    let result = connection.send_packed_command(&command).await;
+    let replies = lane.heard_of(result, number, batch.operations.len());
     match &replies {
+        Err(why) if lane.strays.is_some() && strays(&batch, why) => {
+            if let Some(stray) = why.strays() {
+                lane.node.observe_stray(&stray);
+            }
+            return lane.give_on(batch.operations);
+        }
         // The server can't refuse a call for that which brings the source.
         Err(why) if script == ScriptRef::Sha && why.script_is_missing() => {
             return lane.retry_with_source(batch);
@@ -34,18 +44,22 @@ pub(super) async fn exchange(
             if batch.operations.len() > 1 {
                 return lane.retry_singly(batch);
             }
-            // This name was it.
-            // All keys of an operation are derived from one name, so the first one stands for them.
-            // No server says which it denies.
-            // But one for many names says nothing of each.
-            let operation = &batch.operations[0].operation;
-            if !operation.step.many {
-                lane.remember_refused(&operation.parts[0]);
+            // This name was it. No server says which key it denies, so the name stands for all that
+            // are derived from it. A refusal for many names says nothing of each.
+            if let Some(name) = batch.operations[0].operation.name() {
+                lane.remember_refused(name);
             }
         }
         _ => {}
     }
-    finish(&lane.node, batch.operations, replies);
+    finish(lane, batch.operations, replies);
+}
+
+/// Whether a call did not run at this node of a cluster, and has to go elsewhere.
+fn strays(batch: &Batch, why: &NoReplies) -> bool {
+    // Declared, the keys of such an operation may be of several slots.
+    let many = batch.operations.iter().any(|w| w.operation.step.many);
+    why.strays().is_some() || many && why.is_refused_whole()
 }
 
 /// Sends a batch whose reply nobody will hear: it is over when the driver has it.
@@ -53,7 +67,7 @@ async fn send_unheard(
     lane: &Lane,
     mut connection: MultiplexedConnection,
     mut batch: Batch,
-    script: ScriptRef,
+    (script, keys): (ScriptRef, Keys),
 ) {
     // Another thread has taken these from the queue just before the end. Nobody would hear of a
     // grant, so they do not leave.
@@ -64,7 +78,7 @@ async fn send_unheard(
     if batch.operations.is_empty() {
         return;
     }
-    let mut command = command(&lane.node, &batch, script, call::draw_number());
+    let mut command = command(&lane.node, &batch, script, call::draw_number(), keys);
     // Otherwise the future would wait for the reply, and nobody polls it again.
     command.set_no_response(true);
     let _ = connection.send_packed_command(&command).await;
@@ -72,52 +86,88 @@ async fn send_unheard(
     fail(batch.operations, &lane.runtime_ended(Outcome::MayHaveRun));
 }
 
-async fn transmit(
-    lane: &Lane,
-    connection: &mut MultiplexedConnection,
-    batch: &Batch,
-    script: ScriptRef,
-) -> Result<Replies, NoReplies> {
-    let number = call::draw_number();
-    let command = command(&lane.node, batch, script, number);
-    let result = connection.send_packed_command(&command).await;
-    let replies = call::decode(result, number, batch.operations.len());
-    match &replies {
-        Err(why) if why.is_timeout() => lane.reply_timed_out(),
-        // A lost connection, too, is no silence: the task that drives it sees its end.
-        _ => lane.heard(),
+impl Lane {
+    /// What became of a call, and what that says about the connection.
+    pub(super) fn heard_of(
+        &self,
+        result: Result<redis::Value, RedisError>,
+        number: i64,
+        operations: usize,
+    ) -> Result<Replies, NoReplies> {
+        let replies = call::decode(result, number, operations);
+        match &replies {
+            Err(why) if why.is_timeout() => self.reply_timed_out(),
+            // A lost connection, too, is no silence: the task that drives it sees its end.
+            _ => self.heard(),
+        }
+        if let Err(NoReplies::Nonsense(_)) = &replies {
+            // The driver knows replies by their order alone. One that was lost, doubled or moved
+            // shifts all behind it, so nothing on this connection can be trusted any more.
+            self.give_up();
+        }
+        replies
     }
-    if let Err(NoReplies::Nonsense(_)) = &replies {
-        // The driver knows replies by their order alone. One that was lost, doubled or moved
-        // shifts all behind it, so nothing on this connection can be trusted any more.
-        lane.give_up();
+
+    /// The node did not run these.
+    fn give_on(self: &Arc<Self>, operations: Vec<Waiting>) {
+        match self.strays.as_ref().and_then(Weak::upgrade) {
+            Some(strays) => strays.take(self, operations),
+            // The client is gone, and its tasks end.
+            None => fail(operations, &self.runtime_ended(Outcome::DidNotRun)),
+        }
     }
-    replies
 }
 
-fn command(node: &Node, batch: &Batch, script: ScriptRef, number: i64) -> Cmd {
+fn command(node: &Node, batch: &Batch, script: ScriptRef, number: i64, keys: Keys) -> Cmd {
+    if let [only] = &batch.operations[..]
+        && (script, keys) == (ScriptRef::Sha, Keys::Declared)
+        && let Some(own) = node.own_script(only.operation.step)
+    {
+        let operation = &only.operation;
+        let not_after_ms = not_after_ms(node, operation.step.grants);
+        return call::encode_own(own, number, not_after_ms, operation);
+    }
     let operations = batch.operations.iter().map(|waiting| &waiting.operation);
-    // Against requests that the network held back: a grant then would be a lock for nobody.
-    // Safety does not depend on it, nor on the two clocks, because each hold has an id of its
-    // own.
+    encode(node, operations, script, number, keys)
+}
+
+pub(super) fn encode<'a>(
+    node: &Node,
+    operations: impl Iterator<Item = &'a Operation> + Clone,
+    script: ScriptRef,
+    number: i64,
+    keys: Keys,
+) -> Cmd {
     let grants = operations.clone().any(|operation| operation.step.grants);
-    let not_after_ms = if grants { node.not_after_ms() } else { 0 };
     let header = Header {
         script,
         number,
-        not_after_ms,
+        not_after_ms: not_after_ms(node, grants),
+        keys,
     };
     call::encode(&node.script, header, operations)
 }
 
-fn finish(node: &Node, operations: Vec<Waiting>, replies: Result<Replies, NoReplies>) {
+/// Against requests that the network held back: a grant then would be a lock for nobody. Safety
+/// does not depend on it, nor on the two clocks, because each hold has an id of its own.
+fn not_after_ms(node: &Node, grants: bool) -> i64 {
+    if grants { node.not_after_ms() } else { 0 }
+}
+
+fn finish(lane: &Arc<Lane>, operations: Vec<Waiting>, replies: Result<Replies, NoReplies>) {
+    let node = &*lane.node;
+    let mut strays = Vec::new();
     match replies {
         Ok(replies) => {
             // Whatever the operations say: a server that is loading runs no call.
             node.refusals.ran_a_call();
             // None is left over: `decode` has refused a list of any other length.
             for (waiting, reply) in operations.into_iter().zip(replies) {
-                let reply = read(node, reply);
+                let Some(reply) = read(node, reply) else {
+                    strays.push(waiting);
+                    continue;
+                };
+                node.ran_free();
                 // A server that was demoted runs the call, and refuses the first write in it.
                 if let Err(failure) = &reply {
                     node.refusals.refused(failure, node.clock.now());
@@ -127,33 +177,52 @@ fn finish(node: &Node, operations: Vec<Waiting>, replies: Result<Replies, NoRepl
         }
         Err(why) => {
             // Of a connection that is lost nobody knows what still ran on it.
-            let failure = why.into_failure(node.address(), node.reply_timeout());
+            let failure = why.into_failure(&node.address(), node.reply_timeout());
             node.refusals.refused(&failure, node.clock.now());
             for waiting in operations {
                 answer(node, waiting, Err(failure.clone()));
             }
         }
     }
-}
-
-/// One operation's reply.
-fn read(node: &Node, reply: redis::Value) -> Result<Value, Failure> {
-    match call::read(reply, node.address()) {
-        Answer::Value(value) => Ok(value),
-        Answer::Failed(failure) => Err(failure),
-        Answer::Late { server_ms } => {
-            // A clock was set, or drifted: the next request has to be in time.
-            node.learn_time(server_ms, node.clock.now());
-            let address = Arc::clone(node.address());
-            Err(Failure::new(Outcome::DidNotRun, Cause::Late, address))
-        }
+    if !strays.is_empty() {
+        lane.give_on(strays);
     }
 }
 
-fn answer(node: &Node, waiting: Waiting, reply: Result<Value, Failure>) {
+/// One operation's reply; `None` if it did not run because its slot is not here.
+pub(super) fn read(node: &Node, reply: redis::Value) -> Option<Result<Value, Failure>> {
+    Some(match call::read(reply, &node.address()) {
+        Answer::Value(value) => Ok(value),
+        Answer::Failed(failure) => Err(failure),
+        Answer::Moving => return None,
+        Answer::Late { server_ms } => {
+            // A clock was set, or drifted: the next request has to be in time.
+            node.learn_time(server_ms, node.clock.now());
+            Err(Failure::new(
+                Outcome::DidNotRun,
+                Cause::Late,
+                node.address(),
+            ))
+        }
+    })
+}
+
+pub(super) fn answer(node: &Node, waiting: Waiting, reply: Result<Value, Failure>) {
     let reply =
         reply.map_err(|failure| call::failure_of(&waiting.operation, failure, &node.script));
     waiting.answer(reply);
+}
+
+/// Answers all with this failure of the connection.
+pub(super) fn fail_unreached(
+    node: &Node,
+    operations: impl IntoIterator<Item = Waiting>,
+    failure: &Failure,
+) {
+    for waiting in operations {
+        let failure = node.unreached(failure, &waiting.operation);
+        waiting.answer(Err(failure));
+    }
 }
 
 /// Answers all with this failure.

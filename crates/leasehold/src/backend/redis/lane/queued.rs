@@ -24,9 +24,9 @@ pub(crate) struct Queued {
 
 impl Queued {
     /// The operation for the queue, and its reply to come.
-    pub(super) fn new(operation: Operation, lane: Arc<Lane>) -> (Waiting, Self) {
+    pub(crate) fn new(operation: Operation, arrival: u64, lane: Arc<Lane>) -> (Waiting, Self) {
         let grants = operation.step.grants;
-        let (waiting, ticket, receiver) = Waiting::new(operation);
+        let (waiting, ticket, receiver) = Waiting::new(operation, arrival);
         let queued = Self {
             ticket,
             receiver,

@@ -1,10 +1,11 @@
 use std::thread;
 use std::time::Duration;
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{Cluster, RedisServer};
 
 use super::*;
 use crate::backend::redis::queue::{MAX_BYTES, MAX_OPERATIONS};
+use crate::backend::redis::script::{Form, Script};
 use crate::backend::redis::{Endpoint, Redis};
 use crate::backend::step::Value;
 use crate::clock::Clock;
@@ -24,28 +25,47 @@ fn operation(name: &str, hold: &str, releases: bool) -> Operation {
 }
 
 async fn connect(server: &RedisServer) -> Redis {
+    connect_to(server.url()).await
+}
+
+async fn connect_to(url: String) -> Redis {
     let endpoint = Endpoint {
-        url: server.url(),
+        url,
+        label: String::new(),
         credentials: None,
+        credentials_every: Duration::from_secs(10),
         connect_timeout: Duration::from_secs(10),
         // So long that a busy machine loses no connection: the tests are about order.
         reply_timeout: Duration::from_secs(60),
+        peers: crate::config::Peers::All,
+        declare_keys: false,
         #[cfg(feature = "tls")]
-        authorities: Vec::new(),
+        tls: crate::tls::TlsSettings::default(),
     };
     let connecting = Redis::connect(endpoint, &steps::ALL, Clock::Boot);
     connecting.await.expect("connects")
 }
 
-/// Each acquire is followed by its release before it was answered, as a dropped wait
-/// does; in order, whatever so many threads do again and again in between.
-fn nothing_is_overtaken(server: &RedisServer, threads: usize, disturb: impl Fn() + Sync) {
+/// Each acquire is followed by its release before it was answered; in order, whatever so many threads
+/// do again and again in between.
+fn nothing_is_overtaken(url: String, threads: usize, disturb: impl Fn() + Sync) {
+    let overtaken = overtaken(url, threads, disturb, in_order);
+    assert_eq!(overtaken, 0, "releases that came before their acquires");
+}
+
+/// How often something went before what was submitted earlier.
+fn overtaken<W: Future<Output = usize> + Send + 'static>(
+    url: String,
+    threads: usize,
+    disturb: impl Fn() + Sync,
+    work: fn(Arc<Redis>, String) -> W,
+) -> usize {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()
         .build()
         .expect("a runtime");
-    let redis = Arc::new(runtime.block_on(connect(server)));
+    let redis = Arc::new(runtime.block_on(connect_to(url)));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -56,33 +76,66 @@ fn nothing_is_overtaken(server: &RedisServer, threads: usize, disturb: impl Fn()
             });
         }
         let tasks: Vec<_> = (0..6)
-            .map(|task| runtime.spawn(in_order(Arc::clone(&redis), format!("name {task}"))))
+            .map(|task| runtime.spawn(work(Arc::clone(&redis), format!("{{order}} {task}"))))
             .collect();
-        let overtaken: usize = tasks
+        let overtaken = tasks
             .into_iter()
             // A task that panics is counted: a panic here would leave the other threads running,
             // and the scope would wait for them for ever.
             .map(|task| runtime.block_on(task).unwrap_or(1))
             .sum();
         over.store(true, Ordering::Relaxed);
-        assert_eq!(overtaken, 0, "releases that came before their acquires");
-    });
+        overtaken
+    })
 }
 
 /// Threads that do nothing else take the processor away.
 #[test]
 fn what_was_submitted_first_runs_first() {
     let server = RedisServer::start().expect("redis-server starts; install it");
-    nothing_is_overtaken(&server, 12, std::hint::spin_loop);
+    nothing_is_overtaken(server.url(), 12, std::hint::spin_loop);
 }
 
 /// Several calls are on their way when the server forgets the script.
 #[test]
 fn what_goes_again_keeps_its_order() {
     let server = RedisServer::start().expect("redis-server starts; install it");
-    nothing_is_overtaken(&server, 1, || {
+    nothing_is_overtaken(server.url(), 1, || {
         server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
     });
+}
+
+/// Calls are on their way to a node whose slots become another's. All names have one tag.
+#[test]
+fn release_is_not_overtaken_by_an_acquire_that_was_given_up() {
+    let cluster = Cluster::start(2, 0);
+    let slot = cluster.slot_of("{order}");
+    let disturb = || {
+        cluster.migrate(slot, 1 - cluster.owner(slot));
+        thread::sleep(Duration::from_millis(50));
+    };
+    let left_held = overtaken(cluster.url(), 1, disturb, given_up);
+    assert_eq!(
+        left_held, 0,
+        "locks that an acquire took behind its release"
+    );
+}
+
+/// The same with operations that are all waited for. Two of them may change their order: the first is
+/// refused by the old node, and the second is sent to the new one before that is known here.
+#[test]
+fn what_follows_its_slot_keeps_its_order_as_a_rule() {
+    let cluster = Cluster::start(2, 0);
+    let slot = cluster.slot_of("{order}");
+    let disturb = || {
+        cluster.migrate(slot, 1 - cluster.owner(slot));
+        thread::sleep(Duration::from_millis(50));
+    };
+    let overtaken = overtaken(cluster.url(), 1, disturb, in_order);
+    assert!(
+        overtaken <= 2,
+        "{overtaken} releases came before their acquires"
+    );
 }
 
 /// A waiter for an operation may stop polling it, as a loop around `select!` does.
@@ -266,14 +319,19 @@ async fn refused_call_is_resent_without_abandoned_operations() {
 async fn in_order(redis: Arc<Redis>, name: String) -> usize {
     let mut overtaken = 0;
     for round in 0..300 {
-        let holds = (0..8).map(|number| format!("{round} {number}"));
-        let replies: Vec<_> = holds
-            .map(|hold| {
-                let acquire = redis.submit(operation(&name, &hold, false));
-                let release = redis.submit(operation(&name, &hold, true));
-                (acquire, release)
-            })
-            .collect();
+        let mut replies = Vec::new();
+        for number in 0..8 {
+            let hold = format!("{round} {number}");
+            // Each on a lock of its own: one that stays held would refuse all that follow.
+            let name = format!("{name} {hold}");
+            let acquire = redis.submit(operation(&name, &hold, false));
+            let release = redis.submit(operation(&name, &hold, true));
+            replies.push((acquire, release));
+            // Some are on their way, or have been sent back, when the next ones come.
+            if fastrand::u8(..4) == 0 {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+        }
         for (acquire, release) in replies {
             let (acquired, released) = (acquire.await, release.await);
             let right = matches!(acquired, Ok(Value::Nil)) && released.is_ok_and(was_ours);
@@ -283,6 +341,85 @@ async fn in_order(redis: Arc<Redis>, name: String) -> usize {
     overtaken
 }
 
+/// As `in_order`, but nobody waits for the acquires any more when their releases are sent, as with
+/// dropped waits.
+async fn given_up(redis: Arc<Redis>, name: String) -> usize {
+    let mut left_held = 0;
+    for round in 0..300 {
+        let mut releases = Vec::new();
+        for number in 0..8 {
+            let hold = format!("{round} {number}");
+            let acquire = redis.submit(operation(&name, &hold, false));
+            // Some are on their way, or have been sent back, when they are given up.
+            if fastrand::u8(..4) == 0 {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+            drop(acquire);
+            releases.push(redis.submit(operation(&name, &hold, true)));
+        }
+        for release in releases {
+            left_held += usize::from(release.await.is_err());
+        }
+        let last = format!("{round} last");
+        let is_free = redis.submit(operation(&name, &last, false)).await;
+        left_held += usize::from(!matches!(is_free, Ok(Value::Nil)));
+        let released = redis.submit(operation(&name, &last, true)).await;
+        left_held += usize::from(released.is_err());
+    }
+    left_held
+}
+
 fn was_ours(reply: Value) -> bool {
     reply == Value::Int(1)
+}
+
+/// How often the server was asked to run this script.
+fn runs(server: &RedisServer, sha: &str) -> usize {
+    let log = server.command(&["SLOWLOG", "GET", "-1"]).expect("it runs");
+    let log = log.as_array().expect("a list").iter();
+    let commands = log.filter_map(|entry| entry.as_array()?.get(3)?.as_array());
+    commands
+        .filter(|command| command.get(1).and_then(leasehold_testkit::Reply::as_text) == Some(sha))
+        .count()
+}
+
+#[tokio::test]
+async fn what_travels_alone_has_a_script_until_the_server_forgets_it() {
+    let server = RedisServer::start().expect("redis-server starts; install it");
+    let redis = connect(&server).await;
+    let all = ["CONFIG", "SET", "slowlog-log-slower-than", "0"];
+    server.command(&all).expect("it runs");
+    let script = Script::of(&steps::ALL, Form::Server);
+    let own = [&steps::ACQUIRE, &steps::RELEASE].map(|step| &script.own(step).expect("it has").sha);
+    let pair = async || {
+        for releases in [false, true] {
+            let done = redis.submit(operation("x", "ours", releases)).await;
+            assert!(done.is_ok(), "{done:?}");
+        }
+        (
+            own.map(|sha| runs(&server, sha)),
+            runs(&server, &script.any.sha),
+        )
+    };
+    assert_eq!(pair().await, ([1, 1], 0));
+    server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
+    // The first of them is refused, and brings the script that runs any step.
+    assert_eq!(pair().await, ([2, 1], 1));
+    assert_eq!(pair().await, ([2, 1], 3));
+}
+
+/// A server whose user may not load scripts.
+#[tokio::test]
+async fn scripts_that_were_not_loaded_are_not_named() {
+    let server = RedisServer::start().expect("redis-server starts; install it");
+    let may_not = ["ACL", "SETUSER", "default", "-script"];
+    server.command(&may_not).expect("it runs");
+    let redis = connect(&server).await;
+    let all = ["CONFIG", "SET", "slowlog-log-slower-than", "0"];
+    server.command(&all).expect("it runs");
+    let done = redis.submit(operation("x", "ours", false)).await;
+    assert!(done.is_ok(), "{done:?}");
+    let script = Script::of(&steps::ALL, Form::Server);
+    let own = &script.own(&steps::ACQUIRE).expect("it has").sha;
+    assert_eq!(runs(&server, own), 0);
 }

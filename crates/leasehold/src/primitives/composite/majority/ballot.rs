@@ -171,7 +171,7 @@ impl<'a> Ballot<'a> {
     fn restarted(&self, member: &AnyLock, longest: Duration) -> Option<Error> {
         let (backend, clock) = (&member.context().backend, member.context().clock);
         let now = clock.now();
-        let started = backend.started_after(now - longest)?;
+        let started = backend.started_after(member.key().ok()?, now - longest)?;
         let left = (started + longest).saturating_sub(now);
         let what = format!(
             "it was started a moment ago and may have lost locks; it counts again in {left:.1?}"

@@ -18,6 +18,7 @@ static TRIM_EXPIRY: Shared = Shared::new(include_str!("trim_expiry.lua"), &[&SHA
 
 step! {
     ACQUIRE: Acquire = group.acquire, grants: true,
+    while_moving: true,
     keys: [group],
     args: [hold, lease_ms: u64, fields],
     uses: [SHAPE],
@@ -111,6 +112,7 @@ impl Release<'_> {
 
 step! {
     RENEW: Renew = group.renew, grants: true,
+    while_moving: true,
     keys: [group],
     args: [hold, lease_ms: u64, most_ms: u64, fields],
     uses: [SHAPE],
@@ -219,6 +221,7 @@ impl ForceUnlock<'_> {
 
 step! {
     INSPECT: Inspect = group.inspect, grants: false,
+    while_moving: true,
     keys: [group],
     args: [fields],
     uses: [SHAPE],
@@ -410,7 +413,10 @@ impl HoldSteps for GroupHold {
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
         match reply {
             Value::Nil => Some(Asked::Granted { token: None }),
-            Value::Int(ttl_ms) => Some(Asked::Busy { ttl_ms }),
+            Value::Int(ttl_ms) => Some(Asked::Busy {
+                ttl_ms,
+                before: None,
+            }),
             _ => None,
         }
     }
@@ -427,13 +433,7 @@ impl HoldSteps for GroupHold {
     }
 
     fn release(&self) -> Operation {
-        Release {
-            group: self.group.as_str().as_bytes(),
-            hold: self.id.as_bytes(),
-            channel: self.channel.as_bytes(),
-            fields: self.values.fields.as_bytes(),
-        }
-        .operation()
+        release(&self.group, &self.id, &self.values.fields, &self.channel)
     }
 
     fn read_release(&self, reply: &Value) -> Option<LossReason> {
@@ -486,6 +486,22 @@ impl HoldSteps for GroupHold {
     fn unfenced(&self) -> Option<&'static str> {
         Some("its values are held by several at a time; take a MultiLock of a lock for each value")
     }
+}
+
+/// Ends the hold of these values.
+pub(in crate::primitives) fn release(
+    group: &Key,
+    hold: &str,
+    fields: &str,
+    channel: &str,
+) -> Operation {
+    Release {
+        group: group.as_str().as_bytes(),
+        hold: hold.as_bytes(),
+        channel: channel.as_bytes(),
+        fields: fields.as_bytes(),
+    }
+    .operation()
 }
 
 pub(crate) fn force_unlock(group: &Key, channel: &str, values: &Values) -> Operation {

@@ -1,0 +1,99 @@
+//! Messages as they come, and what belongs together.
+
+/// Puts the call of a client to the release before it. A server sends the two at once, so they come
+/// in one read.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// A release of this channel, which may call a client.
+    release: Option<String>,
+}
+
+/// A message, with the number of the client that it calls.
+pub(crate) type Message<'a> = (&'a str, &'a [u8], Option<u64>);
+
+impl Heard {
+    /// A message came. `tell` gets what is complete.
+    pub(crate) fn message(
+        &mut self,
+        channel: String,
+        payload: &[u8],
+        mut tell: impl FnMut(Message<'_>),
+    ) {
+        if let Some(release) = self.release.take() {
+            let called = number(payload).filter(|_| release == channel);
+            tell((&release, b"0", called));
+            if called.is_some() {
+                return;
+            }
+        }
+        match payload {
+            b"0" => self.release = Some(channel),
+            _ => tell((&channel, payload, None)),
+        }
+    }
+
+    /// Nothing more has come: a release that calls nobody.
+    pub(crate) fn end(&mut self, mut tell: impl FnMut(Message<'_>)) {
+        if let Some(release) = self.release.take() {
+            tell((&release, b"0", None));
+        }
+    }
+}
+
+fn number(payload: &[u8]) -> Option<u64> {
+    let digits = payload.len() > 2 && payload.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(payload).ok().filter(|_| digits)?;
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(messages: &[(&str, &str)]) -> Vec<String> {
+        let (mut heard, mut told) = (Heard::default(), Vec::new());
+        let mut tell = |(channel, payload, called): Message<'_>| {
+            let payload = String::from_utf8_lossy(payload);
+            told.push(format!("{channel} {payload} {called:?}"));
+        };
+        for (channel, payload) in messages {
+            heard.message((*channel).into(), payload.as_bytes(), &mut tell);
+        }
+        heard.end(tell);
+        told
+    }
+
+    #[test]
+    fn call_belongs_to_the_release_before_it() {
+        let calls = [
+            ("x", "0"),
+            ("x", "123"),
+            ("x", "0"),
+            ("x", "0"),
+            ("x", "456"),
+        ];
+        assert_eq!(
+            heard(&calls),
+            ["x 0 Some(123)", "x 0 None", "x 0 Some(456)"]
+        );
+    }
+
+    #[test]
+    fn what_is_no_call_is_told_by_itself() {
+        let mixed = [
+            ("x", "0"),
+            ("y", "123"),
+            ("x", "0"),
+            ("x", "1"),
+            ("x", "123"),
+        ];
+        let told = [
+            "x 0 None",
+            "y 123 None",
+            "x 0 None",
+            "x 1 None",
+            "x 123 None",
+        ];
+        assert_eq!(heard(&mixed), told);
+    }
+}

@@ -1,0 +1,155 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+fn names(taken: &[Arc<str>]) -> Vec<&str> {
+    taken.iter().map(|name| &**name).collect()
+}
+
+#[test]
+fn only_what_is_new_has_to_be_subscribed() {
+    let channels = Channels::new(false);
+    let _first = (channels.listen("b"), channels.listen("a"));
+    assert_eq!(names(&channels.section(0).take_fresh()), ["a", "b"]);
+    let _second = (channels.listen("b"), channels.listen("c"));
+    assert_eq!(names(&channels.section(0).take_fresh()), ["c"]);
+    assert!(channels.section(0).take_fresh().is_empty());
+}
+
+#[test]
+fn channel_with_a_new_listener_is_kept() {
+    let channels = Channels::new(false);
+    drop((channels.listen("a"), channels.listen("b")));
+    let _again = channels.listen("b");
+    assert_eq!(names(&channels.section(0).remove_idle()), ["a"]);
+    assert_eq!(channels.len(), 1);
+    assert!(channels.section(0).remove_idle().is_empty());
+}
+
+#[test]
+fn channel_idle_again_is_removed() {
+    let channels = Channels::new(false);
+    drop(channels.listen("a"));
+    let again = channels.listen("a");
+    assert!(channels.section(0).remove_idle().is_empty());
+    drop(again);
+    assert_eq!(names(&channels.section(0).remove_idle()), ["a"]);
+    assert!(channels.section(0).is_empty());
+}
+
+#[test]
+fn removed_channel_is_resubscribed_once() {
+    let channels = Channels::new(false);
+    drop(channels.listen("a"));
+    assert_eq!(names(&channels.section(0).remove_idle()), ["a"]);
+    let _again = channels.listen("a");
+    // Noted twice by now: before it was forgotten, and when it came back.
+    assert_eq!(names(&channels.section(0).take_fresh()), ["a"]);
+    drop(channels.listen("b"));
+    assert_eq!(names(&channels.section(0).remove_idle()), ["b"]);
+    // A subscription to it would have no listener, and nobody would end it.
+    assert!(channels.section(0).take_fresh().is_empty());
+}
+
+#[test]
+fn zeros_count_from_the_listeners_own_confirmation() {
+    let channels = Channels::new(false);
+    let zero = || channels.told(("a", b"0", None));
+    let confirm = || {
+        channels.section(0).take_fresh();
+        channels.section(0).subscribed("a", false);
+    };
+    let first = channels.listen_from_now("a");
+    zero();
+    confirm();
+    zero();
+    // It has not looked at its channel since then.
+    let second = channels.listen_from_now("a");
+    confirm();
+    assert_eq!((first.zeros(), second.zeros()), (1, 0));
+    zero();
+    assert_eq!((first.zeros(), second.zeros()), (2, 1));
+}
+
+#[test]
+fn confirmation_after_reconnect_covers_earlier_listeners() {
+    let channels = Channels::new(false);
+    let first = channels.listen_from_now("a");
+    channels.section(0).take_fresh();
+    channels.section(0).all_down();
+    let second = channels.listen_from_now("a");
+    channels.told(("a", b"0", None));
+    channels.section(0).take_fresh();
+    channels.section(0).subscribed("a", false);
+    assert_eq!((first.zeros(), second.zeros()), (0, 0));
+    channels.told(("a", b"0", None));
+    assert_eq!((first.zeros(), second.zeros()), (1, 1));
+}
+
+#[test]
+fn lost_connection_resubscribes_every_channel() {
+    let channels = Channels::new(false);
+    let _listeners = (channels.listen("a"), channels.listen("b"));
+    channels.section(0).take_fresh();
+    let _new = channels.listen("c");
+    channels.section(0).all_down();
+    assert_eq!(names(&channels.section(0).take_fresh()), ["a", "b", "c"]);
+}
+
+/// Two nodes, and what says which of them has all channels.
+fn of_two_nodes() -> (Arc<Channels>, Arc<AtomicUsize>) {
+    let owner = Arc::new(AtomicUsize::new(0));
+    let of_channel = Arc::clone(&owner);
+    let place = Place::by(move |_| Some(of_channel.load(Ordering::SeqCst)));
+    (Channels::placed(place), owner)
+}
+
+#[test]
+fn channel_follows_its_node() {
+    let (channels, owner) = of_two_nodes();
+    let (first, second) = (channels.section(0), channels.section(1));
+    let listener = channels.listen("a");
+    assert_eq!(names(&first.take_fresh()), ["a"]);
+    first.subscribed("a", false);
+    let mark = listener.mark();
+    owner.store(1, Ordering::SeqCst);
+    channels.place_again();
+    assert!(!listener.mark().live && listener.mark().count() != mark.count());
+    assert_eq!(names(&second.take_fresh()), ["a"]);
+    // Answered late, by a connection that does not bring its messages any more.
+    first.subscribed("a", false);
+    assert!(!listener.mark().live);
+    second.subscribed("a", false);
+    assert!(listener.mark().live);
+    assert_eq!(names(&first.remove_idle()), ["a"], "its subscription ends");
+    assert!(first.is_empty() && !second.is_empty());
+}
+
+#[test]
+fn channel_that_a_node_gave_up_is_placed_again() {
+    let (channels, _) = of_two_nodes();
+    let section = channels.section(0);
+    let listener = channels.listen("a");
+    section.take_fresh();
+    section.subscribed("a", false);
+    section.lost("a");
+    assert!(!listener.mark().live);
+    assert!(section.take_fresh().is_empty(), "nobody knows whose it is");
+    channels.place_again();
+    assert_eq!(names(&section.take_fresh()), ["a"]);
+    section.subscribed("a", false);
+    assert!(section.remove_idle().is_empty() && listener.mark().live);
+}
+
+#[test]
+fn idle_channel_that_moves_is_forgotten_at_both_nodes() {
+    let (channels, owner) = of_two_nodes();
+    let (first, second) = (channels.section(0), channels.section(1));
+    drop(channels.listen("a"));
+    owner.store(1, Ordering::SeqCst);
+    channels.place_again();
+    assert_eq!(names(&second.remove_idle()), ["a"]);
+    assert_eq!(channels.len(), 0);
+    assert_eq!(names(&first.remove_idle()), ["a", "a"]);
+    assert!(first.is_empty() && second.is_empty());
+}

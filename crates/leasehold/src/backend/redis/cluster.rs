@@ -1,0 +1,376 @@
+//! A cluster: which node has which slot, and the nodes, each with connections of its own.
+//!
+//! An operation goes to the node of its name's slot. A node that does not have the slot, or not
+//! wholly, does not run the operation, and `strays.rs` sees to it. The map is learned from the nodes
+//! when the client connects, when anything says that it has changed, and every ten seconds.
+
+mod nodes;
+mod strays;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::select_ok;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use self::nodes::{Asked, Map, Nodes};
+use self::strays::Lines;
+use super::Endpoint;
+use super::address::Address;
+use super::lane::{Lane, Queued, Strays};
+use super::messages::Transport;
+use super::node::{Common, Node};
+use super::queue::Waiting;
+use super::reconnect::{Opened, prepare};
+use super::script::Form;
+use super::server::{Server, Shared};
+use super::slots::{Range, slot_of};
+use crate::backend::channels::{Channels, Place};
+use crate::backend::failure::Failure;
+use crate::backend::step::{Operation, Step, Value};
+use crate::clock::{Clock, Moment};
+use crate::config::Peers;
+use crate::error::Result;
+use crate::sync::Mutex;
+use crate::text::Shown;
+
+/// How long a map is believed that nothing has contradicted.
+const LEARN_EVERY: Duration = Duration::from_secs(10);
+/// The shortest time between two looks at the map; while they find nothing new it grows.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How many nodes are asked for the map at once: the first answer counts.
+const ASKED_AT_ONCE: usize = 3;
+
+/// By which messages clients tell each other of a release. The default is heard by every Redisson,
+/// and hears each of them.
+fn transports(peers: Peers) -> &'static [Transport] {
+    match peers {
+        Peers::All => &[Transport::Global, Transport::Sharded],
+        Peers::Redisson3 => &[Transport::Global],
+        Peers::Redisson4 | Peers::RustOnly => &[Transport::Sharded],
+    }
+}
+
+/// The nodes of a cluster.
+pub(crate) struct Cluster {
+    this: Weak<Self>,
+    common: Common,
+    shared: Shared,
+    /// What the URL names.
+    seeds: Vec<Address>,
+    map: Arc<Map>,
+    nodes: Mutex<Nodes>,
+    lines: Lines,
+    shown: Arc<str>,
+    identity: String,
+}
+
+/// Ends the task that keeps the map.
+pub(crate) struct Keeper(JoinHandle<()>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Cluster {
+    /// Connects to one of the nodes, so that a wrong address or password is an error here, and to
+    /// the others in the background.
+    pub(crate) async fn connect(
+        seeds: Vec<Address>,
+        endpoint: &Endpoint,
+        steps: &[&Step],
+        clock: Clock,
+    ) -> Result<(Arc<Self>, Keeper)> {
+        let cluster = Self::new(seeds, endpoint, steps, clock)?;
+        let attempts = cluster.seeds.iter().map(|seed| cluster.open(seed).boxed());
+        let (opened, _) = select_ok(attempts)
+            .await
+            .map_err(Failure::into_connect_error)?;
+        let (node, opened, ranges) = opened;
+        node.learn(&opened.told);
+        let asked = node.connector.address.clone();
+        cluster.start_node(node, Some(opened));
+        cluster.apply(&asked, &ranges);
+        Ok(cluster.kept())
+    }
+
+    /// Connects in the background. Until a node has answered, operations wait.
+    pub(crate) fn start(
+        seeds: Vec<Address>,
+        endpoint: &Endpoint,
+        steps: &[&Step],
+        clock: Clock,
+    ) -> Result<(Arc<Self>, Keeper)> {
+        let cluster = Self::new(seeds, endpoint, steps, clock)?;
+        cluster.start_seeds();
+        Ok(cluster.kept())
+    }
+
+    fn new(
+        seeds: Vec<Address>,
+        endpoint: &Endpoint,
+        steps: &[&Step],
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
+        let transports = transports(endpoint.peers);
+        let form = Form::Cluster(transports);
+        let common = Common::new(endpoint, &seeds[0], steps, clock, form)?;
+        let map = Arc::new(Map::default());
+        let places = Arc::clone(&map);
+        let place = Place::by(move |channel| places.owner(slot_of(channel.as_bytes())));
+        let mut hosts: Vec<_> = seeds.iter().map(Address::identity).collect();
+        let shown = hosts.join(",").replace("redis://", "");
+        hosts.sort_unstable();
+        let identity = format!("cluster {}", hosts.join(","));
+        Ok(Arc::new_cyclic(|this: &Weak<Self>| {
+            let strays: Weak<dyn Strays> = this.clone();
+            Self {
+                this: this.clone(),
+                shared: Shared {
+                    runtime: Handle::current(),
+                    channels: Channels::placed(place),
+                    transports,
+                    strays: Some(strays),
+                },
+                common,
+                shown: Shown(&format!("redis-cluster://{shown}"))
+                    .to_string()
+                    .into(),
+                identity,
+                seeds,
+                map,
+                nodes: Mutex::default(),
+                lines: Lines::default(),
+            }
+        }))
+    }
+
+    fn kept(self: Arc<Self>) -> (Arc<Self>, Keeper) {
+        let keeper = keep_map(Arc::downgrade(&self), self.common.clone());
+        let keeper = self.shared.runtime.spawn(keeper);
+        (self, Keeper(keeper))
+    }
+
+    /// Connects to a node, and asks it for the map.
+    async fn open(
+        &self,
+        seed: &Address,
+    ) -> std::result::Result<(Arc<Node>, Opened, Vec<Range>), Failure> {
+        let node = Node::new(seed.clone(), &self.common);
+        let mut opened = prepare(&node).await?;
+        let ranges = opened.told.slots.take().unwrap_or(Ok(Vec::new()))?;
+        Ok((node, opened, ranges))
+    }
+
+    pub(crate) fn submit(&self, operation: Operation) -> Queued {
+        let slot = slot_of(&operation.parts[0]);
+        let arrival = self.lines.next_arrival();
+        let owner = self.owner(slot);
+        match owner {
+            Some(server) if self.lines.are_empty() => server.lane.submit(operation, arrival),
+            Some(server) => match self.lines.join(slot, operation, arrival, &server.lane) {
+                Ok(queued) => queued,
+                Err(operation) => server.lane.submit(operation, arrival),
+            },
+            None => {
+                let any = Arc::clone(&self.nodes.lock().any().lane);
+                let (waiting, queued) = Queued::new(operation, arrival, any);
+                self.common.look_at_slots();
+                self.add_stray(None, slot, waiting);
+                queued
+            }
+        }
+    }
+
+    /// The numbers of the nodes that have slots.
+    pub(crate) fn masters(&self) -> Vec<usize> {
+        self.map.owners()
+    }
+
+    /// The nodes that have slots.
+    pub(crate) fn servers(&self) -> Vec<Arc<Server>> {
+        let nodes = self.nodes.lock();
+        let masters = self.map.owners().into_iter();
+        masters.filter_map(|number| nodes.get(number)).collect()
+    }
+
+    /// Sends an operation without keys to this node.
+    pub(crate) fn submit_to(&self, number: usize, operation: Operation) -> Queued {
+        let nodes = self.nodes.lock();
+        let server = nodes.get(number).unwrap_or_else(|| nodes.any());
+        drop(nodes);
+        server.lane.submit(operation, self.lines.next_arrival())
+    }
+
+    /// The address of one of our connections, as its node sees it.
+    pub(crate) fn seen_as(&self) -> Option<String> {
+        let nodes = self.nodes.lock().all();
+        nodes
+            .iter()
+            .find_map(|(_, server)| server.node.seen_as.lock().clone())
+    }
+
+    pub(crate) fn channels(&self) -> &Arc<Channels> {
+        &self.shared.channels
+    }
+
+    /// All that the URL names, without credentials.
+    pub(crate) fn address(&self) -> &str {
+        &self.shown
+    }
+
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    pub(crate) fn reply_timeout(&self) -> Duration {
+        self.common.reply_timeout
+    }
+
+    /// The number of the node that has this key.
+    pub(crate) fn node_of(&self, key: &[u8]) -> usize {
+        self.map.owner(slot_of(key)).unwrap_or(usize::MAX)
+    }
+
+    /// When the node that has this key started.
+    pub(crate) fn started(&self, key: &[u8]) -> Option<Moment> {
+        self.owner(slot_of(key))?.node.about.started()
+    }
+
+    /// The address of the node that has this key, and the key's slot.
+    pub(crate) fn location(&self, key: &[u8]) -> (u16, Option<Arc<str>>) {
+        let slot = slot_of(key);
+        let owner = self.owner(slot);
+        (slot, owner.map(|server| server.node.address()))
+    }
+
+    fn owner(&self, slot: u16) -> Option<Arc<Server>> {
+        let number = self.map.owner(slot)?;
+        self.nodes.lock().get(number)
+    }
+
+    /// The node at this address, which is connected to from now on.
+    fn node_at(&self, address: &Address) -> (usize, Arc<Server>) {
+        let mut nodes = self.nodes.lock();
+        if let Some(found) = nodes.find(address) {
+            return found;
+        }
+        let node = Node::new(address.clone(), &self.common);
+        nodes.add(|number| Server::start(&self.shared, number, node, None))
+    }
+
+    fn start_node(&self, node: Arc<Node>, first: Option<Opened>) {
+        let mut nodes = self.nodes.lock();
+        nodes.add(|number| Server::start(&self.shared, number, node, first));
+    }
+
+    fn start_seeds(&self) {
+        for seed in &self.seeds {
+            self.node_at(seed);
+        }
+    }
+
+    /// Takes over a map that the node at `asked` has told.
+    fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
+        let own_host = asked.host().map_or("", |(host, _)| host);
+        let owned = ranges.iter().map(|range| {
+            let host = range.host.as_deref().unwrap_or(own_host);
+            let (number, _) = self.node_at(&asked.of_node(host, range.port));
+            (range.first..=range.last, number)
+        });
+        let owned: Vec<_> = owned.collect();
+        let changed = self.map.replace(&owned);
+        // Whatever has changed: a node may have said that a channel is not its own any more.
+        self.shared.channels.place_again();
+        let now = self.common.clock.now();
+        let gone = self.nodes.lock().take_unused(&self.map, now);
+        // Behind the lock: what goes with a server ends its tasks.
+        drop(gone);
+        if changed {
+            let servers = self.nodes.lock().all();
+            for (number, server) in servers {
+                self.take_from(number, &server);
+            }
+        }
+        changed
+    }
+
+    /// Operations that wait for a node which has lost their slots go to those that have them.
+    fn take_from(&self, number: usize, server: &Server) {
+        let stays =
+            |operation: &Operation| self.map.owner(slot_of(&operation.parts[0])) == Some(number);
+        let strays = server.lane.take_unless(stays);
+        if !strays.is_empty() {
+            self.take(&server.lane, strays);
+        }
+    }
+
+    /// Asks some nodes for the map. Whether that changes anything.
+    async fn learn(&self) -> bool {
+        let mut asked = Vec::new();
+        for server in self.nodes.lock().in_any_order() {
+            if let Some(question) = Asked::of(&server)
+                && asked.len() < ASKED_AT_ONCE
+            {
+                asked.push(question);
+            }
+        }
+        if asked.is_empty() {
+            // Names in the URL may be those of other servers by now.
+            self.start_seeds();
+            return false;
+        }
+        let answers = asked.into_iter().map(|asked| asked.answer().boxed());
+        let answer = select_ok(answers).await;
+        answer.is_ok_and(|((address, ranges), _)| self.apply(&address, &ranges))
+    }
+}
+
+impl Strays for Cluster {
+    fn take(&self, from: &Arc<Lane>, strays: Vec<Waiting>) {
+        from.node.slots_may_have_moved();
+        for stray in strays {
+            if !stray.goes_again() {
+                continue;
+            }
+            if stray.operation.step.many {
+                // Its keys are of several slots. Each is asked for on its own.
+                let count = stray.operation.keys().len();
+                let all = (1..).take(count).map(Value::Int).collect();
+                stray.answer(Ok(Value::List(all)));
+                continue;
+            }
+            let slot = slot_of(&stray.operation.parts[0]);
+            self.add_stray(Some(from), slot, stray);
+        }
+    }
+}
+
+/// Learns the map again and again. Never returns while there is a cluster.
+async fn keep_map(cluster: Weak<Cluster>, common: Common) {
+    let mut pause = PAUSE;
+    loop {
+        let may_have_moved = common.slots_may_have_moved();
+        let told = tokio::time::timeout(LEARN_EVERY, may_have_moved)
+            .await
+            .is_ok();
+        let Some(cluster) = cluster.upgrade() else {
+            return;
+        };
+        if !told {
+            cluster.nodes.lock().try_free_keys_again();
+        }
+        let changed = cluster.learn().await;
+        pause = match told && !changed {
+            true => (pause * 2).min(LONGEST_PAUSE),
+            false => PAUSE,
+        };
+        drop(cluster);
+        tokio::time::sleep(pause).await;
+    }
+}

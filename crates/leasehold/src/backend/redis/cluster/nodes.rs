@@ -1,0 +1,188 @@
+//! The map from slots to nodes, and the table of nodes.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
+use crate::backend::failure::Failure;
+use crate::backend::redis::address::Address;
+use crate::backend::redis::node::Node;
+use crate::backend::redis::reconnect::ask_for_slots;
+use crate::backend::redis::server::Server;
+use crate::backend::redis::slots::{Range, SLOTS};
+use crate::clock::Moment;
+
+/// How long a node stays connected that has no slot.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// No node is known to have the slot.
+const NOBODY: u16 = u16::MAX;
+
+/// Which node has which slot, by their numbers.
+pub(super) struct Map(Vec<AtomicU16>);
+
+impl Default for Map {
+    fn default() -> Self {
+        Self((0..SLOTS).map(|_| AtomicU16::new(NOBODY)).collect())
+    }
+}
+
+impl Map {
+    pub(super) fn owner(&self, slot: u16) -> Option<usize> {
+        // Relaxed: an operation that goes by an old entry is sent on.
+        let owner = self.0[usize::from(slot)].load(Ordering::Relaxed);
+        (owner != NOBODY).then_some(usize::from(owner))
+    }
+
+    /// Whether that changes anything.
+    pub(super) fn set(&self, slot: u16, number: Option<usize>) -> bool {
+        let number = number.and_then(|number| u16::try_from(number).ok());
+        let number = number.unwrap_or(NOBODY);
+        self.0[usize::from(slot)].swap(number, Ordering::Relaxed) != number
+    }
+
+    /// Each node has these slots from now on, and the others nobody. Whether that changes anything.
+    pub(super) fn replace(&self, owned: &[(RangeInclusive<u16>, usize)]) -> bool {
+        let mut owners = vec![None; usize::from(SLOTS)];
+        for (slots, number) in owned {
+            let slots = usize::from(*slots.start())..=usize::from(*slots.end());
+            owners[slots].fill(Some(*number));
+        }
+        let mut changed = false;
+        for (slot, owner) in (0..).zip(owners) {
+            changed |= self.set(slot, owner);
+        }
+        changed
+    }
+
+    /// The nodes that have slots, in the order of their numbers.
+    pub(super) fn owners(&self) -> Vec<usize> {
+        let owners = (0..SLOTS).filter_map(|slot| self.owner(slot));
+        let owners: BTreeSet<_> = owners.collect();
+        owners.into_iter().collect()
+    }
+
+    fn has_slots(&self, number: usize) -> bool {
+        (0..SLOTS).any(|slot| self.owner(slot) == Some(number))
+    }
+}
+
+/// The nodes by their numbers. A number is given again when its node is gone.
+#[derive(Default)]
+pub(super) struct Nodes(Vec<Option<Entry>>);
+
+struct Entry {
+    server: Arc<Server>,
+    /// Since when it has been known to have no slot.
+    unused_since: Option<Moment>,
+}
+
+impl Nodes {
+    pub(super) fn get(&self, number: usize) -> Option<Arc<Server>> {
+        let entry = self.0.get(number)?.as_ref()?;
+        Some(Arc::clone(&entry.server))
+    }
+
+    /// The node at this address. It counts as used.
+    pub(super) fn find(&mut self, address: &Address) -> Option<(usize, Arc<Server>)> {
+        let nodes = self.0.iter_mut().enumerate();
+        let mut nodes = nodes.filter_map(|(number, entry)| Some((number, entry.as_mut()?)));
+        let (number, entry) = nodes.find(|(_, entry)| {
+            entry.server.node.connector.address.identity() == address.identity()
+        })?;
+        entry.unused_since = None;
+        Some((number, Arc::clone(&entry.server)))
+    }
+
+    pub(super) fn add(&mut self, start: impl FnOnce(usize) -> Server) -> (usize, Arc<Server>) {
+        let free = self.0.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.0.len());
+        let server = Arc::new(start(number));
+        let entry = Entry {
+            server: Arc::clone(&server),
+            unused_since: None,
+        };
+        match free {
+            Some(number) => self.0[number] = Some(entry),
+            None => self.0.push(Some(entry)),
+        }
+        (number, server)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        let nodes = self.0.iter().enumerate();
+        nodes.filter_map(|(number, entry)| Some((number, entry.as_ref()?)))
+    }
+
+    /// Any node. There is always one.
+    pub(super) fn any(&self) -> Arc<Server> {
+        let (_, entry) = self.iter().next().expect("the seeds are nodes");
+        Arc::clone(&entry.server)
+    }
+
+    pub(super) fn in_any_order(&self) -> Vec<Arc<Server>> {
+        let mut servers: Vec<_> = self.all().into_iter().map(|(_, server)| server).collect();
+        fastrand::shuffle(&mut servers);
+        servers
+    }
+
+    /// Takes out those that have had no slot for a while.
+    pub(super) fn take_unused(&mut self, map: &Map, now: Moment) -> Vec<Arc<Server>> {
+        let mut gone = Vec::new();
+        let mut left = self.iter().count();
+        for (number, slot) in self.0.iter_mut().enumerate() {
+            let Some(entry) = slot else { continue };
+            let since = match map.has_slots(number) {
+                true => None,
+                false => Some(*entry.unused_since.get_or_insert(now)),
+            };
+            entry.unused_since = since;
+            let is_over = since.is_some_and(|since| now.saturating_sub(since) > UNUSED);
+            // One stays whatever it has: it says when there are others again.
+            if is_over && left > 1 {
+                left -= 1;
+                gone.extend(slot.take().map(|entry| entry.server));
+            }
+        }
+        gone
+    }
+
+    pub(super) fn all(&self) -> Vec<(usize, Arc<Server>)> {
+        let all = self.iter();
+        all.map(|(number, entry)| (number, Arc::clone(&entry.server)))
+            .collect()
+    }
+
+    /// A node that wanted its keys declared may have had another reason.
+    pub(super) fn try_free_keys_again(&self) {
+        for (_, entry) in self.iter() {
+            entry.server.node.set_wants_declared_keys(false);
+        }
+    }
+}
+
+/// A node that is asked for the map.
+pub(super) struct Asked {
+    node: Arc<Node>,
+    connection: MultiplexedConnection,
+}
+
+impl Asked {
+    /// `None` while there is no connection to it.
+    pub(super) fn of(server: &Server) -> Option<Self> {
+        let connection = server.lane.connection()?;
+        Some(Self {
+            node: Arc::clone(&server.node),
+            connection,
+        })
+    }
+
+    pub(super) async fn answer(self) -> Result<(Address, Vec<Range>), Failure> {
+        let ranges = ask_for_slots(&self.node, self.connection).await?;
+        Ok((self.node.connector.address.clone(), ranges))
+    }
+}

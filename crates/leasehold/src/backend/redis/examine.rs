@@ -1,0 +1,214 @@
+//! Asks a server about itself, for those who judge whether locks are safe there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{FromRedisValue, RedisError, Value};
+
+use super::Redis;
+use super::connect::reply_text;
+use super::messages::{Frame, Transport, write_command};
+use super::server::Server;
+use crate::backend::facts::ServerFacts;
+use crate::backend::failure::{Failure, Outcome};
+use crate::text::Shown;
+
+/// The settings that matter to locks.
+const SETTINGS: [&str; 8] = [
+    "maxmemory",
+    "maxmemory-policy",
+    "appendonly",
+    "appendfsync",
+    "save",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "timeout",
+];
+/// Commands that not every server has, and how they are called to find out.
+const COMMANDS: [(&str, &[&str]); 3] = [
+    ("WAIT", &["WAIT", "0", "1"]),
+    ("WAITAOF", &["WAITAOF", "0", "0", "1"]),
+    ("SPUBLISH", &["PUBSUB", "SHARDNUMSUB"]),
+];
+/// How often the clock is read, and the time between.
+const LOOKS: usize = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+impl Redis {
+    /// Asks each server that has keys about itself. `channel` is one that somebody would listen to.
+    pub(crate) async fn examine(&self, channel: &str) -> Result<Vec<ServerFacts>, Failure> {
+        let mut all = Vec::new();
+        match self {
+            Self::Single { server, .. } => all.push(of(server, channel).await?),
+            Self::Cluster { cluster, .. } => {
+                for server in cluster.servers() {
+                    all.push(of(&server, channel).await?);
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+async fn of(server: &Server, channel: &str) -> Result<ServerFacts, Failure> {
+    let connection = connection(server).await?;
+    let mut facts = ServerFacts {
+        address: (*server.node.address()).to_owned(),
+        ..ServerFacts::default()
+    };
+    let ask = Ask { server, connection };
+    match ask.question::<String>(&["INFO"]).await? {
+        Ok(info) => facts.info = fields(&info),
+        Err(said) => drop(facts.refused.insert("INFO".into(), said)),
+    }
+    for setting in SETTINGS {
+        let command = ["CONFIG", "GET", setting];
+        match ask.question::<HashMap<String, String>>(&command).await? {
+            Ok(told) => facts.settings.extend(told),
+            Err(said) => drop(facts.refused.insert("CONFIG".into(), said)),
+        }
+    }
+    for (name, command) in COMMANDS {
+        match ask.question::<Value>(command).await? {
+            Ok(_) => drop(facts.commands.insert(name.into(), true)),
+            Err(said) if is_unknown(&said) => drop(facts.commands.insert(name.into(), false)),
+            Err(said) => drop(facts.refused.insert(name.into(), said)),
+        }
+    }
+    ask.look_at_clock(&mut facts).await?;
+    if let Some(said) = refuses_channel(server, channel).await {
+        facts.refused.insert("SUBSCRIBE".into(), said);
+    }
+    Ok(facts)
+}
+
+/// The connection for calls, which may be on its way.
+async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
+    let clock = server.node.clock;
+    let until = clock.now() + server.node.reply_timeout();
+    loop {
+        if let Some(connection) = server.lane.connection() {
+            return Ok(connection);
+        }
+        if clock.now() >= until {
+            let what = "there is no connection to it";
+            return Err(Failure::no_answer(
+                Outcome::DidNotRun,
+                what,
+                server.node.address(),
+            ));
+        }
+        clock
+            .sleep_until(clock.now() + Duration::from_millis(10))
+            .await;
+    }
+}
+
+/// Whoever asks, and on which connection.
+struct Ask<'a> {
+    server: &'a Server,
+    connection: MultiplexedConnection,
+}
+
+impl Ask<'_> {
+    /// `Err` inside is what the server said when it refused.
+    async fn question<T: FromRedisValue>(
+        &self,
+        words: &[&str],
+    ) -> Result<Result<T, String>, Failure> {
+        let mut command = ::redis::Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        let answer: Result<T, RedisError> = command.query_async(&mut self.connection.clone()).await;
+        match answer {
+            Ok(answer) => Ok(Ok(answer)),
+            Err(error) => match reply_text(&error) {
+                Some(said) => Ok(Err(Shown(&said).to_string())),
+                None => Err(Failure::no_answer(
+                    Outcome::DidNotRun,
+                    error.to_string(),
+                    self.server.node.address(),
+                )),
+            },
+        }
+    }
+
+    async fn look_at_clock(&self, facts: &mut ServerFacts) -> Result<(), Failure> {
+        let clock = self.server.node.clock;
+        let (mut first, mut moved) = (None, 0_i64);
+        for look in 0..LOOKS {
+            if look > 0 {
+                clock.sleep_until(clock.now() + LOOK_EVERY).await;
+            }
+            let before = clock.now();
+            let (seconds, micros) = match self.question::<(i64, i64)>(&["TIME"]).await? {
+                Ok(time) => time,
+                Err(said) => {
+                    facts.refused.insert("TIME".into(), said);
+                    return Ok(());
+                }
+            };
+            let took = clock.now().saturating_sub(before);
+            let server_ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+            let ours = i64::try_from(before.as_millis()).unwrap_or(i64::MAX);
+            let against_ours = server_ms.saturating_sub(ours);
+            moved = moved.max(
+                against_ours
+                    .saturating_sub(*first.get_or_insert(against_ours))
+                    .abs(),
+            );
+            if facts.round_trip.is_none_or(|best| took < best) {
+                let half = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
+                facts.clock_offset_ms = wall_clock_ms().map(|now| server_ms + half - now);
+                facts.round_trip = Some(took);
+            }
+        }
+        facts.clock_moved_ms = Some(moved);
+        Ok(())
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "whether the two wall clocks agree is the question"
+)]
+fn wall_clock_ms() -> Option<i64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_millis()).ok()
+}
+
+fn is_unknown(said: &str) -> bool {
+    // `unknown subcommand` is what an older server says of a new one.
+    said.to_lowercase().contains("unknown") || said.contains("wrong number of arguments")
+}
+
+fn fields(info: &str) -> BTreeMap<String, String> {
+    let lines = info
+        .lines()
+        .filter_map(|line| line.trim_end().split_once(':'));
+    lines
+        .map(|(field, value)| (field.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// What the server says if it denies a subscription.
+async fn refuses_channel(server: &Server, channel: &str) -> Option<String> {
+    let connector = &server.node.connector;
+    let mut messages = match connector.open_messages(None).await {
+        Ok(messages) => messages,
+        Err(failure) => return Some(failure.cause.to_string()),
+    };
+    let mut command = Vec::new();
+    write_command(&mut command, "SUBSCRIBE", [channel]);
+    let answered = tokio::time::timeout(server.node.reply_timeout(), async {
+        messages.send(&command).await.ok()?;
+        messages.frame().await.ok()
+    });
+    match answered.await.ok().flatten() {
+        Some(Frame::Subscribed(Transport::Global, _)) => None,
+        Some(Frame::Refused(said)) => Some(said),
+        _ => Some("no answer".into()),
+    }
+}

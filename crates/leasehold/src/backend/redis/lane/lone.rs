@@ -1,0 +1,122 @@
+//! An operation that goes to a node of a cluster alone, with its keys declared, so that the node says
+//! where they are.
+
+use std::iter;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError};
+
+use super::exchange::{answer, encode, read};
+use super::{Lane, Link};
+use crate::backend::failure::Failure;
+use crate::backend::redis::call::{self, Keys, ScriptRef, Stray};
+use crate::backend::redis::queue::Waiting;
+use crate::backend::redis::slots::tag_of;
+
+/// What became of such an operation.
+pub(crate) enum Lone {
+    Answered,
+    /// Nobody waits for it any more.
+    Left,
+    /// It did not run, and has to go there.
+    Strayed(Waiting, Stray),
+    /// There is no connection; `None` while one is being opened.
+    Unconnected(Waiting, Option<Failure>),
+}
+
+impl Lane {
+    /// Sends an operation alone, and answers it if the node runs it. With `asking` the node also
+    /// takes keys of a slot that it is about to get.
+    pub(crate) async fn send_alone(&self, waiting: Waiting, asking: bool) -> Lone {
+        let mut connection = match &self.state.lock().link {
+            Link::Up(connection) => connection.clone(),
+            Link::Opening => return Lone::Unconnected(waiting, None),
+            Link::Down(failure) => {
+                let failure = self.node.unreached(failure, &waiting.operation);
+                return Lone::Unconnected(waiting, Some(failure));
+            }
+        };
+        if !waiting.leaves() {
+            return Lone::Left;
+        }
+        let number = call::draw_number();
+        let encode = |script| {
+            let operations = iter::once(&waiting.operation);
+            let keys = Keys::of_one(&waiting.operation);
+            self.node.observed.calls(1);
+            encode(&self.node, operations, script, number, keys)
+        };
+        let mut result = transmit(&mut connection, encode(ScriptRef::Sha), asking).await;
+        if matches!(&result, Err(error) if is_noscript(error)) {
+            result = transmit(&mut connection, encode(ScriptRef::Source), asking).await;
+        }
+        let replies = self.heard_of(result, number, 1);
+        let reply = match replies {
+            Ok(mut replies) => replies.next().and_then(|reply| read(&self.node, reply)),
+            Err(why) => {
+                if let Some(stray) = why.strays() {
+                    return self.strayed(waiting, stray);
+                }
+                let node = &self.node;
+                Some(Err(why.into_failure(&node.address(), node.reply_timeout())))
+            }
+        };
+        match reply {
+            Some(reply) => {
+                answer(&self.node, waiting, reply);
+                Lone::Answered
+            }
+            None => {
+                let said = "TRYAGAIN its slot is moving to another node";
+                self.strayed(waiting, Stray::Later(said.into()))
+            }
+        }
+    }
+
+    /// Whether the node has the slot of this key, and all of its keys.
+    pub(crate) async fn has_whole_slot_of(&self, key: &[u8]) -> bool {
+        let Some(mut connection) = self.connection() else {
+            return false;
+        };
+        // The same question as in `cluster.lua`.
+        let never_there = [b"leasehold:{", tag_of(key), b"}:here"].concat();
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS").arg(never_there);
+        let reply = connection.send_packed_command(&exists).await;
+        reply.is_ok_and(|reply| reply == redis::Value::Int(0))
+    }
+
+    fn strayed(&self, waiting: Waiting, stray: Stray) -> Lone {
+        self.node.observe_stray(&stray);
+        match waiting.goes_again() {
+            true => Lone::Strayed(waiting, stray),
+            false => Lone::Left,
+        }
+    }
+}
+
+/// Behind `ASKING`, in one write, if it asks: that counts for the next command alone.
+async fn transmit(
+    connection: &mut MultiplexedConnection,
+    command: Cmd,
+    asking: bool,
+) -> Result<redis::Value, RedisError> {
+    if !asking {
+        return match connection.send_packed_command(&command).await? {
+            redis::Value::ServerError(error) => Err(error.into()),
+            reply => Ok(reply),
+        };
+    }
+    let mut both = redis::Pipeline::with_capacity(2);
+    both.cmd("ASKING").add_command(command);
+    let replies = connection.send_packed_commands(&both, 0, 2).await?;
+    match <[redis::Value; 2]>::try_from(replies) {
+        Ok([_, redis::Value::ServerError(error)]) => Err(error.into()),
+        Ok([_, reply]) => Ok(reply),
+        Err(_) => Err((redis::ErrorKind::Client, "not one reply for each command").into()),
+    }
+}
+
+fn is_noscript(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
+}

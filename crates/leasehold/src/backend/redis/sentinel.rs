@@ -1,0 +1,320 @@
+//! Where a master is, by the word of its sentinels, and when it is another server.
+//!
+//! A majority of the sentinels that the URL names has to answer, because a client that is cut off
+//! together with an old master finds fewer. The newest configuration among the answers counts: the
+//! one with the highest epoch. All sentinels are listened to, and the first that tells of a switch
+//! is believed so far that the connection to the old master ends at once; the next one is opened to
+//! whatever the majority says then.
+
+mod news;
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ::redis::RedisError;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use self::news::{Answer, News, Said, Silence, majority_of};
+use super::address::{Address, Host};
+use super::connect::{Connector, reply_text};
+use super::messages::{Frame, Messages, write_command};
+use super::node::Node;
+use super::pause::{LASTING, Pause};
+use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::clock::Clock;
+use crate::sync::Mutex;
+use crate::text::Shown;
+
+/// How long the others may take when a majority has answered: one of them may know more.
+const GRACE: Duration = Duration::from_millis(100);
+/// How often they are asked beside what they tell.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The same while none of them can tell.
+const LOOK_OFTEN: Duration = Duration::from_secs(1);
+/// How often a sentinel is asked whether its silent connection is still up.
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// Where sentinels tell that a master is another server.
+const SWITCHES: &str = "+switch-master";
+
+/// The sentinels of one master.
+pub(crate) struct Sentinels {
+    /// What they call the master.
+    name: String,
+    all: Vec<Connector>,
+    /// How the master is reached, wherever it is.
+    master: Address,
+    clock: Clock,
+    news: Mutex<News>,
+    /// How many of them tell of a switch.
+    listened_to: AtomicUsize,
+    /// Notified when the master may be another server.
+    told: Notify,
+    /// Notified when one of them is listened to: what it has told before is not known.
+    listens: Notify,
+}
+
+impl Sentinels {
+    pub(crate) fn new(name: String, all: Vec<Connector>, master: Address, clock: Clock) -> Self {
+        Self {
+            name,
+            all,
+            master,
+            clock,
+            news: Mutex::default(),
+            listened_to: AtomicUsize::new(0),
+            told: Notify::new(),
+            listens: Notify::new(),
+        }
+    }
+
+    /// Asks them where the master is.
+    pub(crate) async fn find(&self) -> Result<Arc<Address>, Failure> {
+        let answers = self.ask().await;
+        let judged = (self.news.lock()).judge(&self.name, &answers, self.clock.now());
+        let (host, port) = judged.map_err(|cause| {
+            Failure::new(Outcome::DidNotRun, cause, Arc::clone(self.master.shown()))
+        })?;
+        Ok(Arc::new(self.master.of_node(&host, port)))
+    }
+
+    /// Asks all at once.
+    async fn ask(&self) -> Vec<Answer> {
+        let limit = self.all.first().map(|one| one.connect_timeout / 2);
+        let limit = limit.unwrap_or_default();
+        let mut end = pin!(sleep(limit));
+        let asked = self.all.iter().enumerate();
+        let mut asked: FuturesUnordered<_> = asked
+            .map(|(number, sentinel)| async move { (number, self.ask_one(sentinel).await) })
+            .collect();
+        let late = |one: &Connector| {
+            let what = format!("no answer within {limit:?}");
+            let address = Arc::clone(one.address.shown());
+            Err(Silence::Failed(Failure::no_answer(
+                Outcome::DidNotRun,
+                what,
+                address,
+            )))
+        };
+        let mut answers: Vec<Answer> = self.all.iter().map(late).collect();
+        loop {
+            tokio::select! {
+                answer = asked.next() => match answer {
+                    Some((number, answer)) => answers[number] = answer,
+                    None => return answers,
+                },
+                () = &mut end => return answers,
+            }
+            let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+            if answered == majority_of(answers.len()) {
+                let soon = Instant::now() + GRACE;
+                let soon = soon.min(end.deadline());
+                end.as_mut().reset(soon);
+            }
+        }
+    }
+
+    async fn ask_one(&self, sentinel: &Connector) -> Answer {
+        let (connection, mut driver) = sentinel.open(&sentinel.address).await?;
+        let questions = async {
+            let question = |word: &str| {
+                let mut question = ::redis::cmd("SENTINEL");
+                question.arg(word).arg(&self.name);
+                question
+            };
+            let (master, address) = (question("MASTER"), question("GET-MASTER-ADDR-BY-NAME"));
+            let mut lines = [connection.clone(), connection.clone()];
+            let [one, other] = &mut lines;
+            // In this order: the address must not be older than the epoch. (That of `MASTER` is: a
+            // sentinel that leads a failover has the new epoch there some time before the new
+            // address.)
+            tokio::join!(
+                master.query_async::<HashMap<String, String>>(one),
+                address.query_async::<Option<(String, u16)>>(other)
+            )
+        };
+        let (master, address) = tokio::select! {
+            answers = questions => answers,
+            () = &mut driver => return Err(sentinel.lost_at_once(&sentinel.address).into()),
+        };
+        let refused = |error: &RedisError| self.refused(sentinel, error);
+        let master = master.map_err(|error| refused(&error))?;
+        let address = address.map_err(|error| refused(&error))?;
+        let at = address.ok_or(Silence::Unknown)?;
+        let flags = master.get("flags").map_or("", String::as_str);
+        let is_down = |flag: &str| flag == "s_down" || flag == "o_down";
+        Ok(Said {
+            at,
+            epoch: (master.get("config-epoch")).map_or(0, |epoch| epoch.parse().unwrap_or(0)),
+            is_down: flags.split(',').any(is_down),
+        })
+    }
+
+    fn refused(&self, sentinel: &Connector, error: &RedisError) -> Silence {
+        let address = sentinel.address.shown();
+        let Some(said) = reply_text(error) else {
+            let outcome = Outcome::DidNotRun;
+            return Failure::no_answer(outcome, error.to_string(), Arc::clone(address)).into();
+        };
+        if said.contains("No such master") {
+            return Silence::Unknown;
+        }
+        let mut failure = Failure::from_reply(&said, address);
+        if let Cause::Other(said) = &mut failure.cause
+            && said.contains("unknown command")
+        {
+            *said = format!("it is no sentinel ({said})");
+        }
+        failure.into()
+    }
+
+    /// Resolves when the master may be another server than before.
+    pub(crate) async fn told(&self) {
+        self.told.notified().await;
+    }
+
+    /// Resolves when they name another server than this one.
+    pub(crate) async fn named_another(&self, than: Option<&Host>) {
+        loop {
+            self.told().await;
+            let news = self.news.lock();
+            if news.named().is_some_and(|named| Some(named) != than) {
+                return;
+            }
+        }
+    }
+
+    /// One of them has told that the master is at `to` from now on.
+    fn switched(&self, to: Host, present: Option<Host>) {
+        // They tell it one after the other, over a second or two.
+        if Some(&to) == present.as_ref() {
+            return;
+        }
+        (self.news.lock()).switched(to, present, self.clock.now());
+        self.told.notify_one();
+    }
+
+    /// Asks them now and then.
+    async fn look(&self, master: &Connector) {
+        loop {
+            let every = match self.listened_to.load(Ordering::Relaxed) {
+                0 => LOOK_OFTEN,
+                _ => LOOK_EVERY,
+            };
+            let _ = timeout(every, self.listens.notified()).await;
+            match self.find().await {
+                Ok(found) if found.to_host() == master.present_host() => {}
+                Ok(_) => self.told.notify_one(),
+                Err(failure) => tracing::debug!(
+                    address = %failure.address, cause = %failure.cause,
+                    "the sentinels do not say where the master is"
+                ),
+            }
+        }
+    }
+
+    /// Listens to one of them.
+    async fn listen(&self, sentinel: &Connector, master: &Connector) {
+        let mut pause = Pause::new();
+        loop {
+            let since = Instant::now();
+            let end = match sentinel.open_messages(None).await {
+                Ok(messages) => self.hear(messages, sentinel, master).await,
+                Err(failure) => failure.cause.to_string(),
+            };
+            tracing::debug!(
+                sentinel = %sentinel.address.shown(), cause = %Shown(&end),
+                "a sentinel is not listened to"
+            );
+            if since.elapsed() > LASTING {
+                pause.reset();
+            }
+            sleep(pause.next()).await;
+        }
+    }
+
+    /// Takes what it tells until the connection is lost, and says why.
+    async fn hear(
+        &self,
+        mut messages: Messages,
+        sentinel: &Connector,
+        master: &Connector,
+    ) -> String {
+        let mut command = Vec::new();
+        write_command(&mut command, "SUBSCRIBE", [SWITCHES]);
+        let mut ping = interval(PING_EVERY);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ping.reset();
+        let mut listened_to = None;
+        // The subscription is the first thing that it has to answer.
+        let mut unanswered = true;
+        loop {
+            if !command.is_empty() {
+                let sent = timeout(sentinel.reply_timeout, messages.send(&command));
+                match sent.await {
+                    Ok(Ok(())) => command.clear(),
+                    Ok(Err(error)) => return error.to_string(),
+                    Err(_) => return "it no longer takes requests".into(),
+                }
+            }
+            let frame = tokio::select! {
+                frame = messages.frame() => frame,
+                _ = ping.tick() => {
+                    if std::mem::replace(&mut unanswered, true) {
+                        return "it no longer answers".into();
+                    }
+                    write_command(&mut command, "PING", []);
+                    continue;
+                }
+            };
+            unanswered = false;
+            match frame {
+                Ok(Frame::Subscribed(..)) => {
+                    listened_to = Some(ListenedTo::new(&self.listened_to));
+                    self.listens.notify_one();
+                }
+                Ok(Frame::Message { payload, .. }) => {
+                    if let Some(to) = news::read_switch(&payload, &self.name) {
+                        self.switched(to, master.present_host());
+                    }
+                }
+                Ok(Frame::Fine | Frame::Unsubscribed(..)) => {}
+                // A ping that is denied was answered as well.
+                Ok(Frame::Refused(_)) if listened_to.is_some() => {}
+                Ok(Frame::Refused(said)) | Err(said) => return said,
+            }
+        }
+    }
+}
+
+/// One that tells of a switch.
+struct ListenedTo<'a>(&'a AtomicUsize);
+
+impl<'a> ListenedTo<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for ListenedTo<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Follows the sentinels of a node, if it has some. Never returns.
+pub(crate) async fn follow(node: Arc<Node>) {
+    let master = &node.connector;
+    let Some(sentinels) = &master.sentinels else {
+        return std::future::pending().await;
+    };
+    let all = (sentinels.all.iter()).map(|sentinel| sentinels.listen(sentinel, master));
+    tokio::join!(join_all(all), sentinels.look(master));
+}

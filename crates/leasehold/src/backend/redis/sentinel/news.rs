@@ -1,0 +1,290 @@
+//! What to believe of what sentinels say.
+
+use std::time::Duration;
+
+use super::super::address::Host;
+use crate::backend::failure::{Cause, Failure};
+use crate::clock::Moment;
+use crate::text::Shown;
+
+/// How long sentinels may lag behind the one that knew first: they tell each other every two
+/// seconds.
+const LAG: Duration = Duration::from_secs(3);
+
+/// What one sentinel says of the master.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) at: Host,
+    /// How new its configuration is.
+    pub(super) epoch: u64,
+    pub(super) is_down: bool,
+}
+
+/// Why a sentinel says nothing of the master.
+#[derive(Clone, Debug)]
+pub(super) enum Silence {
+    /// It knows no master of that name.
+    Unknown,
+    Failed(Failure),
+}
+
+impl From<Failure> for Silence {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+pub(super) type Answer = Result<Said, Silence>;
+
+pub(super) fn majority_of(all: usize) -> usize {
+    all / 2 + 1
+}
+
+/// The newest that was heard.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    epoch: u64,
+    /// When.
+    heard: Option<Moment>,
+    /// Where the master is.
+    named: Option<Host>,
+    /// Where it was in that epoch, until one of the sentinels told that it is not there any more.
+    left: Option<Host>,
+}
+
+impl News {
+    pub(super) fn named(&self) -> Option<&Host> {
+        self.named.as_ref()
+    }
+
+    /// One of them has told that the master has gone from one server to another.
+    pub(super) fn switched(&mut self, to: Host, from: Option<Host>, now: Moment) {
+        self.named = Some(to);
+        self.left = from;
+        self.heard = Some(now);
+    }
+
+    /// Where the master called `name` is, if these answers say so. There is one for each sentinel.
+    pub(super) fn judge(
+        &mut self,
+        name: &str,
+        answers: &[Answer],
+        now: Moment,
+    ) -> Result<Host, Cause> {
+        let said = || answers.iter().filter_map(|answer| answer.as_ref().ok());
+        if said().count() < majority_of(answers.len()) {
+            return Err(why_too_few(name, answers));
+        }
+        let newest = said().max_by_key(|said| said.epoch);
+        let Some(newest) = newest else {
+            return Err(why_too_few(name, answers));
+        };
+        if self.is_older_than_known(newest, now) {
+            let what = "the sentinels that answer have not heard yet where the master is now";
+            return Err(Cause::NoAnswer(what.into()));
+        }
+        let of_this_epoch = || said().filter(|said| said.epoch == newest.epoch);
+        let down = of_this_epoch().filter(|said| said.is_down).count();
+        if 2 * down > of_this_epoch().count() {
+            let (host, port) = &newest.at;
+            let what = format!(
+                "the sentinels hold the master, {}:{port}, for down and have not chosen another one yet",
+                Shown(host)
+            );
+            return Err(Cause::NoAnswer(what));
+        }
+        self.epoch = newest.epoch;
+        self.heard = Some(now);
+        self.left = None;
+        self.named = Some(newest.at.clone());
+        Ok(newest.at.clone())
+    }
+
+    /// Not for ever: epochs begin again when an operator sets sentinels up anew.
+    fn is_older_than_known(&self, said: &Said, now: Moment) -> bool {
+        let is_fresh = |heard| now.saturating_sub(heard) < LAG;
+        let is_older = said.epoch < self.epoch
+            || said.epoch == self.epoch && self.left.as_ref() == Some(&said.at);
+        is_older && self.heard.is_some_and(is_fresh)
+    }
+}
+
+/// Fewer than a majority say where it is.
+fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
+    let (all, needed) = (answers.len(), majority_of(answers.len()));
+    let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+    let unknown = answers
+        .iter()
+        .filter(|answer| matches!(answer, Err(Silence::Unknown)))
+        .count();
+    if answered + unknown >= needed {
+        return Cause::Other(format!(
+            "{unknown} of {all} sentinels know no master called `{}`; correct the name behind the hosts of the URL (`SENTINEL MASTERS` lists the names)",
+            Shown(name)
+        ));
+    }
+    let failures = || {
+        answers.iter().filter_map(|answer| match answer {
+            Err(Silence::Failed(failure)) => Some(failure),
+            _ => None,
+        })
+    };
+    // What does not heal goes first: whoever waits is told now.
+    let failed = failures().find(|failure| !failure.may_heal());
+    let lasting = failures().filter(|failure| !failure.may_heal()).count();
+    let Some(failed) = failed.or_else(|| failures().next()) else {
+        return Cause::NoAnswer("the URL names no sentinel".into());
+    };
+    let (at, why) = (&failed.address, &failed.cause);
+    let verb = if answered == 1 { "answers" } else { "answer" };
+    let what = format!(
+        "{answered} of {all} sentinels {verb}, and {needed} have to; the one at {at} does not: {why}"
+    );
+    match &failed.cause {
+        Cause::Denied(_) if answered + lasting >= needed => Cause::Denied(format!(
+            "{what} (its user and password are `sentinel_user` and `sentinel_pass` in the URL)"
+        )),
+        _ if !failed.may_heal() && answered + lasting >= needed => Cause::Other(what),
+        _ => Cause::NoAnswer(what),
+    }
+}
+
+/// The new address in the message about a switch: `NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT`.
+pub(super) fn read_switch(message: &[u8], name: &str) -> Option<Host> {
+    let message = std::str::from_utf8(message).ok()?;
+    let mut words = message.strip_prefix(name)?.strip_prefix(' ')?.split(' ');
+    let (host, port) = (words.nth(2)?, words.next()?.parse().ok()?);
+    words.next().is_none().then(|| (host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::failure::Outcome;
+
+    fn at(host: &str) -> Host {
+        (host.to_owned(), 6379)
+    }
+
+    fn says(host: &str, epoch: u64) -> Answer {
+        Ok(Said {
+            at: at(host),
+            epoch,
+            is_down: false,
+        })
+    }
+
+    fn is_down(host: &str, epoch: u64) -> Answer {
+        says(host, epoch).map(|said| Said {
+            is_down: true,
+            ..said
+        })
+    }
+
+    fn fails(cause: Cause) -> Answer {
+        let address: Arc<str> = "redis://s:26379".into();
+        Err(Failure::new(Outcome::DidNotRun, cause, address).into())
+    }
+
+    fn silent() -> Answer {
+        fails(Cause::NoAnswer("refused".into()))
+    }
+
+    fn judged(news: &mut News, answers: &[Answer], seconds: u64) -> Result<Host, Cause> {
+        news.judge("m", answers, Moment::from_millis(seconds * 1000))
+    }
+
+    #[test]
+    fn highest_epoch_of_a_majority_wins() {
+        for (answers, found) in [
+            (vec![says("a", 1)], "a"),
+            (vec![says("a", 1), says("b", 2), says("a", 1)], "b"),
+            (vec![says("b", 2), says("a", 1), silent()], "b"),
+            (vec![says("a", 9), says("b", 10), silent()], "b"),
+        ] {
+            let news = &mut News::default();
+            assert_eq!(judged(news, &answers, 0), Ok(at(found)), "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn minority_is_not_believed() {
+        for answers in [
+            vec![says("a", 1), silent(), silent()],
+            vec![says("a", 1), silent()],
+            vec![says("a", 1), says("a", 1), silent(), silent()],
+            vec![silent()],
+        ] {
+            let refused = judged(&mut News::default(), &answers, 0).unwrap_err();
+            let Cause::NoAnswer(what) = refused else {
+                panic!("{refused:?}");
+            };
+            assert!(what.contains("redis://s:26379"), "{what}");
+        }
+    }
+
+    #[test]
+    fn old_news_do_not_lead_back() {
+        let news = &mut News::default();
+        assert_eq!(judged(news, &[says("a", 1)], 0), Ok(at("a")));
+        news.switched(at("b"), Some(at("a")), Moment::from_millis(1000));
+        assert!(judged(news, &[says("a", 1)], 2).is_err(), "it was left");
+        assert_eq!(judged(news, &[says("b", 2)], 3), Ok(at("b")));
+        assert!(judged(news, &[says("a", 1)], 5).is_err(), "an old epoch");
+        // The sentinels have forgotten: they were set up anew.
+        assert_eq!(judged(news, &[says("c", 0)], 6), Ok(at("c")));
+        // The message was about an older switch.
+        news.switched(at("b"), Some(at("c")), Moment::from_millis(7000));
+        assert_eq!(judged(news, &[says("c", 0)], 10), Ok(at("c")));
+    }
+
+    #[test]
+    fn master_that_is_down_is_waited_for() {
+        let of = |answers: &[Answer]| judged(&mut News::default(), answers, 0);
+        let refused = of(&[is_down("a", 1), is_down("a", 1), says("a", 1)]).unwrap_err();
+        assert!(refused.to_string().contains("a:6379"), "{refused}");
+        // One may be cut off from it.
+        let found = of(&[is_down("a", 1), says("a", 1), says("a", 1)]);
+        assert_eq!(found, Ok(at("a")));
+        // Those that hold the old one for down have not heard yet.
+        let found = of(&[is_down("a", 1), is_down("a", 1), says("b", 2)]);
+        assert_eq!(found, Ok(at("b")));
+    }
+
+    #[test]
+    fn what_does_not_heal_is_told_at_once() {
+        let of = |answers: &[Answer]| judged(&mut News::default(), answers, 0).unwrap_err();
+        let unknown = || Err(Silence::Unknown);
+        let refused = of(&[unknown(), unknown(), silent()]);
+        assert!(matches!(refused, Cause::Other(_)), "{refused:?}");
+        assert!(refused.to_string().contains("called `m`"), "{refused}");
+        let denied = || fails(Cause::Denied("NOAUTH".into()));
+        let refused = of(&[denied(), says("a", 1), denied()]);
+        assert!(matches!(refused, Cause::Denied(_)), "{refused:?}");
+        assert!(refused.to_string().contains("sentinel_pass"), "{refused}");
+        // The two that are silent may come back, and know it.
+        let refused = of(&[unknown(), silent(), silent()]);
+        assert!(matches!(refused, Cause::NoAnswer(_)), "{refused:?}");
+        let other = || fails(Cause::Other("it is no sentinel".into()));
+        let refused = of(&[other(), other(), silent()]);
+        assert!(matches!(refused, Cause::Other(_)), "{refused:?}");
+    }
+
+    #[test]
+    fn message_about_a_switch_is_read() {
+        let read = |message: &str| read_switch(message.as_bytes(), "my db");
+        let to = Some(("::1".to_owned(), 2));
+        assert_eq!(read("my db 10.0.0.1 1 ::1 2"), to);
+        for other in [
+            "my dbx 10.0.0.1 1 ::1 2",
+            "my db 10.0.0.1 1 ::1",
+            "my db 10.0.0.1 1 ::1 99999",
+            "my db 10.0.0.1 1 ::1 2 3",
+            "",
+        ] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! [`Listing`]: the names on a server, for threads.
+
+use super::runtime::Runtime;
+use crate::error::Result;
+use crate::primitives::name::{self, Listed};
+
+/// The names on a server; see [`Listing`](crate::inspect::Listing). An iterator.
+#[derive(Debug)]
+#[must_use = "nothing is asked for until the listing is read"]
+pub struct Listing {
+    inner: name::Listing,
+    runtime: Runtime,
+}
+
+impl Listing {
+    pub(super) fn new(inner: name::Listing, runtime: Runtime) -> Self {
+        Self { inner, runtime }
+    }
+
+    /// How far the walk is; see [`Listing::progress`](crate::inspect::Listing::progress).
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        self.inner.progress()
+    }
+}
+
+impl Iterator for Listing {
+    type Item = Result<Listed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.inner.next();
+        self.runtime.block_on("inspect::Listing::next", next)
+    }
+}

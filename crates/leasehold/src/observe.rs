@@ -1,0 +1,310 @@
+//! What others are told of a client: its hooks, monitoring through the facade `metrics`, and spans
+//! for `tracing`.
+//!
+//! The rest of the crate says here what happens, whether anybody listens or not. Without the feature
+//! `metrics`, without hooks and without a subscriber nothing is kept and nothing is counted.
+
+mod hooks;
+#[cfg(feature = "metrics")]
+mod series;
+mod spans;
+mod words;
+
+use std::pin::Pin;
+#[cfg(feature = "metrics")]
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::{Clock, Moment};
+use crate::error::{ErrorKind, Result};
+use crate::key::Key;
+use crate::loss::LossReason;
+pub(crate) use hooks::Hooks;
+pub use hooks::{Acquired, Lost, Waiting};
+#[cfg(all(feature = "metrics", feature = "redis"))]
+use series::ServerSeries;
+#[cfg(feature = "metrics")]
+use series::{Gauged, Series, Table};
+pub(crate) use spans::{AcquireSpan, Renewal, Told, Why};
+
+/// What is acquired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A plain or fenced lock.
+    Lock,
+    Fair,
+    Read,
+    Write,
+    Group,
+    /// Permits with leases.
+    Permit,
+    /// Permits without.
+    Semaphore,
+}
+
+impl Kind {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Fair => "fair",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Group => "group",
+            Self::Permit => "permit",
+            Self::Semaphore => "semaphore",
+        }
+    }
+}
+
+/// What a client tells, and to whom.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observer {
+    hooks: Hooks,
+    #[cfg(feature = "metrics")]
+    table: Arc<Table>,
+}
+
+impl Observer {
+    /// `patterns`: the names that are counted apart from the others.
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
+    pub(crate) fn new(hooks: Hooks, patterns: &[String]) -> Self {
+        Self {
+            hooks,
+            #[cfg(feature = "metrics")]
+            table: Arc::new(Table::new(patterns)),
+        }
+    }
+
+    /// What is told of one name.
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
+    pub(crate) fn of(&self, kind: Kind, key: &Key) -> Observed {
+        Observed {
+            kind,
+            hooks: self.hooks.clone(),
+            #[cfg(feature = "metrics")]
+            series: self.table.series(kind, key.given()),
+        }
+    }
+}
+
+/// What is told of one name.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    kind: Kind,
+    hooks: Hooks,
+    #[cfg(feature = "metrics")]
+    series: Arc<Series>,
+}
+
+impl Observed {
+    /// Somebody acquires it from now on.
+    pub(crate) fn acquires<'a>(&'a self, key: &'a Key, clock: Clock) -> Acquiring<'a> {
+        Acquiring {
+            observed: self,
+            key,
+            clock,
+            begun: clock.now(),
+            ended: false,
+            span: AcquireSpan::begins(self.kind, key),
+            #[cfg(feature = "metrics")]
+            _waiting: Gauged::new(&self.series.waiting),
+        }
+    }
+
+    /// A hold begins.
+    pub(crate) fn begins(&self) {
+        #[cfg(feature = "metrics")]
+        self.series.held.increment(1.0);
+    }
+
+    /// The hold ends that began so long ago.
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
+    pub(crate) fn ends(&self, held: Duration) {
+        #[cfg(feature = "metrics")]
+        {
+            self.series.held.decrement(1.0);
+            self.series.hold_time.record(held.as_secs_f64());
+        }
+    }
+
+    /// A hold is lost. Told once for each.
+    pub(crate) fn lost(&self, key: &Key, reason: &LossReason) {
+        #[cfg(feature = "metrics")]
+        self.series.lost(reason);
+        self.hooks.lost(self.kind, key, reason);
+    }
+
+    /// A renewal or an extension was confirmed when so much of the lease was left, as a part of it.
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
+    pub(crate) fn renewed(&self, left: Duration, lease: Duration) {
+        #[cfg(feature = "metrics")]
+        {
+            self.series.renewed.increment(1);
+            let part = left.as_secs_f64() / lease.as_secs_f64().max(f64::MIN_POSITIVE);
+            self.series.margin.record(part.min(1.0));
+        }
+    }
+
+    /// A renewal had no answer, or no good one.
+    pub(crate) fn renewal_failed(&self) {
+        #[cfg(feature = "metrics")]
+        self.series.renewal_failed.increment(1);
+    }
+
+    /// A hold has passed to a waiter of the process.
+    pub(crate) fn handed_over(&self) {
+        #[cfg(feature = "metrics")]
+        self.series.hand_overs.increment(1);
+    }
+}
+
+/// An acquire that is under way. Dropped before it has ended, it was cancelled.
+pub(crate) struct Acquiring<'a> {
+    observed: &'a Observed,
+    key: &'a Key,
+    clock: Clock,
+    begun: Moment,
+    ended: bool,
+    span: AcquireSpan,
+    #[cfg(feature = "metrics")]
+    _waiting: Gauged<'a>,
+}
+
+/// How an acquire that was granted came by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A hold of its own.
+    Granted,
+    /// It has joined a hold of its process.
+    Entered,
+}
+
+impl Acquiring<'_> {
+    /// Waits for the end of the acquire, and tells when it takes long.
+    pub(crate) async fn watch<T>(&self, mut acquire: Pin<&mut impl Future<Output = T>>) -> T {
+        if let Some(longest) = self.observed.hooks.longest_wait() {
+            tokio::select! {
+                biased;
+                result = &mut acquire => return result,
+                () = self.clock.sleep_until(self.begun + longest) => {
+                    let Observed { hooks, kind, .. } = self.observed;
+                    hooks.waits_for_long(*kind, self.key, self.waited());
+                }
+            }
+        }
+        acquire.await
+    }
+
+    fn waited(&self) -> Duration {
+        self.clock.now().saturating_sub(self.begun)
+    }
+
+    /// What its wait tells.
+    pub(crate) fn span(&self) -> &AcquireSpan {
+        &self.span
+    }
+
+    /// What is told of its name.
+    pub(crate) fn observed(&self) -> &Observed {
+        self.observed
+    }
+
+    /// It has ended so; `way` says how it came by what it got.
+    pub(crate) fn ended<T>(
+        mut self,
+        result: &Result<Option<T>>,
+        way: impl FnOnce(&T) -> Way,
+    ) -> Ended {
+        self.ended = true;
+        let waited = self.waited();
+        let end = match result {
+            Ok(Some(got)) => {
+                let Observed { hooks, kind, .. } = self.observed;
+                hooks.acquired(*kind, self.key, waited);
+                End::Got(way(got))
+            }
+            Ok(None) => End::Busy,
+            Err(error) => End::Failed(error.kind()),
+        };
+        let told = self.note(end, waited);
+        Ended { waited, told }
+    }
+
+    /// Returns its span, if anybody listens.
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
+    fn note(&mut self, end: End, waited: Duration) -> Told {
+        #[cfg(feature = "metrics")]
+        self.observed.series.acquired(end, waited);
+        self.span.ended(end)
+    }
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.note(End::Cancelled, self.waited());
+        }
+    }
+}
+
+/// An acquire that has ended.
+pub(crate) struct Ended {
+    /// How long it took.
+    pub(crate) waited: Duration,
+    told: Told,
+}
+
+/// How an acquire ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Got(Way),
+    Busy,
+    Cancelled,
+    Failed(ErrorKind),
+}
+
+/// What is told of one server.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(crate) struct ServerObserved {
+    #[cfg(feature = "metrics")]
+    series: ServerSeries,
+}
+
+#[cfg(feature = "redis")]
+#[cfg_attr(
+    not(feature = "metrics"),
+    expect(unused_variables, clippy::unused_self)
+)]
+impl ServerObserved {
+    pub(crate) fn new(address: &str) -> Self {
+        Self {
+            #[cfg(feature = "metrics")]
+            series: ServerSeries::new(address),
+        }
+    }
+
+    /// A call leaves, with so many operations.
+    pub(crate) fn calls(&self, operations: usize) {
+        #[cfg(feature = "metrics")]
+        self.series.calls(operations);
+    }
+
+    /// A connection was lost, and is opened again.
+    pub(crate) fn reconnects(&self) {
+        #[cfg(feature = "metrics")]
+        self.series.reconnects.increment(1);
+    }
+
+    /// The node has named another one of its cluster, which has the slot or is about to.
+    pub(crate) fn redirects(&self) {
+        #[cfg(feature = "metrics")]
+        self.series.redirects.increment(1);
+    }
+
+    /// The server has said its time just now, in ms since 1970.
+    pub(crate) fn says_time(&self, server_ms: i64) {
+        #[cfg(feature = "metrics")]
+        self.series.says_time(server_ms);
+    }
+}

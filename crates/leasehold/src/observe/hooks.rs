@@ -1,0 +1,122 @@
+//! Functions of the user that a client calls.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Kind;
+use crate::key::Key;
+use crate::loss::LossReason;
+
+/// Something was acquired: what [`on_acquired`](crate::ClientBuilder::on_acquired) is called with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Acquired<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What kind it is: `lock` (plain or fenced), `fair`, `read`, `write`, `group`, `permit` or
+    /// `semaphore`.
+    pub kind: &'static str,
+    /// How long the acquire took.
+    pub waited: Duration,
+}
+
+/// A hold was lost: what [`on_lost`](crate::ClientBuilder::on_lost) is called with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Lost<'a> {
+    /// The name of what was held.
+    pub name: &'a str,
+    /// What kind it is, as in [`Acquired::kind`].
+    pub kind: &'static str,
+    /// Why it was lost.
+    pub reason: &'a LossReason,
+}
+
+/// An acquire takes long: what
+/// [`on_waiting_longer_than`](crate::ClientBuilder::on_waiting_longer_than) is called with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Waiting<'a> {
+    /// The name of what is wanted.
+    pub name: &'a str,
+    /// What kind it is, as in [`Acquired::kind`].
+    pub kind: &'static str,
+    /// For how long it has been waited for.
+    pub waited: Duration,
+}
+
+type OnAcquired = dyn Fn(&Acquired<'_>) + Send + Sync;
+type OnLost = dyn Fn(&Lost<'_>) + Send + Sync;
+type OnWaiting = dyn Fn(&Waiting<'_>) + Send + Sync;
+
+/// What a client calls; most clients have none.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks(Option<Arc<Set>>);
+
+#[derive(Clone, Default)]
+struct Set {
+    acquired: Option<Arc<OnAcquired>>,
+    lost: Option<Arc<OnLost>>,
+    waiting: Option<(Duration, Arc<OnWaiting>)>,
+}
+
+impl Hooks {
+    pub(crate) fn on_acquired(&mut self, hook: Arc<OnAcquired>) {
+        self.set().acquired = Some(hook);
+    }
+
+    pub(crate) fn on_lost(&mut self, hook: Arc<OnLost>) {
+        self.set().lost = Some(hook);
+    }
+
+    pub(crate) fn on_waiting(&mut self, longest: Duration, hook: Arc<OnWaiting>) {
+        self.set().waiting = Some((longest, hook));
+    }
+
+    fn set(&mut self) -> &mut Set {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+
+    /// After so long a wait somebody wants to be told.
+    pub(super) fn longest_wait(&self) -> Option<Duration> {
+        let (longest, _) = self.0.as_ref()?.waiting.as_ref()?;
+        Some(*longest)
+    }
+
+    pub(super) fn acquired(&self, kind: Kind, key: &Key, waited: Duration) {
+        if let Some(hook) = self.0.as_ref().and_then(|set| set.acquired.as_ref()) {
+            hook(&Acquired {
+                name: key.given(),
+                kind: kind.word(),
+                waited,
+            });
+        }
+    }
+
+    pub(super) fn lost(&self, kind: Kind, key: &Key, reason: &LossReason) {
+        if let Some(hook) = self.0.as_ref().and_then(|set| set.lost.as_ref()) {
+            hook(&Lost {
+                name: key.given(),
+                kind: kind.word(),
+                reason,
+            });
+        }
+    }
+
+    pub(super) fn waits_for_long(&self, kind: Kind, key: &Key, waited: Duration) {
+        if let Some((_, hook)) = self.0.as_ref().and_then(|set| set.waiting.as_ref()) {
+            hook(&Waiting {
+                name: key.given(),
+                kind: kind.word(),
+                waited,
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,264 @@
+//! The metrics: their names, units and labels. `docs/metrics.md` has them for users, and a test
+//! compares the two.
+//!
+//! A recorder that is installed later than a client was first used is not seen by that client: the
+//! handles are asked for once, so that no acquire pays for looking them up.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+#[cfg(feature = "redis")]
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
+use metrics::{describe_counter, describe_gauge, describe_histogram};
+
+use super::{End, Kind, words};
+use crate::loss::LossReason;
+use crate::pattern;
+
+const KINDS: usize = 7;
+/// The ends of an acquire.
+const RESULTS: [&str; 13] = [
+    "granted",
+    "entered",
+    "busy",
+    "cancelled",
+    "unavailable",
+    "outcome_unknown",
+    "denied",
+    "wrong_kind",
+    "not_found",
+    "misuse",
+    "deadlock",
+    "lost",
+    "other",
+];
+/// Why holds are lost.
+const REASONS: [&str; 8] = [
+    "expired",
+    "taken",
+    "deleted",
+    "forced",
+    "renewal_failed",
+    "member",
+    "closed",
+    "max_hold",
+];
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The metrics of a client's names: by kind, and by the first pattern that a name fits.
+#[derive(Debug)]
+pub(super) struct Table {
+    groups: Vec<(String, [OnceLock<Arc<Series>>; KINDS])>,
+    others: [OnceLock<Arc<Series>>; KINDS],
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new(&[])
+    }
+}
+
+impl Table {
+    pub(super) fn new(patterns: &[String]) -> Self {
+        let groups = patterns.iter();
+        Self {
+            groups: groups
+                .map(|pattern| (pattern.clone(), Default::default()))
+                .collect(),
+            others: Default::default(),
+        }
+    }
+
+    pub(super) fn series(&self, kind: Kind, name: &str) -> Arc<Series> {
+        let fits = |(pattern, _): &&(String, _)| pattern::fits(pattern.as_bytes(), name.as_bytes());
+        let (group, kinds) = match self.groups.iter().find(fits) {
+            Some((pattern, kinds)) => (Some(pattern.as_str()), kinds),
+            None if self.groups.is_empty() => (None, &self.others),
+            None => (Some("other"), &self.others),
+        };
+        Arc::clone(kinds[kind as usize].get_or_init(|| {
+            let mut labels = vec![("kind", kind.word().to_owned())];
+            labels.extend(group.map(|group| ("name", group.to_owned())));
+            Arc::new(Series::new(&labels))
+        }))
+    }
+}
+
+/// The metrics of the names with the same labels.
+pub(super) struct Series {
+    ends: [Counter; RESULTS.len()],
+    wait_time: Histogram,
+    pub(super) hold_time: Histogram,
+    losses: [Counter; REASONS.len()],
+    pub(super) renewed: Counter,
+    pub(super) renewal_failed: Counter,
+    pub(super) margin: Histogram,
+    pub(super) held: Gauge,
+    pub(super) waiting: Gauge,
+    pub(super) hand_overs: Counter,
+}
+
+impl std::fmt::Debug for Series {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Series").finish_non_exhaustive()
+    }
+}
+
+impl Series {
+    fn new(labels: &Labels) -> Self {
+        describe();
+        let with = |name: &'static str, value: &str| {
+            let mut labels = labels.clone();
+            labels.push((name, value.to_owned()));
+            labels
+        };
+        Self {
+            ends: RESULTS.map(|result| counter!("leasehold.acquires", &with("result", result))),
+            wait_time: histogram!("leasehold.acquire.duration", labels),
+            hold_time: histogram!("leasehold.hold.duration", labels),
+            losses: REASONS.map(|reason| counter!("leasehold.losses", &with("reason", reason))),
+            renewed: counter!("leasehold.renewals", &with("result", "confirmed")),
+            renewal_failed: counter!("leasehold.renewals", &with("result", "failed")),
+            margin: histogram!("leasehold.renewal.margin", labels),
+            held: gauge!("leasehold.held", labels),
+            waiting: gauge!("leasehold.waiting", labels),
+            hand_overs: counter!("leasehold.hand_overs", labels),
+        }
+    }
+
+    pub(super) fn acquired(&self, end: End, waited: Duration) {
+        if matches!(end, End::Got(_)) {
+            self.wait_time.record(waited.as_secs_f64());
+        }
+        count(&self.ends, &RESULTS, words::result(end));
+    }
+
+    pub(super) fn lost(&self, reason: &LossReason) {
+        count(&self.losses, &REASONS, words::reason(reason));
+    }
+}
+
+fn count(counters: &[Counter], words: &[&str], word: &str) {
+    let place = words.iter().position(|other| *other == word);
+    if let Some(counter) = place.and_then(|place| counters.get(place)) {
+        counter.increment(1);
+    }
+}
+
+/// One more, for as long as this lives.
+pub(super) struct Gauged<'a>(&'a Gauge);
+
+impl<'a> Gauged<'a> {
+    pub(super) fn new(gauge: &'a Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for Gauged<'_> {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// The metrics of one server.
+#[cfg(feature = "redis")]
+pub(super) struct ServerSeries {
+    calls: Counter,
+    operations: Histogram,
+    pub(super) reconnects: Counter,
+    pub(super) redirects: Counter,
+    skew: Gauge,
+}
+
+#[cfg(feature = "redis")]
+impl std::fmt::Debug for ServerSeries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerSeries").finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "redis")]
+impl ServerSeries {
+    pub(super) fn new(address: &str) -> Self {
+        describe();
+        let labels: &Labels = &vec![("server.address", address.to_owned())];
+        Self {
+            calls: counter!("leasehold.server.calls", labels),
+            operations: histogram!("leasehold.server.call.operations", labels),
+            reconnects: counter!("leasehold.server.reconnects", labels),
+            redirects: counter!("leasehold.server.redirects", labels),
+            skew: gauge!("leasehold.server.clock.skew", labels),
+        }
+    }
+
+    pub(super) fn calls(&self, operations: usize) {
+        self.calls.increment(1);
+        // A call has a thousand at most.
+        self.operations
+            .record(f64::from(u32::try_from(operations).unwrap_or(u32::MAX)));
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "no promise depends on it: it is compared with the server's for people to look at"
+    )]
+    pub(super) fn says_time(&self, server_ms: i64) {
+        let ours = SystemTime::now().duration_since(UNIX_EPOCH);
+        let server = Duration::from_millis(u64::try_from(server_ms).unwrap_or(0));
+        self.skew
+            .set(server.as_secs_f64() - ours.unwrap_or_default().as_secs_f64());
+    }
+}
+
+/// Says what the metrics are, in which unit.
+fn describe() {
+    let count = Unit::Count;
+    describe_counter!("leasehold.acquires", count, "Acquires that have ended");
+    describe_histogram!(
+        "leasehold.acquire.duration",
+        Unit::Seconds,
+        "Time from an acquire to its grant"
+    );
+    describe_histogram!(
+        "leasehold.hold.duration",
+        Unit::Seconds,
+        "Time from a grant until it was given back or lost"
+    );
+    describe_counter!("leasehold.losses", count, "Holds that were lost");
+    describe_counter!("leasehold.renewals", count, "Renewals of holds");
+    describe_histogram!(
+        "leasehold.renewal.margin",
+        "Part of the lease that was left when a renewal was confirmed, 0 to 1"
+    );
+    describe_gauge!("leasehold.held", count, "Holds now");
+    describe_gauge!("leasehold.waiting", count, "Acquires under way now");
+    describe_counter!(
+        "leasehold.hand_overs",
+        count,
+        "Holds that passed to a waiter of the same process"
+    );
+    describe_counter!("leasehold.server.calls", count, "Calls to the server");
+    describe_histogram!(
+        "leasehold.server.call.operations",
+        count,
+        "Operations in one call"
+    );
+    describe_counter!(
+        "leasehold.server.reconnects",
+        count,
+        "Connections that were lost and are opened again"
+    );
+    describe_counter!(
+        "leasehold.server.redirects",
+        count,
+        "Answers that named another node of the cluster"
+    );
+    describe_gauge!(
+        "leasehold.server.clock.skew",
+        Unit::Seconds,
+        "Clock of the server less the clock of this machine, when they were compared last"
+    );
+}

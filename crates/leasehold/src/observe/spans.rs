@@ -1,0 +1,253 @@
+//! The spans: their names, attributes and links. `docs/tracing.md` has them for users, and a test
+//! compares the two.
+//!
+//! Unless a subscriber takes it, a span is one look at the level that anybody listens to: nothing is
+//! formatted and nothing is allocated.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use tracing::field::Empty;
+use tracing::{Span, debug_span};
+
+use super::{End, Ended, Kind, Observed, Way, words};
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::loss::LossReason;
+
+/// A span that a subscriber has taken, or nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told(Option<Box<Span>>);
+
+impl Told {
+    fn of(span: Span) -> Self {
+        Self((!span.is_disabled()).then(|| Box::new(span)))
+    }
+
+    /// The other one led to this one.
+    fn follows(&self, other: &Self) {
+        if let (Some(span), Some(other)) = (&self.0, &other.0) {
+            span.follows_from(other.id());
+        }
+    }
+
+    fn record(&self, attribute: &str, word: &str) {
+        if let Some(span) = &self.0 {
+            span.record(attribute, word);
+        }
+    }
+
+    /// The one that was there is returned.
+    pub(crate) fn replace(&mut self, other: Self) -> Self {
+        std::mem::replace(self, other)
+    }
+}
+
+/// Why an acquire is not granted at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The server says that others hold it, or that too few permits are free.
+    Held,
+    /// Others of its process wait for it already, and one of them asks.
+    InLine,
+    /// No server answers.
+    NoAnswer,
+}
+
+/// The span of an acquire, and what its wait has counted; nothing if nobody listens.
+#[derive(Debug)]
+pub(crate) struct AcquireSpan(Option<Box<Counted>>);
+
+#[derive(Debug)]
+struct Counted {
+    told: Told,
+    asks: AtomicU32,
+    wake_ups: AtomicU32,
+    /// Why it has to wait: the first reason.
+    why: OnceLock<Why>,
+    given: AtomicBool,
+}
+
+impl AcquireSpan {
+    pub(super) fn begins(kind: Kind, key: &Key) -> Self {
+        let told = Told::of(debug_span!(
+            target: "leasehold",
+            "leasehold.acquire",
+            kind = kind.word(),
+            name = key.given(),
+            result = Empty,
+            wait.reason = Empty,
+            asks = Empty,
+            wake_ups = Empty,
+            granted_by = Empty,
+        ));
+        Self(told.0.is_some().then(|| {
+            Box::new(Counted {
+                told,
+                asks: AtomicU32::new(0),
+                wake_ups: AtomicU32::new(0),
+                why: OnceLock::new(),
+                given: AtomicBool::new(false),
+            })
+        }))
+    }
+
+    /// A request of it leaves.
+    pub(crate) fn asks(&self) {
+        if let Some(counted) = &self.0 {
+            counted.asks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A message has ended its sleep.
+    pub(crate) fn is_woken(&self) {
+        if let Some(counted) = &self.0 {
+            counted.wake_ups.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// It is not granted at once.
+    pub(crate) fn waits(&self, why: Why) {
+        if let Some(counted) = &self.0 {
+            counted.why.get_or_init(|| why);
+        }
+    }
+
+    /// Another task of the process has given it what it wants.
+    pub(crate) fn was_given(&self) {
+        if let Some(counted) = &self.0 {
+            counted.given.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// It has ended so. Returns its span, which is open still.
+    pub(super) fn ended(&mut self, end: End) -> Told {
+        let Some(counted) = self.0.take() else {
+            return Told::default();
+        };
+        let told = counted.told;
+        if let Some(span) = &told.0 {
+            span.record("result", words::result(end));
+            span.record("asks", counted.asks.into_inner());
+            span.record("wake_ups", counted.wake_ups.into_inner());
+        }
+        match counted.why.get() {
+            Some(Why::Held) => told.record("wait.reason", "held"),
+            Some(Why::InLine) => told.record("wait.reason", "in_line"),
+            Some(Why::NoAnswer) => told.record("wait.reason", "no_answer"),
+            None => {}
+        }
+        if end == End::Got(Way::Granted) {
+            let by = match counted.given.into_inner() {
+                true => "process",
+                false => "server",
+            };
+            told.record("granted_by", by);
+        }
+        told
+    }
+}
+
+impl Ended {
+    /// Whether anybody listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.told.is_heard()
+    }
+
+    /// A hold of the same process led to its end: that of the holder before, or the one that it has
+    /// joined.
+    pub(crate) fn follows(&self, hold: &Told) {
+        self.told.follows(hold);
+    }
+
+    /// The hold begins that it was granted. `holder`: its id on the wire.
+    pub(crate) fn begins(
+        &self,
+        observed: &Observed,
+        key: &Key,
+        holder: &str,
+        token: Option<u64>,
+    ) -> Told {
+        let told = Told::of(debug_span!(
+            target: "leasehold",
+            "leasehold.hold",
+            kind = observed.kind.word(),
+            name = key.given(),
+            holder,
+            token,
+            loss = Empty,
+        ));
+        told.follows(&self.told);
+        told
+    }
+}
+
+impl Observed {
+    /// A request leaves that renews a hold. `hold` finds the span of that, if anybody listens.
+    pub(crate) fn renews(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
+        Told::of(debug_span!(
+            target: "leasehold",
+            parent: hold().0.as_deref().and_then(Span::id),
+            "leasehold.renewal",
+            kind = self.kind.word(),
+            name = key.given(),
+            result = Empty,
+        ))
+    }
+
+    /// A guard gives a hold back. `hold` finds the span of that, if anybody listens.
+    pub(crate) fn releases(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
+        let told = Told::of(debug_span!(
+            target: "leasehold",
+            "leasehold.release",
+            kind = self.kind.word(),
+            name = key.given(),
+            result = Empty,
+        ));
+        if told.is_heard() {
+            told.follows(&hold());
+        }
+        told
+    }
+}
+
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    Confirmed,
+    /// The server does not have the hold any more.
+    Lost,
+    Failed,
+}
+
+impl Told {
+    /// Whether anybody listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The hold is lost.
+    pub(crate) fn lost(&self, reason: &LossReason) {
+        self.record("loss", words::reason(reason));
+    }
+
+    /// The renewal has ended so.
+    pub(crate) fn renewed(&self, result: Renewal) {
+        let word = match result {
+            Renewal::Confirmed => "confirmed",
+            Renewal::Lost => "lost",
+            Renewal::Failed => "failed",
+        };
+        self.record("result", word);
+    }
+
+    /// The release has ended so. `handed_over`: the hold is the next waiter's of the process.
+    pub(crate) fn released(&self, result: &Result<()>, handed_over: bool) {
+        let word = match result.as_ref().map_err(Error::kind) {
+            Ok(()) if handed_over => "handed_over",
+            Ok(()) => "released",
+            Err(kind) => words::failed(kind),
+        };
+        self.record("result", word);
+    }
+}

@@ -1,0 +1,45 @@
+//! The words for the ends of acquires and for losses, in metrics and spans.
+
+use super::{End, Way};
+use crate::error::ErrorKind;
+use crate::loss::LossReason;
+
+/// How an acquire ended.
+pub(super) fn result(end: End) -> &'static str {
+    match end {
+        End::Got(Way::Granted) => "granted",
+        End::Got(Way::Entered) => "entered",
+        End::Busy => "busy",
+        End::Cancelled => "cancelled",
+        End::Failed(kind) => failed(kind),
+    }
+}
+
+/// How something failed.
+pub(super) fn failed(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Unavailable => "unavailable",
+        ErrorKind::OutcomeUnknown => "outcome_unknown",
+        ErrorKind::Denied => "denied",
+        ErrorKind::WrongKind => "wrong_kind",
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::Misuse => "misuse",
+        ErrorKind::Deadlock => "deadlock",
+        ErrorKind::Lost => "lost",
+        ErrorKind::Unsupported => "other",
+    }
+}
+
+/// Why a hold was lost.
+pub(super) fn reason(reason: &LossReason) -> &'static str {
+    match reason {
+        LossReason::Expired => "expired",
+        LossReason::Taken { .. } => "taken",
+        LossReason::Deleted => "deleted",
+        LossReason::Forced => "forced",
+        LossReason::RenewalFailed { .. } => "renewal_failed",
+        LossReason::Member { .. } => "member",
+        LossReason::Closed => "closed",
+        LossReason::MaxHold { .. } => "max_hold",
+    }
+}

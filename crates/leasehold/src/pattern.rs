@@ -1,0 +1,109 @@
+//! Patterns for names, as the server's `KEYS` and `SCAN` read them.
+
+/// Why a text is no pattern; `None` if it is one.
+pub(crate) fn fault(pattern: &str) -> Option<&'static str> {
+    let mut letters = pattern.chars();
+    let mut in_class = false;
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' if letters.next().is_none() => return Some("ends in a lone backslash"),
+            '[' => in_class = true,
+            ']' => in_class = false,
+            _ => {}
+        }
+    }
+    match in_class {
+        _ if pattern.is_empty() => Some("is empty"),
+        true => Some("has a [ without its ]"),
+        false => None,
+    }
+}
+
+/// Whether a text fits a pattern: `*` is any text, `?` any byte, `[a-c]` and `[^ab]` one of some,
+/// and a backslash takes the meaning from what follows it.
+pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
+    // Where to go on when the rest does not fit: behind the last star, which takes a byte more.
+    let (mut at, mut place, mut back) = (0, 0, None);
+    while place < text.len() {
+        if pattern.get(at) == Some(&b'*') {
+            at += 1;
+            back = Some((at, place));
+        } else if let Some(next) = one(pattern, at, text[place]) {
+            (at, place) = (next, place + 1);
+        } else if let Some((star, taken)) = back {
+            (at, place) = (star, taken + 1);
+            back = Some((star, taken + 1));
+        } else {
+            return false;
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+/// The place behind the part of the pattern that stands for this byte; `None` if it does not.
+fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
+    match *pattern.get(at)? {
+        b'?' => Some(at + 1),
+        b'[' => class(pattern, at + 1, byte),
+        b'\\' => (pattern.get(at + 1) == Some(&byte)).then_some(at + 2),
+        letter => (letter == byte).then_some(at + 1),
+    }
+}
+
+fn class(pattern: &[u8], mut at: usize, byte: u8) -> Option<usize> {
+    let negated = pattern.get(at) == Some(&b'^');
+    at += usize::from(negated);
+    let mut found = false;
+    while *pattern.get(at)? != b']' {
+        if pattern[at] == b'\\' {
+            at += 1;
+        }
+        let first = *pattern.get(at)?;
+        let is_range = pattern.get(at + 1) == Some(&b'-') && pattern.get(at + 2).is_some();
+        let last = if is_range { pattern[at + 2] } else { first };
+        found |= (first.min(last)..=first.max(last)).contains(&byte);
+        at += if is_range { 3 } else { 1 };
+    }
+    (found != negated).then_some(at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_as_on_the_server() {
+        for (pattern, text, fit) in [
+            ("*", "", true),
+            ("job:*", "job:1", true),
+            ("job:*", "jobs:1", false),
+            ("*:1*2", "a:1:2:12", true),
+            ("*:1*2", "a:1:2:13", false),
+            ("j?b", "job", true),
+            ("j?b", "jb", false),
+            ("j[a-p]b", "job", true),
+            ("j[p-a]b", "job", true),
+            ("j[^a-p]b", "job", false),
+            (r"j\*b", "j*b", true),
+            (r"j\*b", "job", false),
+            (r"[\]]", "]", true),
+            ("job", "job", true),
+            ("job", "job1", false),
+        ] {
+            assert_eq!(
+                fits(pattern.as_bytes(), text.as_bytes()),
+                fit,
+                "{pattern} {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_named() {
+        assert_eq!(fault("job:*[ab]"), None);
+        assert_eq!(fault(r"a\\"), None);
+        for pattern in ["", "job[a", r"job\"] {
+            assert!(fault(pattern).is_some(), "{pattern}");
+        }
+    }
+}

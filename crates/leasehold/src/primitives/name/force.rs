@@ -1,0 +1,104 @@
+//! The end of one hold by force, whatever kind of lock it is a hold of.
+
+use std::time::Duration;
+
+use super::{Found, HoldInfo, MOST_SHOWN, NameInfo, look, steps};
+use crate::backend::NameOf;
+use crate::backend::step::{Operation, Value};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::primitives::expirable::PermitId;
+use crate::primitives::expirable::steps::Names;
+use crate::primitives::lock::Ttl;
+use crate::primitives::lock::group::steps as group;
+use crate::primitives::lock::steps as plain;
+use crate::primitives::{fair, request, rw};
+
+/// Ends the hold `id`, if it is one of `name`. Says whether it was.
+pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Result<bool> {
+    let key = context.key(name, NameOf::Other)?;
+    let seen = look(context, &key, MOST_SHOWN).await?;
+    let Some(ends) = ends_of(&key, &seen, id)? else {
+        return Ok(false);
+    };
+    // Submitted in this order and all before the first answer: the holder must find the note when
+    // it learns of the end.
+    let noted = steps::note_forced(&key, id, ends.left);
+    let noted = context.backend.submit(noted);
+    let ended = context.backend.submit(ends.end);
+    let called = ends.then.map(|then| context.backend.submit(then));
+    let _ = noted.await;
+    let ended = ended.await;
+    if let Some(called) = called {
+        let _ = called.await;
+    }
+    match ended.map_err(|failure| failure.into_error_of_change(&key))? {
+        Value::Int(told) => Ok(told > 0),
+        // Some values of a group: the others had another holder by then.
+        Value::List(_) => Ok(true),
+        _ => Err(request::malformed(context, &key)),
+    }
+}
+
+/// How a hold is ended.
+struct Ends {
+    end: Operation,
+    /// What else has to be sent: whoever waits in line hears it another way.
+    then: Option<Operation>,
+    left: Duration,
+}
+
+fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
+    let left = |ttl: Ttl| match ttl {
+        Ttl::Left(left) => left,
+        // For as long as it may take its holder to look.
+        _ => Duration::from_secs(60),
+    };
+    let ends = |end, hold: Option<&HoldInfo>, then| {
+        let left = left(hold.map_or(seen.ttl, |hold| hold.ttl));
+        Some(Ends { end, then, left })
+    };
+    Ok(match &seen.found {
+        Found::Lock(hold) if hold.id == id => {
+            let channel = key.lock_channel();
+            // It may be a fair lock: that can't be seen while nobody waits.
+            ends(
+                plain::release(key, id, &channel),
+                Some(hold),
+                Some(fair::steps::release(key, id, &channel)),
+            )
+        }
+        Found::ReadWrite { writer, readers } => {
+            let mut shown = writer.iter().chain(readers);
+            let hold = shown.find(|hold| hold.id == id);
+            let is_there = hold.is_some() || seen.more > 0;
+            is_there
+                .then(|| ends(rw::release(key, id), hold, None))
+                .flatten()
+        }
+        Found::Group(values) => {
+            let own = values.iter().filter(|value| value.hold.id == id);
+            let fields: Vec<_> = own.map(|value| value.field.as_str()).collect();
+            let fields = (!fields.is_empty()).then(|| fields.join(" "));
+            let channel = key.lock_channel();
+            fields.and_then(|fields| ends(group::release(key, id, &fields, &channel), None, None))
+        }
+        Found::Leases { .. } => {
+            let id: PermitId = id.parse()?;
+            let names = Names {
+                key: key.clone(),
+                channel: key.semaphore_channel().into(),
+            };
+            ends(names.release(&[id], false), None, None)
+        }
+        Found::Nothing | Found::Lock(_) => None,
+        Found::Count(_) | Found::Latch { .. } | Found::Unknown { .. } => {
+            return Err(Error::new(
+                ErrorKind::WrongKind,
+                format!("nobody holds `{key}`: it is no lock, and no semaphore with leases in use"),
+            )
+            .with_key(key));
+        }
+    })
+}

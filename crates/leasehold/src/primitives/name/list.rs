@@ -1,0 +1,292 @@
+//! The names there are: a walk over all keys of the server, a page at a time.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context as Task, Poll};
+
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+
+use super::reading::{each, items, number};
+use super::{Book, Found, NameInfo, look, steps, who};
+use crate::backend::step::Value;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{Beside, Key, as_pattern};
+use crate::pattern;
+use crate::text::Shown;
+
+/// How many keys the server looks at for a page. Everybody else waits for that long.
+const PAGE: u64 = 500;
+/// How many names are looked at side by side.
+const TOGETHER: usize = 32;
+/// How many holds, permits and waiters of each are shown.
+const MOST_LISTED: usize = 10;
+
+/// A name, and what stands under it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// The name, for [`Client::lock`](crate::Client::lock) or the like.
+    pub name: String,
+    /// What it is. Of its holds, permits and waiters the first ten are shown.
+    pub info: NameInfo,
+}
+
+/// The names on a server: see [`Client::list`](crate::Client::list).
+///
+/// It is a stream of [`Listed`], and has [`next`](Self::next) for those who don't want one.
+#[must_use = "nothing is asked for until the listing is read"]
+pub struct Listing {
+    walk: Pin<Box<dyn Stream<Item = Result<Listed>> + Send>>,
+    progress: Arc<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    looked_at: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Listing {
+    /// The next name; `None` at the end. Behind an error there is nothing more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::inspect`](crate::Client::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the next call goes on.
+    pub async fn next(&mut self) -> Option<Result<Listed>> {
+        StreamExt::next(self).await
+    }
+
+    /// About how many keys were looked at so far, and how many the server has. Both are 0 before
+    /// the first page; the second stays 0 where the server does not say.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let total = self.progress.total.load(Ordering::Relaxed);
+        let looked_at = self.progress.looked_at.load(Ordering::Relaxed);
+        (looked_at, total)
+    }
+}
+
+impl Stream for Listing {
+    type Item = Result<Listed>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Option<Self::Item>> {
+        self.walk.as_mut().poll_next(task)
+    }
+}
+
+impl fmt::Debug for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listing")
+            .field("progress", &self.progress())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The names that fit `wanted`.
+pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
+    let progress = Arc::<Progress>::default();
+    if let Some(fault) = pattern::fault(wanted) {
+        let error = Error::new(
+            ErrorKind::Misuse,
+            format!(
+                "the pattern `{}` {fault}; write * for all names",
+                Shown(wanted)
+            ),
+        );
+        let walk = Box::pin(stream::iter([Err(error)]));
+        return Listing { walk, progress };
+    }
+    let walk = Walk {
+        shared: Arc::new(SharedWalk {
+            context: Arc::clone(context),
+            book: Book::default(),
+        }),
+        // The prefix is no pattern.
+        wanted: format!("{}{wanted}", as_pattern(&context.prefix)),
+        progress: Arc::clone(&progress),
+        masters: context.backend.masters().into(),
+        cursor: 0,
+    };
+    let found = pages(walk)
+        .map_ok(|(walk, found)| {
+            stream::iter(found).map(move |found| Ok((Arc::clone(&walk), found)))
+        })
+        .try_flatten()
+        .map_ok(|(shared, found)| async move { found.look(&shared).await })
+        .try_buffered(TOGETHER)
+        .try_filter_map(|listed| async { Ok(listed) });
+    Listing {
+        walk: Box::pin(found),
+        progress,
+    }
+}
+
+/// What the looks at names need.
+struct SharedWalk {
+    context: Arc<Context>,
+    book: Book,
+}
+
+struct Walk {
+    shared: Arc<SharedWalk>,
+    wanted: String,
+    progress: Arc<Progress>,
+    /// The servers that are left, of which the first is walked over.
+    masters: VecDeque<usize>,
+    cursor: u64,
+}
+
+type Page = (Arc<SharedWalk>, Vec<Candidate>);
+
+fn pages(walk: Walk) -> impl Stream<Item = Result<Page>> + Send {
+    stream::try_unfold(walk, |mut walk| async move {
+        let Some(master) = walk.masters.front() else {
+            return Ok(None);
+        };
+        let candidates = walk.page(*master).await?;
+        let shared = Arc::clone(&walk.shared);
+        Ok(Some(((shared, candidates), walk)))
+    })
+}
+
+impl Walk {
+    async fn page(&mut self, master: usize) -> Result<Vec<Candidate>> {
+        // The keys beside a name have the name in the middle.
+        let pattern = format!("*{}*", self.wanted);
+        let backend = &self.shared.context.backend;
+        let page = steps::page(self.cursor, &pattern, PAGE);
+        let reply = backend.submit_to(master, page).await;
+        let reply = reply.map_err(|failure| failure.into_error_of_listing())?;
+        let (cursor, total, keys) = read(&reply).ok_or_else(|| {
+            let failure = backend.malformed();
+            failure.into_error_of_listing()
+        })?;
+        let (sum, looked_at) = (&self.progress.total, &self.progress.looked_at);
+        if self.cursor == 0 {
+            sum.fetch_add(total, Ordering::Relaxed);
+        }
+        self.cursor = cursor;
+        if cursor == 0 {
+            self.masters.pop_front();
+        }
+        match self.masters.is_empty() {
+            false => looked_at.fetch_add(PAGE, Ordering::Relaxed),
+            true => looked_at.swap(sum.load(Ordering::Relaxed), Ordering::Relaxed),
+        };
+        Ok(self.candidates(keys))
+    }
+
+    fn candidates(&self, keys: Vec<Typed>) -> Vec<Candidate> {
+        let mut seen = BTreeSet::new();
+        let found = keys
+            .into_iter()
+            .filter_map(|(key, kind)| candidate(key, &kind));
+        let found = found.filter(|found| {
+            pattern::fits(self.wanted.as_bytes(), found.name.as_bytes())
+                // The server may bring a key twice while it enlarges its table.
+                && seen.insert(found.clone())
+        });
+        let found: VecDeque<_> = found.collect();
+        found.into()
+    }
+}
+
+/// A key and its type.
+type Typed = (String, String);
+
+/// The next cursor, how many keys there are, and those of this page.
+fn read(reply: &Value) -> Option<(u64, u64, Vec<Typed>)> {
+    let [Value::Text(cursor), total, keys] = items(reply)? else {
+        return None;
+    };
+    let cursor = std::str::from_utf8(cursor).ok()?.parse().ok()?;
+    let total = u64::try_from(number(total)?).unwrap_or(0);
+    let keys = each(keys, |item| match items(item)? {
+        [Value::Text(key), Value::Text(kind)] => {
+            // A name of ours is UTF-8.
+            let key = String::from_utf8(key.clone()).ok();
+            Some(key.zip(String::from_utf8(kind.clone()).ok()))
+        }
+        _ => None,
+    })?;
+    Some((cursor, total, keys.into_iter().flatten().collect()))
+}
+
+/// A name that may be one of ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    name: String,
+    /// It was found by a key beside it.
+    beside: Option<Beside>,
+}
+
+/// The name that a key of this type belongs to.
+fn candidate(key: String, kind: &str) -> Option<Candidate> {
+    match (Key::beside(&key), kind) {
+        (Some((Beside::Line, name)), "list")
+        | (Some((Beside::Leases, name)), "zset")
+        | (Some((Beside::Opening, name)), "string") => {
+            let beside = Key::beside(&key).map(|(beside, _)| beside);
+            let name = name.to_owned();
+            Some(Candidate { name, beside })
+        }
+        (None | Some((Beside::Leases, _)), "hash" | "string") => Some(Candidate {
+            name: key,
+            beside: None,
+        }),
+        _ => None,
+    }
+}
+
+impl Candidate {
+    async fn look(self, walk: &SharedWalk) -> Result<Option<Listed>> {
+        let Ok(key) = Key::parse(&self.name) else {
+            return Ok(None);
+        };
+        let context = &walk.context;
+        let mut info = match look(context, &key, MOST_LISTED).await {
+            Ok(info) => info,
+            // A user who may see only some keys learns the names of the others.
+            Err(error) if error.kind() == ErrorKind::Denied => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if !self.is_told_by(&info) {
+            return Ok(None);
+        }
+        who::tell(context, &walk.book, &self.name, &mut info).await;
+        let name = self.name.strip_prefix(context.prefix.as_str());
+        let name = name.unwrap_or(&self.name).to_owned();
+        Ok(Some(Listed { name, info }))
+    }
+
+    /// Whether the name is listed for this key, and not for another one or not at all.
+    fn is_told_by(&self, info: &NameInfo) -> bool {
+        match (&self.beside, &info.found) {
+            (Some(Beside::Line), Found::Nothing) => !info.waiting.is_empty(),
+            (Some(Beside::Leases), Found::Leases { free: None, .. })
+            | (Some(Beside::Opening), Found::Latch { left: 0 }) => true,
+            (Some(_), _) | (None, Found::Nothing | Found::Unknown { .. }) => false,
+            (None, Found::Lock(hold)) => is_client(&hold.id),
+            (None, Found::ReadWrite { writer, readers }) => {
+                writer.iter().chain(readers).all(|hold| is_client(&hold.id))
+            }
+            (None, Found::Group(values)) => values.iter().all(|value| is_client(&value.hold.id)),
+            (None, Found::Leases { free, .. }) => free.is_some(),
+            (None, Found::Latch { .. } | Found::Count(_)) => true,
+        }
+    }
+}
+
+/// Whether this begins with the id of a client: other people have fields with a colon as well.
+fn is_client(id: &str) -> bool {
+    let client = id.split(':').next().unwrap_or_default();
+    uuid::Uuid::try_parse(client).is_ok() && client.len() == 36
+}

@@ -1,0 +1,22 @@
+-- Notes for a holder that its hold is ended by force, before it is. Only a courtesy: it fails
+-- when the server is out of memory, and a name that is broken again and again must not fill it.
+--
+-- marker  hash: a field per hold that was ended by force; lives as long as the
+--         holds would have, so that their holders learn the reason
+-- hold    the hold's id
+-- ms      what is left of the hold's lease
+-- Returns 1  noted
+--         0  not noted
+
+local function note_forced(marker, hold, ms)
+  local size = redis.pcall('HLEN', marker)
+  if type(size) ~= 'number' or size >= 4096
+    or type(redis.pcall('HSET', marker, hold, '1')) == 'table' then
+    return 0
+  end
+  if redis.call('PTTL', marker) < tonumber(ms) then
+    local expiry = redis.pcall('PEXPIRE', marker, ms)
+    if type(expiry) == 'table' then redis.pcall('DEL', marker) end
+  end
+  return 1
+end

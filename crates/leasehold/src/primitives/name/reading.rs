@@ -1,0 +1,316 @@
+//! What the look at a name replies, and the kind that is recognised in it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::steps::NEVER;
+use super::{Found, HoldInfo, NameInfo, PermitInfo, ValueInfo, WaiterInfo, Wants};
+use crate::backend::step::Value;
+use crate::primitives::lock::Ttl;
+
+/// The reply of the step.
+pub(super) struct Raw {
+    kind: String,
+    ttl: Ttl,
+    now_ms: i64,
+    text: String,
+    mode: String,
+    size: u64,
+    fields: Vec<Field>,
+    held: i64,
+    over: i64,
+    permits: Vec<(Vec<u8>, i64)>,
+    length: u64,
+    line: Vec<(Vec<u8>, i64)>,
+    writers: Vec<String>,
+    readers: Vec<String>,
+    token: String,
+    opened: bool,
+    listening: [i64; 4],
+}
+
+/// A field of a hash.
+struct Field {
+    name: String,
+    value: String,
+    /// What is left of it, if it is a read hold.
+    left_ms: i64,
+    /// The end and the count that stand beside it, if it is the value of a group.
+    ends: String,
+    entered: String,
+}
+
+impl Raw {
+    pub(super) fn read(reply: &Value) -> Option<Self> {
+        let mut items = items(reply)?.iter();
+        let raw = Self {
+            kind: text(items.next()?)?,
+            ttl: Ttl::of_key(number(items.next()?)?),
+            now_ms: number(items.next()?)?,
+            text: text(items.next()?)?,
+            mode: text(items.next()?)?,
+            size: count(items.next()?)?,
+            fields: each(items.next()?, Field::read)?,
+            held: number(items.next()?)?,
+            over: number(items.next()?)?,
+            permits: each(items.next()?, timed)?,
+            length: count(items.next()?)?,
+            line: each(items.next()?, timed)?,
+            writers: each(items.next()?, text)?,
+            readers: each(items.next()?, text)?,
+            token: text(items.next()?)?,
+            opened: number(items.next()?)? == 1,
+            listening: each(items.next()?, number)?.try_into().ok()?,
+        };
+        items.next().is_none().then_some(raw)
+    }
+
+    pub(super) fn recognise(self) -> NameInfo {
+        let found = self.found();
+        let more = match &found {
+            // The field with the mode is no hold.
+            Found::ReadWrite { .. } => self.size.saturating_sub(self.fields.len() as u64 + 1),
+            // Each value has three fields.
+            Found::Group(_) => (self.size / 3).saturating_sub(self.fields.len() as u64),
+            Found::Leases { held, permits, .. } => held.saturating_sub(permits.len() as u64),
+            _ => 0,
+        };
+        NameInfo {
+            listening: self.listening_for(&found),
+            found,
+            ttl: self.ttl,
+            more,
+            waiting: self.waiting(),
+            more_waiting: self.length.saturating_sub(self.line.len() as u64),
+            last_token: self.token.parse().ok(),
+            clients_denied: false,
+            node: None,
+        }
+    }
+
+    fn found(&self) -> Found {
+        match self.kind.as_str() {
+            // The number was removed by hand. The permits are in use all the same.
+            "none" if self.held > 0 => self.leases(None),
+            "none" if self.opened => Found::Latch { left: 0 },
+            "none" => Found::Nothing,
+            "string" => match whole(&self.text) {
+                // Before the note of an opening, which outlives its latch: leases are never those
+                // of a latch.
+                Some(free) if self.held > 0 => self.leases(Some(free)),
+                Some(left) if self.opened => Found::Latch {
+                    left: u64::try_from(left).unwrap_or(0),
+                },
+                Some(count) => Found::Count(count),
+                None => unknown("a text that is not a count"),
+            },
+            "hash" => self
+                .lock()
+                .unwrap_or_else(|| unknown("a hash whose fields are not those of a lock")),
+            kind => unknown(&format!("a {kind}")),
+        }
+    }
+
+    /// A hash that is a lock of some kind.
+    fn lock(&self) -> Option<Found> {
+        match (&*self.mode, &self.fields[..]) {
+            // A value of a group never stands alone: its end and its count are beside it.
+            ("", [field]) if self.size == 1 => Some(Found::Lock(field.hold(self.ttl)?)),
+            ("", _) => self.group(),
+            ("read" | "write", _) => self.read_write(),
+            _ => None,
+        }
+    }
+
+    fn read_write(&self) -> Option<Found> {
+        let (mut writer, mut readers) = (None, Vec::new());
+        for field in &self.fields {
+            if field.name.contains(":write") {
+                writer = Some(field.hold(self.ttl)?);
+            } else {
+                let hold = field.hold(Ttl::of_key(field.left_ms))?;
+                // The field of a read hold that is over remains until the next release.
+                if field.left_ms >= 0 || field.left_ms == -1 {
+                    readers.push(hold);
+                }
+            }
+        }
+        Some(Found::ReadWrite { writer, readers })
+    }
+
+    fn group(&self) -> Option<Found> {
+        if self.fields.is_empty() {
+            // Only what stands beside values: they are all over.
+            return None;
+        }
+        // By their names, because HSCAN brings the fields in any order.
+        let all = self.fields.iter().map(|field| (&field.name, field));
+        let all: BTreeMap<_, _> = all.collect();
+        let mut values = Vec::new();
+        for field in all.into_values() {
+            let ends_ms: i64 = field.ends.parse().ok()?;
+            let left_ms = ends_ms.saturating_sub(self.now_ms);
+            if left_ms >= 0 {
+                values.push(ValueInfo {
+                    field: field.name.clone(),
+                    hold: HoldInfo {
+                        id: field.value.clone(),
+                        count: field.entered.parse().unwrap_or(1),
+                        ttl: Ttl::of_key(left_ms),
+                        client: None,
+                        held_for: None,
+                    },
+                });
+            }
+        }
+        Some(Found::Group(values))
+    }
+
+    fn leases(&self, free: Option<i64>) -> Found {
+        let left = |ends_ms: i64| match u64::try_from(ends_ms - self.now_ms) {
+            Ok(ms) if ends_ms < NEVER => Ttl::Left(Duration::from_millis(ms)),
+            _ => Ttl::NoExpiry,
+        };
+        let permits = self.permits.iter().map(|(id, ends_ms)| PermitInfo {
+            id: permit_id(id),
+            ttl: left(*ends_ms),
+            client: None,
+            held_for: None,
+        });
+        Found::Leases {
+            // The next ask takes back permits whose leases are over.
+            free: free.map(|free| free.saturating_add(self.over)),
+            held: u64::try_from(self.held.saturating_sub(self.over)).unwrap_or(0),
+            permits: permits.collect(),
+        }
+    }
+
+    /// Who waits, without those in line that are ours and gone but not taken out yet.
+    fn waiting(&self) -> Vec<WaiterInfo> {
+        // 0 stands for a waiter of Redisson's: no key of ours says until when it is alive.
+        let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
+        let in_line = self.line.iter().filter(waits);
+        let in_line = in_line.map(|(id, _)| (lossy(id), Wants::Lock));
+        let writers = self.writers.iter().map(|id| (id.clone(), Wants::ToWrite));
+        let readers = self.readers.iter().map(|id| (id.clone(), Wants::ToRead));
+        let all = in_line.chain(writers).chain(readers);
+        let all = all.map(|(id, wants)| WaiterInfo {
+            id,
+            wants,
+            client: None,
+            waited_for: None,
+        });
+        all.collect()
+    }
+
+    /// How many listen to the channels that this kind has.
+    fn listening_for(&self, found: &Found) -> Option<u64> {
+        let [locks, sides, frees, opens] = self.listening;
+        let both = |one: i64, other: i64| (one >= 0 && other >= 0).then_some(one + other);
+        let listening = match found {
+            Found::Lock(_) | Found::Group(_) => Some(locks),
+            Found::ReadWrite { .. } => Some(sides),
+            Found::Leases { .. } => Some(frees),
+            Found::Latch { .. } => Some(opens),
+            Found::Count(_) => both(frees, opens),
+            // Of a kind that does not show while nobody has it.
+            Found::Nothing => both(locks, sides)
+                .zip(both(frees, opens))
+                .map(|(a, b)| a + b),
+            Found::Unknown { .. } => None,
+        };
+        listening.and_then(|count| u64::try_from(count).ok())
+    }
+}
+
+impl Field {
+    fn read(item: &Value) -> Option<Self> {
+        match items(item)? {
+            [name, value, left_ms, ends, entered] => Some(Self {
+                name: text(name)?,
+                value: text(value)?,
+                left_ms: number(left_ms)?,
+                ends: text(ends)?,
+                entered: text(entered)?,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The hold in this field: the client and a number, and how often its holder has entered.
+    fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
+        let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
+        let count = count.then(|| self.value.parse().ok())??;
+        // A holder is `uuid:n`, ours and Redisson's: a counter of somebody else's is no hold.
+        self.name.contains(':').then(|| HoldInfo {
+            id: self.name.clone(),
+            count,
+            ttl,
+            client: None,
+            held_for: None,
+        })
+    }
+}
+
+fn unknown(what: &str) -> Found {
+    Found::Unknown {
+        what: what.to_owned(),
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    // A stranger's key may have any bytes, and a look at it must not fail.
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(super) fn items(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::List(items) => Some(items),
+        _ => None,
+    }
+}
+
+pub(super) fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn count(value: &Value) -> Option<u64> {
+    u64::try_from(number(value)?).ok()
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(lossy(text)),
+        _ => None,
+    }
+}
+
+pub(super) fn each<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    items(value)?.iter().map(read).collect()
+}
+
+fn timed(item: &Value) -> Option<(Vec<u8>, i64)> {
+    match items(item)? {
+        [Value::Text(id), Value::Int(ms)] => Some((id.clone(), *ms)),
+        _ => None,
+    }
+}
+
+/// A count as the steps of semaphores and latches read one.
+fn whole(text: &str) -> Option<i64> {
+    // `parse` takes a plus sign, and the scripts do not.
+    (text.len() <= 14 && !text.starts_with('+'))
+        .then(|| text.parse().ok())
+        .flatten()
+}
+
+/// Redisson before 3.17 writes the id as text.
+fn permit_id(id: &[u8]) -> String {
+    match id.len() {
+        16 => id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        _ => lossy(id),
+    }
+}

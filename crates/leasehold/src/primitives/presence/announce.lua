@@ -1,0 +1,30 @@
+-- Says that a client is there, who it is, and what it holds and waits for. What an earlier
+-- announcement said is gone.
+--
+-- client   hash: the client's own key
+-- label    what its user calls it
+-- host     the machine it runs on
+-- pid      its process there
+-- version  that of the library
+-- address  as the server sees it
+-- age_ms   how long ago it was made
+-- holds    `n:ms` for each hold, with a space between two: how long ago it began
+-- waits    `ms name` and a line end for each name that it waits for
+-- ms       how long this is believed; 0 when the client ends
+-- Returns  1
+
+local function announce(client, label, host, pid, version, address, age_ms, holds, waits, ms)
+  -- What stood there may be of another type, and is nobody else's.
+  redis.call('DEL', client)
+  if ms == '0' then
+    return 1
+  end
+  for field, value in pairs({
+    label = label, host = host, pid = pid, version = version, address = address,
+    age_ms = age_ms, holds = holds, waits = waits, at = string.format('%.0f', now_ms()),
+  }) do
+    redis.call('HSET', client, field, value)
+  end
+  redis.call('PEXPIRE', client, ms)
+  return 1
+end

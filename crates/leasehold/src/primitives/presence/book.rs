@@ -1,0 +1,203 @@
+//! Who the clients are whose ids were read: looked up once each.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tokio::sync::OnceCell;
+
+use super::steps;
+use crate::backend::failure::Cause;
+use crate::backend::step::Value;
+use crate::context::Context;
+use crate::sync::Mutex;
+
+/// How many clients are looked up for their waits and their permits.
+const MOST_CLIENTS: u64 = 200;
+/// How many are read side by side.
+const TOGETHER: usize = 16;
+/// More are not kept in mind.
+const MOST_KNOWN: usize = 10_000;
+
+/// Who a client is, as it says itself: a process, or a part of one. Only clients of this library
+/// say so. It is a courtesy, and may be stale by a minute, or forged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientInfo {
+    /// Its id: the part before the colon in the id of a hold.
+    pub id: String,
+    /// What its user calls it: [`ClientBuilder::label`](crate::ClientBuilder::label).
+    pub label: String,
+    /// The machine that it runs on.
+    pub host: String,
+    /// Its process there.
+    pub pid: String,
+    /// The version of the library.
+    pub version: String,
+    /// Its address as the server sees it; empty where the server does not say.
+    pub address: String,
+    /// How long ago it was made.
+    pub age: Duration,
+    /// What some of its tasks wait for, the longest wait first. Names without the prefix of the
+    /// client that asks are left out.
+    pub waits_for: Vec<String>,
+}
+
+/// A client, with what it holds and waits for.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) info: ClientInfo,
+    /// By the part of the id behind the client's.
+    holds: HashMap<String, Duration>,
+    waits: HashMap<String, Duration>,
+}
+
+impl Known {
+    /// How long it has had this hold, at least.
+    pub(crate) fn has_held(&self, id: &str) -> Option<Duration> {
+        let own = id.strip_prefix(&self.info.id);
+        let own = own.and_then(|rest| rest.strip_prefix(':')).unwrap_or(id);
+        self.holds.get(own).copied()
+    }
+
+    /// How long it has waited for this name, at least.
+    pub(crate) fn has_waited(&self, name: &str) -> Option<Duration> {
+        self.waits.get(name).copied()
+    }
+}
+
+/// The clients that were looked up.
+#[derive(Default)]
+pub(crate) struct Book {
+    register: OnceCell<BTreeSet<String>>,
+    known: Mutex<HashMap<String, Option<Arc<Known>>>>,
+    denied: OnceCell<()>,
+}
+
+impl Book {
+    /// Whether the server has refused to tell.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.denied.initialized()
+    }
+
+    /// The client of a hold or waiter; `None` if it says nothing of itself.
+    pub(crate) async fn client_of(&self, context: &Context, id: &str) -> Option<Arc<Known>> {
+        let client = id.split(':').next().filter(|client| client.len() == 36)?;
+        self.client(context, client).await
+    }
+
+    /// The client of a permit: it has put its id into the permit's.
+    pub(crate) async fn client_of_permit(&self, context: &Context, id: &str) -> Option<Arc<Known>> {
+        let mark = id.get(16..)?;
+        let register = self.register(context).await;
+        let client = register
+            .iter()
+            .find(|client| client.replace('-', "").get(..16) == Some(mark))?;
+        self.client(context, client).await
+    }
+
+    /// All clients that are there, but no more than so many.
+    pub(crate) async fn all(&self, context: &Context) -> Vec<Arc<Known>> {
+        let register = self.register(context).await;
+        let known = register.iter().cloned().map(|client| async move {
+            // Taken along: the stream outlives the look at the register's entry.
+            self.client(context, &client).await
+        });
+        let known: Vec<_> = stream::iter(known)
+            .buffer_unordered(TOGETHER)
+            .collect()
+            .await;
+        known.into_iter().flatten().collect()
+    }
+
+    async fn register(&self, context: &Context) -> &BTreeSet<String> {
+        let read = async || match self.ask(context, steps::clients(MOST_CLIENTS)).await {
+            Some(Value::List(ids)) => ids.into_iter().filter_map(text).collect(),
+            _ => BTreeSet::new(),
+        };
+        self.register.get_or_init(read).await
+    }
+
+    async fn client(&self, context: &Context, id: &str) -> Option<Arc<Known>> {
+        if let Some(known) = self.known.lock().get(id) {
+            return known.clone();
+        }
+        let reply = self.ask(context, steps::read(id)).await;
+        let known = reply.and_then(|reply| read(id, reply, &context.prefix));
+        let known = known.map(Arc::new);
+        let mut table = self.known.lock();
+        if table.len() >= MOST_KNOWN {
+            table.clear();
+        }
+        table.insert(id.to_owned(), known.clone());
+        known
+    }
+
+    /// A failure tells nothing: what is asked about is shown all the same.
+    async fn ask(
+        &self,
+        context: &Context,
+        question: crate::backend::step::Operation,
+    ) -> Option<Value> {
+        if self.is_denied() {
+            return None;
+        }
+        match context.backend.submit(question).await {
+            Ok(reply) => Some(reply),
+            Err(failure) => {
+                if matches!(failure.cause, Cause::Denied(_)) {
+                    let _ = self.denied.set(());
+                }
+                None
+            }
+        }
+    }
+}
+
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(&text).into_owned()),
+        _ => None,
+    }
+}
+
+fn read(id: &str, reply: Value, prefix: &str) -> Option<Known> {
+    let Value::List(items) = reply else {
+        return None;
+    };
+    let mut items = items.into_iter();
+    let (Value::Int(now), Value::Int(at)) = (items.next()?, items.next()?) else {
+        return None;
+    };
+    let since = Duration::from_millis(u64::try_from(now.saturating_sub(at)).unwrap_or(0));
+    let mut next = || text(items.next()?);
+    let (label, host, pid) = (next()?, next()?, next()?);
+    let (version, address, age_ms) = (next()?, next()?, next()?);
+    let (holds, waits) = (next()?, next()?);
+    let ago = |ms: &str| Some(since.saturating_add(Duration::from_millis(ms.parse().ok()?)));
+    let hold = |word: &str| {
+        let (id, ms) = word.rsplit_once(':')?;
+        Some((id.to_owned(), ago(ms)?))
+    };
+    let wait = |line: &str| {
+        let (ms, name) = line.split_once(' ')?;
+        Some((name.to_owned(), ago(ms)?))
+    };
+    // As it was announced: the oldest first.
+    let named = |line: &str| wait(line)?.0.strip_prefix(prefix).map(str::to_owned);
+    Some(Known {
+        info: ClientInfo {
+            waits_for: waits.lines().filter_map(named).collect(),
+            id: id.to_owned(),
+            label: super::clean_label(&label),
+            host,
+            pid,
+            version,
+            address,
+            age: ago(&age_ms)?,
+        },
+        holds: holds.split_whitespace().filter_map(hold).collect(),
+        waits: waits.lines().filter_map(wait).collect(),
+    })
+}

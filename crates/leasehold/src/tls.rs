@@ -1,0 +1,70 @@
+//! What a client needs for TLS beside a server's address.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+/// Why there is no certificate.
+pub(crate) type NoIdentity = Box<dyn StdError + Send + Sync>;
+
+type Read = dyn Fn() -> Result<Identity, NoIdentity> + Send + Sync;
+
+/// A client's certificate and its key, as [`ClientBuilder::tls_identity`] asks for them. Its debug
+/// form shows neither.
+///
+/// [`ClientBuilder::tls_identity`]: crate::ClientBuilder::tls_identity
+#[derive(Clone)]
+pub struct Identity {
+    pub(crate) certificates: Vec<u8>,
+    pub(crate) key: Vec<u8>,
+}
+
+impl Identity {
+    /// The certificate, with those that lead from it to its authority, and its private key; both as
+    /// PEM.
+    #[must_use]
+    pub fn from_pem(certificates: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        Self {
+            certificates: certificates.into(),
+            key: key.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // By hand: a derived form would show the key.
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+/// The callback that each new connection asks for the client's certificate.
+#[derive(Clone)]
+pub(crate) struct IdentitySource(Arc<Read>);
+
+impl IdentitySource {
+    pub(crate) fn new(
+        read: impl Fn() -> Result<Identity, NoIdentity> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(read))
+    }
+
+    pub(crate) fn read(&self) -> Result<Identity, NoIdentity> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for IdentitySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IdentitySource")
+    }
+}
+
+/// The settings together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TlsSettings {
+    pub(crate) authorities: Vec<Vec<u8>>,
+    pub(crate) identity: Option<IdentitySource>,
+    /// The name that the server's certificate is for, if not the host of the URL.
+    pub(crate) server_name: Option<String>,
+}

@@ -1,0 +1,27 @@
+//! What only a cluster can do to us: slots that move, masters that change, nodes that send a client
+//! to and fro. Every test waits for what it expects.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+
+mod support;
+
+#[path = "cluster"]
+mod cluster {
+    mod account;
+    mod bad_input;
+    mod crew;
+    mod declared;
+    #[cfg(feature = "metrics")]
+    mod metrics;
+    mod moving;
+    mod nemesis;
+    #[cfg(feature = "tls")]
+    mod on_tls;
+    mod proxied;
+    mod wake_ups;
+    mod worker;
+}

@@ -1,0 +1,129 @@
+//! What the workers said, and the judgement of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use leasehold::testing::history::{Interval, Overlap, check, limits};
+
+use super::worker::PERMITS;
+
+/// One use of a name.
+struct Use {
+    name: String,
+    how: String,
+    asked: u64,
+    from: u64,
+    until: u64,
+}
+
+/// Of all workers of a test.
+#[derive(Default)]
+pub(crate) struct Account {
+    intervals: Vec<Interval>,
+    permits: BTreeMap<String, Vec<limits::Use>>,
+    /// Holders that were told of a loss.
+    told: BTreeSet<String>,
+    done: BTreeMap<String, usize>,
+    pub(crate) errors: Vec<String>,
+    hangs: Vec<String>,
+    refused: usize,
+    lost: Vec<String>,
+}
+
+impl Account {
+    /// Adds what the workers of one process said.
+    pub(crate) fn read(&mut self, process: usize, lines: &[String]) {
+        let mut inside = HashMap::<&str, Vec<Use>>::new();
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        let holder = |number: &str| format!("process {process} hold {number}");
+        for line in lines {
+            let words: Vec<_> = line.split(' ').collect();
+            match words[..] {
+                ["in", hold, name, how, asked, from, until] => {
+                    inside.entry(hold).or_default().push(Use {
+                        name: name.to_owned(),
+                        how: how.to_owned(),
+                        asked: number(asked),
+                        from: number(from),
+                        until: number(until),
+                    });
+                }
+                ["out", hold, until] => {
+                    let uses = inside.get_mut(hold).unwrap().iter_mut();
+                    uses.for_each(|one| one.until = number(until));
+                }
+                ["told", hold] => {
+                    self.told.insert(holder(hold));
+                }
+                ["done", job] => *self.done.entry(job.to_owned()).or_default() += 1,
+                ["error", ..] => self.errors.push(line.clone()),
+                ["refused", ..] => self.refused += 1,
+                ["lost", ..] => self.lost.push(line.clone()),
+                ["hangs", ..] => self.hangs.push(line.clone()),
+                _ => {}
+            }
+        }
+        for (number, uses) in inside {
+            for one in uses {
+                self.add(&holder(number), &one);
+            }
+        }
+    }
+
+    fn add(&mut self, holder: &str, one: &Use) {
+        let Use {
+            asked, from, until, ..
+        } = *one;
+        if one.how == "permit" {
+            let of = self.permits.entry(one.name.clone()).or_default();
+            return of.push(limits::Use::new(1, asked, from, until));
+        }
+        let interval = Interval::new(&one.name, holder, asked, from, until);
+        self.intervals.push(match &*one.how {
+            "shared" => interval.shared(),
+            _ => interval,
+        });
+    }
+
+    /// Judges all uses. `losses` are the times at which a master went that may have taken grants
+    /// along which no replica had: who held such a grant was told of it, and another may have come
+    /// in meanwhile. Counts can be wrong from then on.
+    pub(crate) fn judge(&self, losses: &[u64]) {
+        println!("done: {:?}, told of a loss: {}", self.done, self.told.len());
+        for error in &self.errors {
+            println!("{error}");
+        }
+        assert!(self.hangs.is_empty(), "{:?}", self.hangs);
+        assert_eq!(self.refused, 0, "acquires that were given up");
+        // They were granted long before any master died, so a replica had each.
+        assert!(self.lost.is_empty(), "{:?}", self.lost);
+        let mut report = check(&self.intervals);
+        println!("{} holds, {} contended", report.holds, report.contended);
+        let (lost, wrong): (Vec<_>, Vec<_>) = report
+            .overlaps
+            .drain(..)
+            .partition(|overlap| self.was_lost(overlap, losses));
+        for overlap in &lost {
+            println!("lost with a master, and told: {overlap}");
+        }
+        report.overlaps = wrong;
+        report.judge().unwrap();
+        assert!(losses.len() >= lost.len(), "{} losses", lost.len());
+        let mut waited = 0;
+        for (name, uses) in &self.permits {
+            let report = limits::check(uses, PERMITS.into());
+            waited += report.contended;
+            match losses.is_empty() {
+                true => assert!(report.most <= report.capacity, "{name}: {report:?}"),
+                false => println!("{name}: {report:?}"),
+            }
+        }
+        assert!(waited > 0, "nobody had to wait for a permit");
+    }
+
+    fn was_lost(&self, overlap: &Overlap, losses: &[u64]) -> bool {
+        let (first, second) = (&overlap.first, &overlap.second);
+        // The grant is a little older than the time at which it was noted.
+        let span = first.from_ns().saturating_sub(100_000_000)..=second.from_ns();
+        losses.iter().any(|loss| span.contains(loss)) && self.told.contains(first.holder())
+    }
+}

@@ -1,0 +1,283 @@
+//! Several processes use every primitive, under names of one slot and of many, while slots move,
+//! masters change, die and stand still.
+//!
+//! How often each trouble comes is said by `LEASEHOLD_NEMESIS_MOVES`, `_OPEN`, `_ATOMIC`,
+//! `_FAILOVERS`, `_KILLS`, `_FREEZES` and `_LOSSES`; `LEASEHOLD_NEMESIS_SEED` repeats the choices of another run
+//! (not what the processes make of them). `scripts/nemesis` runs a long form.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold::testing::history::monotonic_ns;
+use leasehold_testkit::{Cluster, eventually};
+use tokio::task::JoinSet;
+
+use super::account::Account;
+use super::crew::nothing_is_left;
+use super::worker::{JOBS, LEASE, PERMITS, PLACES, TAG, Worker, make_semaphores};
+use crate::support::child::{Child, job};
+
+const TEST: &str = "cluster::nemesis::a_process_of_its_own";
+const PROCESSES: usize = 2;
+const TASKS: usize = 10;
+/// Of each place so many locks are held all the time.
+const KEPT: usize = 20;
+/// What each trouble takes at most; it only ends a hopeless wait.
+const LIMIT: Duration = Duration::from_secs(60);
+/// A request that waits for an open slot may be given up; a shorter time ends none.
+const OPEN: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// A slot moves key by key.
+    Move,
+    /// It does, and stays between its nodes for a while.
+    Open,
+    /// It moves at once, where the servers can do that.
+    Atomic,
+    /// A replica takes over while its master goes on.
+    FailOver,
+    /// A master dies, and its replica has all that it did.
+    Kill,
+    /// It stands still until its replica has taken over.
+    Freeze,
+    /// It dies in the middle of its work. What no replica has is lost.
+    Lose,
+}
+
+impl Trouble {
+    /// Each with its setting, and how often it comes without that.
+    const ALL: [(Self, &str, usize); 7] = [
+        (Self::Move, "MOVES", 4),
+        (Self::Open, "OPEN", 1),
+        (Self::Atomic, "ATOMIC", 1),
+        (Self::FailOver, "FAILOVERS", 1),
+        (Self::Kill, "KILLS", 1),
+        (Self::Freeze, "FREEZES", 1),
+        (Self::Lose, "LOSSES", 0),
+    ];
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(format!("LEASEHOLD_NEMESIS_{name}")).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+#[test]
+fn troubled_cluster_keeps_the_promise() {
+    let seed = setting("SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    println!("LEASEHOLD_NEMESIS_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut troubles = Vec::new();
+    for (trouble, name, count) in Trouble::ALL {
+        let count = setting(name).map_or(count, |count| usize::try_from(count).unwrap());
+        troubles.extend(vec![trouble; count]);
+    }
+    random.shuffle(&mut troubles);
+    let mut arena = Arena::open(random);
+    for trouble in troubles {
+        arena.make(trouble);
+    }
+    arena.close();
+}
+
+struct Arena {
+    random: fastrand::Rng,
+    cluster: Cluster,
+    children: Vec<Child>,
+    /// When a master went without a word.
+    losses: Vec<u64>,
+}
+
+impl Arena {
+    fn open(random: fastrand::Rng) -> Self {
+        let cluster = Cluster::start(3, 1);
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let client = Client::connect(&cluster.url()).await.unwrap();
+            for place in PLACES.iter().chain([&TAG]) {
+                make_semaphores(&client, place).await.unwrap();
+            }
+        });
+        let work = |n| Child::start(TEST, &format!("{} {n}", cluster.url()));
+        Self {
+            children: (0..PROCESSES).map(work).collect(),
+            random,
+            cluster,
+            losses: Vec::new(),
+        }
+    }
+
+    fn make(&mut self, trouble: Trouble) {
+        self.goes_on();
+        self.cluster.wait_until_replicated();
+        let began = std::time::Instant::now();
+        match trouble {
+            Trouble::Move | Trouble::Open => {
+                let (slot, to) = self.slot_and_target();
+                let open = (trouble == Trouble::Open).then_some(OPEN);
+                self.cluster
+                    .migrate_slowly(slot, to, open.unwrap_or_default());
+            }
+            Trouble::Atomic => {
+                let (slot, to) = self.slot_and_target();
+                if !self.cluster.migrate_at_once(slot, to) {
+                    println!("the servers move no slot at once");
+                }
+            }
+            Trouble::FailOver => {
+                let victim = self.victim();
+                let replica = self.cluster.replicas_of(victim)[0];
+                self.cluster.fail_over(replica);
+            }
+            Trouble::Kill | Trouble::Lose => {
+                let victim = self.victim();
+                match trouble {
+                    Trouble::Kill => self.cluster.settle(victim),
+                    _ => self.losses.push(monotonic_ns()),
+                }
+                self.cluster.nodes()[victim].kill().unwrap();
+                self.cluster.wait_until_replaced(victim);
+                self.cluster.nodes()[victim].restart().unwrap();
+            }
+            Trouble::Freeze => {
+                let victim = self.victim();
+                self.cluster.settle(victim);
+                self.cluster.nodes()[victim].pause().unwrap();
+                self.cluster.wait_until_replaced(victim);
+                self.cluster.nodes()[victim].resume().unwrap();
+                self.cluster.unsettle(victim);
+            }
+        }
+        self.cluster.wait_until_whole();
+        println!("{trouble:?} took {:?}", began.elapsed());
+        for child in &mut self.children {
+            assert!(!child.has_ended(), "a process has ended after {trouble:?}");
+        }
+    }
+
+    /// A slot that is in use, and a master that does not have it.
+    fn slot_and_target(&mut self) -> (u16, usize) {
+        let places = [TAG, TAG, "one lock", "two permits", "three rw"];
+        let slot = self
+            .cluster
+            .slot_of(places[self.random.usize(..places.len())]);
+        let owner = self.cluster.owner(slot);
+        let masters: Vec<_> = (0..self.cluster.nodes().len())
+            .filter(|node| *node != owner && self.cluster.is_master(*node))
+            .collect();
+        (slot, masters[self.random.usize(..masters.len())])
+    }
+
+    /// A master, most often the one with most of the names.
+    fn victim(&mut self) -> usize {
+        let (slot, _) = match self.random.bool() {
+            true => (self.cluster.slot_of(TAG), 0),
+            false => self.slot_and_target(),
+        };
+        self.cluster.owner(slot)
+    }
+
+    /// Waits until each process has used each primitive once more.
+    fn goes_on(&self) {
+        for child in &self.children {
+            let counts = || JOBS.map(|job| child.count(&format!("done {job:?}")));
+            let before = counts();
+            eventually("each process goes on", LIMIT, || {
+                let now = counts();
+                now.iter().zip(before).all(|(now, before)| *now > before)
+            });
+        }
+    }
+
+    fn close(mut self) {
+        self.goes_on();
+        let mut account = Account::default();
+        for (process, child) in self.children.drain(..).enumerate() {
+            account.read(process, &child.finished());
+        }
+        account.judge(&self.losses);
+        for error in &account.errors {
+            let is_told = ["error Unavailable ", "error OutcomeUnknown "];
+            let is_told = is_told.iter().any(|told| error.starts_with(told));
+            assert!(is_told, "{error}");
+        }
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let client = Client::connect(&self.cluster.url()).await.unwrap();
+            let places: Vec<_> = PLACES.into_iter().chain([TAG]).collect();
+            if !self.losses.is_empty() {
+                set_counts_right(&client, &places).await;
+            }
+            nothing_is_left(&self.cluster, &[&client], &places).await;
+        });
+    }
+}
+
+/// What was lost with a master may have been a permit's return, or its grant.
+async fn set_counts_right(client: &Client, places: &[&str]) {
+    for place in places {
+        let semaphore = client.semaphore(&format!("{place}permits"));
+        let leased = client.expirable_semaphore(&format!("{place}leased"));
+        let found = semaphore.available_permits().await.unwrap();
+        let found_leased = leased.available_permits().await.unwrap();
+        println!("`{place}`: {found} and {found_leased} permits of {PERMITS}");
+        semaphore.delete().await.unwrap();
+        leased.delete().await.unwrap();
+        make_semaphores(client, place).await.unwrap();
+    }
+}
+
+/// Not a test when it is run as one: the job of a child.
+#[test]
+fn a_process_of_its_own() {
+    let Some(job) = job() else {
+        return;
+    };
+    let [url, seed] = &job[..] else {
+        panic!("no such job: {job:?}");
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(work(url, seed.parse().unwrap()));
+}
+
+/// Works until nobody writes to this process any more.
+async fn work(url: &str, seed: u64) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        stopped.store(true, Ordering::SeqCst);
+    });
+    // Of two processes one declares its keys.
+    let builder = Client::builder().lease(LEASE).declare_keys(seed % 2 == 1);
+    let client = builder.connect(url).await.unwrap();
+    let worker = Worker {
+        client: client.clone(),
+        say: Arc::new(|line| println!("{line}")),
+        numbers: Arc::new(AtomicU64::new(0)),
+    };
+    let mut kept = Vec::new();
+    for place in PLACES.iter().chain([&TAG]) {
+        kept.extend(worker.keep(place, KEPT).await);
+    }
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (worker, stop) = (worker.clone(), Arc::clone(&stop));
+        let mut random = fastrand::Rng::with_seed(seed * 1000 + task as u64);
+        tasks.spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let place = match random.bool() {
+                    true => TAG,
+                    false => PLACES[random.usize(..PLACES.len())],
+                };
+                worker.run(JOBS[random.usize(..JOBS.len())], place).await;
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    worker.give_back(kept).await;
+    client.close().await;
+}

@@ -1,0 +1,198 @@
+//! Who hears of a release in a cluster.
+
+use std::time::Duration;
+
+use leasehold::settings::Peers;
+use leasehold::{Client, LockGuard};
+use leasehold_testkit::{Cluster, Heard};
+use tokio::task::{JoinHandle, block_in_place};
+
+use crate::support::{HOUR, eventually};
+
+const NAME: &str = "x";
+
+async fn client(cluster: &Cluster, peers: Peers) -> Client {
+    let builder = Client::builder().peers(peers);
+    builder.connect(&cluster.url()).await.unwrap()
+}
+
+/// Waits for the lock, and does not ask unless something wakes it.
+async fn waiter(cluster: &Cluster, client: &Client) -> JoinHandle<LockGuard> {
+    let lock = client.lock(NAME).poll_interval(HOUR);
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("it listens", async || !cluster.channels().is_empty()).await;
+    waiter
+}
+
+/// Waits until somebody listens at this node, sooner than a client looks at the map by itself, which
+/// is every ten seconds.
+///
+/// Before 7.0 there are no channels of a slot. Each node passes a message on to all the others, so a
+/// waiter hears it wherever it listens, and this waits for nothing.
+async fn listens_at(cluster: &Cluster, node: usize) {
+    let node = &cluster.nodes()[node];
+    let listens = eventually("it listens there", async || {
+        let sharded = node.command(&["PUBSUB", "SHARDCHANNELS"]).unwrap();
+        sharded
+            .as_array()
+            .is_none_or(|listened| !listened.is_empty())
+    });
+    let soon = tokio::time::timeout(Duration::from_secs(6), listens);
+    soon.await.expect("it follows what the servers say");
+}
+
+/// Waits until no client looks at the map of the slots for a while, as all do when they have just
+/// connected. By itself each looks again ten seconds later.
+async fn map_is_left_alone(cluster: &Cluster) {
+    let looks = || -> u64 {
+        let nodes = cluster.nodes().iter();
+        nodes.map(|node| node.calls("cluster|slots")).sum()
+    };
+    let mut before = looks();
+    eventually("nobody looks at the map", async || {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let now = looks();
+        now == std::mem::replace(&mut before, now)
+    })
+    .await;
+}
+
+async fn is_served(waiter: JoinHandle<LockGuard>) {
+    let limit = Duration::from_secs(20);
+    let served = tokio::time::timeout(limit, waiter);
+    let guard = served.await.expect("it is woken").unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn each_sort_of_peers_wakes_its_own_kind_and_all() {
+    let cluster = Cluster::start(2, 0);
+    use Peers::{All, Redisson3, Redisson4, RustOnly};
+    for (holds, waits) in [
+        (All, All),
+        (RustOnly, RustOnly),
+        (Redisson3, Redisson3),
+        (Redisson4, Redisson4),
+        (All, Redisson3),
+        (All, Redisson4),
+        (Redisson3, All),
+        (Redisson4, All),
+        (RustOnly, Redisson4),
+    ] {
+        let holder = client(&cluster, holds).await;
+        let guard = holder.lock(NAME).acquire().await.unwrap();
+        let other = client(&cluster, waits).await;
+        let waiter = waiter(&cluster, &other).await;
+        guard.release().await.unwrap();
+        is_served(waiter).await;
+        drop(other);
+        eventually("nobody listens", async || cluster.channels().is_empty()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_follow_their_slot() {
+    let cluster = Cluster::start(2, 0);
+    let slot = cluster.slot_of(NAME);
+    for peers in [Peers::All, Peers::RustOnly] {
+        let holder = client(&cluster, peers).await;
+        let guard = holder.lock(NAME).acquire().await.unwrap();
+        let other = client(&cluster, peers).await;
+        let waiter = waiter(&cluster, &other).await;
+        let to = 1 - cluster.owner(slot);
+        map_is_left_alone(&cluster).await;
+        block_in_place(|| cluster.migrate(slot, to));
+        // It subscribes where the messages come from now.
+        listens_at(&cluster, to).await;
+        guard.release().await.unwrap();
+        is_served(waiter).await;
+        drop((holder, other));
+        eventually("nobody listens", async || cluster.channels().is_empty()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_follow_a_failover() {
+    let cluster = Cluster::start(1, 1);
+    let holder = client(&cluster, Peers::All).await;
+    let guard = holder.lock(NAME).acquire().await.unwrap();
+    let other = client(&cluster, Peers::All).await;
+    let waiter = waiter(&cluster, &other).await;
+    block_in_place(|| cluster.fail_over(1));
+    listens_at(&cluster, 1).await;
+    guard.release().await.unwrap();
+    is_served(waiter).await;
+}
+
+/// A server counts those who listen at itself. Redisson listens at any node, and its asynchronous
+/// waiters each need a message.
+#[tokio::test]
+async fn a_count_of_receivers_keeps_no_message_back() {
+    const PERMITS: u32 = 3;
+    let cluster = Cluster::start(2, 0);
+    let elsewhere = 1 - cluster.owner(cluster.slot_of(NAME));
+    let client = client(&cluster, Peers::All).await;
+    let semaphore = client.semaphore(NAME);
+    let mut heard = cluster.nodes()[elsewhere].listen();
+    semaphore.try_set_permits(PERMITS).await.unwrap();
+    // Redis 8 and Valkey may bring them to the other node only when the permits are back.
+    assert_eq!(next_of(&mut heard, PERMITS).await, ["3", "0", "0"]);
+    let permits = semaphore.acquire_many(PERMITS).await.unwrap();
+    permits.release().await.unwrap();
+    assert_eq!(next_of(&mut heard, PERMITS).await, ["3", "0", "0"]);
+}
+
+/// The texts of so many messages.
+async fn next_of(heard: &mut Heard, count: u32) -> Vec<String> {
+    let mut texts = Vec::new();
+    eventually("there is a message for each permit", async || {
+        texts.extend(heard.messages().into_iter().map(|(_, text)| text));
+        texts.len() >= count as usize
+    })
+    .await;
+    texts
+}
+
+/// No release knows whether a client of that number hears it, so none is noted.
+#[tokio::test]
+async fn waiters_are_called_by_no_number() {
+    let cluster = Cluster::start(2, 0);
+    let holder = client(&cluster, Peers::All).await;
+    let mut heard = cluster.node_of(NAME).listen();
+    let guard = holder.lock(NAME).acquire().await.unwrap();
+    let other = client(&cluster, Peers::All).await;
+    let first = waiter(&cluster, &other).await;
+    let lock = other.lock(NAME);
+    // It listens already, and asks as one that does.
+    let refused = lock.try_acquire_for(Duration::from_millis(50)).await;
+    assert!(refused.unwrap().is_none());
+    guard.release().await.unwrap();
+    is_served(first).await;
+    let touched = heard.keys();
+    assert!(touched.contains(&NAME.to_owned()), "{touched:?}");
+    let noted = touched.iter().any(|key| key.ends_with(":asking"));
+    assert!(!noted, "{touched:?}");
+}
+
+/// Who asks again does not know by which node the others hear, so permits go round.
+#[tokio::test]
+async fn receivers_are_not_counted() {
+    let cluster = Cluster::start(2, 0);
+    let ours = client(&cluster, Peers::All).await;
+    let theirs = client(&cluster, Peers::All).await;
+    let semaphore = ours.semaphore(NAME);
+    semaphore.try_set_permits(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    let waits = theirs.semaphore(NAME).poll_interval(HOUR);
+    let other = tokio::spawn(async move { waits.acquire().await.unwrap() });
+    eventually("it listens", async || !cluster.channels().is_empty()).await;
+    permit.release().await.unwrap();
+    let limit = Duration::from_secs(20);
+    let served = tokio::time::timeout(limit, other).await;
+    served
+        .expect("it is woken")
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}

@@ -1,0 +1,225 @@
+//! One task that uses every primitive, and what it says of each use: lines, which `account.rs` reads
+//! and judges.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::testing::history::monotonic_ns;
+use leasehold::{Client, Error, Guard, LockGuard, MultiLock, Result};
+use tokio::time::Instant;
+
+/// So long that a machine without time for a client does not end a hold.
+pub(crate) const LEASE: Duration = Duration::from_secs(20);
+pub(crate) const PERMITS: u32 = 2;
+/// A hold lasts at least so long.
+const INSIDE: Duration = Duration::from_millis(1);
+/// No call takes longer, whatever happens to the cluster.
+const LONGEST: Duration = Duration::from_secs(90);
+
+/// What a task does again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    Lock,
+    Fenced,
+    Fair,
+    Group,
+    Write,
+    Read,
+    Several,
+    Permit,
+    LeasedPermit,
+    Latch,
+}
+
+pub(crate) const JOBS: [Job; 10] = [
+    Job::Lock,
+    Job::Fenced,
+    Job::Fair,
+    Job::Group,
+    Job::Write,
+    Job::Read,
+    Job::Several,
+    Job::Permit,
+    Job::LeasedPermit,
+    Job::Latch,
+];
+
+/// In front of names that are all in one slot.
+pub(crate) const TAG: &str = "{crew}:";
+/// A name of the same slot.
+const TAGGED: &str = "crew";
+/// In front of names that are each in a slot of its own.
+pub(crate) const PLACES: [&str; 3] = ["one ", "two ", "three "];
+
+/// Where the lines go. They are written at once.
+pub(crate) type Say = Arc<dyn Fn(String) + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Worker {
+    pub(crate) client: Client,
+    pub(crate) say: Say,
+    /// Differs for each use of all who say something to the same listener.
+    pub(crate) numbers: Arc<AtomicU64>,
+}
+
+/// The semaphores of a place, which somebody has to make.
+pub(crate) async fn make_semaphores(client: &Client, place: &str) -> Result<()> {
+    let semaphore = client.semaphore(&format!("{place}permits"));
+    semaphore.try_set_permits(PERMITS).await?;
+    let leased = client.expirable_semaphore(&format!("{place}leased"));
+    leased.try_set_permits(PERMITS).await?;
+    Ok(())
+}
+
+impl Worker {
+    /// Does the job once, with names that begin with `place`, and says how that went.
+    pub(crate) async fn run(&self, job: Job, place: &str) {
+        let done = tokio::time::timeout(LONGEST, self.try_to(job, place)).await;
+        match done {
+            Ok(Ok(())) => (self.say)(format!("done {job:?}")),
+            Ok(Err(error)) => self.failed(job, place, &error),
+            Err(_) => (self.say)(format!("hangs {job:?} {place}")),
+        }
+    }
+
+    /// Takes locks that are held and renewed until [`give_back`](Self::give_back).
+    pub(crate) async fn keep(&self, place: &str, count: usize) -> Vec<LockGuard> {
+        let mut kept = Vec::new();
+        for n in 0..count {
+            let name = format!("{place}kept by {} {n}", self.client.id());
+            kept.push(self.client.lock(&name).acquire().await.unwrap());
+        }
+        kept
+    }
+
+    /// Says of each that was lost meanwhile why.
+    pub(crate) async fn give_back(&self, kept: Vec<LockGuard>) {
+        for guard in kept {
+            if let Err(error) = guard.release().await {
+                (self.say)(format!("lost {error}"));
+            }
+        }
+    }
+
+    fn failed(&self, job: Job, place: &str, error: &Error) {
+        let kind = error.kind();
+        (self.say)(format!("error {kind:?} {job:?} {place}: {error}"));
+    }
+
+    async fn try_to(&self, job: Job, place: &str) -> Result<()> {
+        let client = &self.client;
+        let name = |of: &str| format!("{place}{of}");
+        match job {
+            Job::Lock => {
+                let lock = client.lock(&name("lock"));
+                self.hold(&["lock"], place, "alone", lock.acquire()).await
+            }
+            Job::Fenced => {
+                let lock = client.fenced_lock(&name("fenced"));
+                self.hold(&["fenced"], place, "alone", lock.acquire()).await
+            }
+            Job::Fair => {
+                let lock = client.fair_lock(&name("fair"));
+                self.hold(&["fair"], place, "alone", lock.acquire()).await
+            }
+            Job::Group => {
+                let lock = client.group_lock(&name("group"), ["a", "b"]);
+                self.hold(&["group"], place, "alone", lock.acquire()).await
+            }
+            Job::Write => {
+                let lock = client.rw_lock(&name("rw"));
+                self.hold(&["rw"], place, "alone", lock.write()).await
+            }
+            Job::Read => {
+                let lock = client.rw_lock(&name("rw"));
+                self.hold(&["rw"], place, "shared", lock.read()).await
+            }
+            Job::Several => {
+                // Of two slots, unless the place has a tag.
+                let members = ["lock", "other"].map(|of| client.lock(&name(of)));
+                let lock = MultiLock::new(members)?;
+                self.hold(&["lock", "other"], place, "alone", lock.acquire())
+                    .await
+            }
+            Job::Permit => {
+                let asked = monotonic_ns();
+                let permit = client.semaphore(&name("permits")).acquire().await?;
+                let number = self.enter(&["permits"], place, "permit", asked, u64::MAX);
+                tokio::time::sleep(INSIDE).await;
+                self.leave(number, monotonic_ns());
+                self.told(number, permit.release().await)
+            }
+            Job::LeasedPermit => {
+                let leased = client.expirable_semaphore(&name("leased"));
+                self.hold(&["leased"], place, "permit", leased.acquire())
+                    .await
+            }
+            Job::Latch => {
+                // A latch's name has no braces; a tag's own name is in its slot.
+                let latch = match place {
+                    TAG => client.count_down_latch(TAGGED),
+                    _ => client.count_down_latch(&name("latch")),
+                };
+                latch.try_set_count(1).await?;
+                latch.count_down().await?;
+                // Whoever sets it again counts it down as well.
+                latch.wait().await
+            }
+        }
+    }
+
+    async fn hold<G: Guard>(
+        &self,
+        names: &[&str],
+        place: &str,
+        how: &str,
+        acquire: impl Future<Output = Result<G>>,
+    ) -> Result<()> {
+        let asked = monotonic_ns();
+        let refused = |_: &Error| (self.say)(format!("refused {place}"));
+        let guard = acquire.await.inspect_err(refused)?;
+        let number = self.enter(names, place, how, asked, deadline_ns(&guard));
+        tokio::time::sleep(INSIDE).await;
+        self.leave(number, monotonic_ns().min(deadline_ns(&guard)));
+        self.told(number, guard.release().await)
+    }
+
+    fn enter(&self, names: &[&str], place: &str, how: &str, asked: u64, until: u64) -> u64 {
+        let from = monotonic_ns();
+        let number = self.numbers.fetch_add(1, Ordering::SeqCst);
+        let place = place.replace(' ', "_");
+        for name in names {
+            (self.say)(format!(
+                "in {number} {place}{name} {how} {asked} {from} {until}"
+            ));
+        }
+        number
+    }
+
+    fn leave(&self, number: u64, until: u64) {
+        (self.say)(format!("out {number} {until}"));
+    }
+
+    /// A holder that is told that it has lost what it had is no failure of the call.
+    fn told(&self, number: u64, released: Result<()>) -> Result<()> {
+        match released {
+            Err(error) if error.kind() == leasehold::ErrorKind::Lost => {
+                (self.say)(format!("told {number}"));
+                Ok(())
+            }
+            released => released,
+        }
+    }
+}
+
+/// The holder's deadline on the clock that all processes share; it may be over.
+fn deadline_ns(guard: &impl Guard) -> u64 {
+    // In this order: stopped between the two, it comes out early and not late.
+    let (now_ns, now) = (monotonic_ns(), Instant::now());
+    let valid_until = guard.valid_until();
+    let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap();
+    now_ns + ns(valid_until.saturating_duration_since(now))
+        - ns(now.saturating_duration_since(valid_until))
+}

@@ -1,0 +1,59 @@
+//! The metrics of `docs/metrics.md` are those that dashboard and alerts ask for.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::support::metrics::{documented, root};
+
+/// The metrics that a text names, as Prometheus has them.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let names = words.filter(|word| word.starts_with("leasehold_"));
+    names.map(str::to_owned).collect()
+}
+
+/// Whether a name is that of a metric, or of one of the series of a histogram.
+fn is_known(name: &str) -> bool {
+    documented().iter().any(|metric| {
+        let is_histogram = metric.kind == "histogram";
+        let series = ["_bucket", "_count", "_sum"];
+        let of_histogram = |end| format!("{}{end}", metric.prometheus) == name;
+        match is_histogram {
+            true => series.into_iter().any(of_histogram),
+            false => metric.prometheus == name,
+        }
+    })
+}
+
+#[test]
+fn dashboard_and_alerts_ask_for_metrics_that_are_there() {
+    for (file, least) in [("ops/dashboard.json", 14), ("ops/leasehold.rules.yml", 5)] {
+        let names = named(&fs::read_to_string(root().join(file)).unwrap());
+        assert!(names.len() >= least, "{file}: {names:?}");
+        let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
+        assert!(unknown.is_empty(), "{file} asks for {unknown:?}");
+    }
+}
+
+#[test]
+fn dashboard_shows_every_metric() {
+    let names = named(&fs::read_to_string(root().join("ops/dashboard.json")).unwrap());
+    for metric in documented() {
+        let is_shown = names
+            .iter()
+            .any(|name| name.starts_with(&metric.prometheus));
+        assert!(is_shown, "{}", metric.name);
+    }
+}
+
+#[test]
+fn page_says_what_each_alert_means() {
+    let rules = fs::read_to_string(root().join("ops/leasehold.rules.yml")).unwrap();
+    let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    let alerts: Vec<_> = rules.split("- alert: ").skip(1).collect();
+    assert_eq!(alerts.len(), 5);
+    for alert in alerts {
+        let name = alert.lines().next().unwrap();
+        assert!(page.contains(&format!("| `{name}` |")), "{name}");
+    }
+}

@@ -1,0 +1,17 @@
+//! A master that is another server from one moment to the next, and the sentinels that say so: some
+//! of them gone, wrong, or late. Every test waits for what it expects.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+
+mod support;
+
+#[path = "sentinels"]
+mod sentinels {
+    mod asked;
+    mod bad_input;
+    mod failovers;
+}

@@ -1,0 +1,157 @@
+//! Sentinels of which some are gone, cut off, or know less than others.
+
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind};
+use leasehold_testkit::{Proxy, RedisServer, Sentinels};
+
+use super::failovers::{leads_to, master_of};
+use crate::support::eventually;
+
+/// A proxy before each sentinel, and the URL of all.
+fn behind_proxies(sentinels: &Sentinels) -> (Vec<Proxy>, String) {
+    let ports = sentinels.sentinels().iter().map(RedisServer::port);
+    let proxies: Vec<_> = ports.map(Proxy::to).collect();
+    let url = sentinels.url_by(proxies.iter().map(Proxy::port));
+    (proxies, url)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn minority_of_the_sentinels_is_not_believed() {
+    let sentinels = Sentinels::start(1);
+    let client = Client::connect(&sentinels.url()).await.unwrap();
+    for sentinel in &sentinels.sentinels()[1..] {
+        sentinel.kill().unwrap();
+    }
+    // Whoever is connected goes on.
+    let guard = client.lock("x").acquire().await.unwrap();
+    let error = Client::connect(&sentinels.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let says = "1 of 3 sentinels answers, and 2 have to";
+    assert!(error.to_string().contains(says), "{error}");
+    sentinels.sentinels()[1].restart().unwrap();
+    Client::connect(&sentinels.url()).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_whose_connection_breaks_waits_for_a_majority() {
+    let sentinels = Sentinels::start(1);
+    let (proxies, url) = behind_proxies(&sentinels);
+    let client = Client::connect(&url).await.unwrap();
+    for proxy in &proxies[1..] {
+        proxy.refuse(true);
+        proxy.cut();
+    }
+    let closed = ["CLIENT", "KILL", "TYPE", "normal"];
+    sentinels.master_server().command(&closed).unwrap();
+    eventually("it is not connected", async || {
+        let refused = client.lock("x").try_acquire().await.err();
+        refused.is_some_and(|error| error.to_string().contains("1 of 3 sentinels"))
+    })
+    .await;
+    let waiter = client.lock("x");
+    let waiter = tokio::spawn(async move { waiter.acquire().await });
+    proxies[1].refuse(false);
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// One of three belongs to a master of long ago, and one is down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_with_old_news_leads_nobody_back() {
+    let (sentinels, past) = (Sentinels::start(1), Sentinels::start(0));
+    sentinels.fail_over();
+    sentinels.sentinels()[2].kill().unwrap();
+    let ports = [
+        past.sentinels()[0].port(),
+        sentinels.sentinels()[2].port(),
+        sentinels.sentinels()[1].port(),
+    ];
+    let client = Client::connect(&sentinels.url_by(ports)).await.unwrap();
+    let port = sentinels.master_server().port().to_string();
+    let at = master_of(&client).await;
+    assert!(at.ends_with(&port), "{at}");
+    client
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert_eq!(past.servers()[0].scripts(), 0);
+}
+
+/// They are asked, the master is replaced while the connection to it is opened, and it answers in
+/// the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_are_asked_again_behind_the_connection() {
+    let sentinels = Sentinels::start(1);
+    let (proxies, url) = behind_proxies(&sentinels);
+    let old = &sentinels.servers()[0];
+    old.pause().unwrap();
+    let connecting = tokio::spawn(async move {
+        let builder = Client::builder().connect_timeout(Duration::from_secs(60));
+        builder.connect(&url).await
+    });
+    eventually("they are asked", async || {
+        proxies.iter().all(|proxy| proxy.connections() > 0)
+    })
+    .await;
+    let new = sentinels.wait_until_replaced(0);
+    old.resume().unwrap();
+    let client = connecting.await.unwrap().unwrap();
+    let at = master_of(&client).await;
+    let port = sentinels.servers()[new].port().to_string();
+    assert!(at.ends_with(&port), "{at}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen_sentinel_holds_nobody_up() {
+    let sentinels = Sentinels::start(1);
+    let client = Client::connect(&sentinels.url()).await.unwrap();
+    sentinels.sentinels()[0].pause().unwrap();
+    let late = Client::connect(&sentinels.url()).await.unwrap();
+    let old = sentinels.master();
+    sentinels.servers()[old].kill().unwrap();
+    let new = sentinels.wait_until_replaced(old);
+    for client in [&client, &late] {
+        leads_to(client, &sentinels.servers()[new]).await;
+    }
+}
+
+/// What sentinels tell does not arrive: they are asked instead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_messages_of_sentinels_are_made_up_for() {
+    let sentinels = Sentinels::start(1);
+    let (proxies, url) = behind_proxies(&sentinels);
+    let client = Client::connect(&url).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    for proxy in &proxies {
+        proxy.cut();
+        proxy.refuse(true);
+    }
+    let new = sentinels.fail_over();
+    for proxy in &proxies {
+        proxy.refuse(false);
+    }
+    leads_to(&client, &sentinels.servers()[new]).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_in_the_background_waits_for_its_sentinels() {
+    let sentinels = Sentinels::start(0);
+    for sentinel in sentinels.sentinels() {
+        sentinel.kill().unwrap();
+    }
+    let client = Client::builder()
+        .connect_in_background(&sentinels.url())
+        .unwrap();
+    let lock = client.lock("x");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    for sentinel in sentinels.sentinels() {
+        sentinel.restart().unwrap();
+    }
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
