@@ -1,10 +1,19 @@
 //! The sub-commands.
 
+mod acquire;
+mod changes;
 mod demo;
+mod doctor;
+mod hold;
 mod latch;
+mod ls;
+mod pages;
+mod release;
 mod run;
 mod set_limit;
 mod show;
+mod top;
+mod watch;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,17 +24,44 @@ use crate::cli::{self, Cli, Command};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::server::Server;
+use crate::signals::Signals;
 
 /// Runs the sub-command that was asked for.
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
-        Command::Run(args) => run::run(&args, &servers(&args, cli.redis)?),
+        Command::Run(args) => run::run(&args, &servers(&args.wanted, cli.redis)?),
+        Command::Hold(args) => {
+            let servers = servers(&args.wanted, cli.redis)?;
+            finish(hold::hold(args, servers))
+        }
         Command::RunDeadman => run::deadman::main(),
         Command::RunLaunch(args) => run::launch::main(&args),
         Command::Show(args) => {
             let server = Server::find(cli.redis)?.shared()?;
             finish(show::show(&args, &server))
         }
+        Command::Ls(args) => {
+            let server = Server::find(cli.redis)?.shared()?;
+            finish(ls::ls(args, server))
+        }
+        Command::Watch(args) => {
+            let server = Server::find(cli.redis)?.shared()?;
+            finish(watch::watch(args, server))
+        }
+        Command::Top(args) => {
+            let server = Server::find(cli.redis)?.shared()?;
+            finish(top::top(args, server))
+        }
+        Command::Release(args) => {
+            let server = Server::find(cli.redis)?.shared()?;
+            finish(release::release(args, server))
+        }
+        Command::Doctor(args) => {
+            let server = Server::find(cli.redis)?.shared()?;
+            finish(doctor::doctor(args, server))
+        }
+        Command::Completions(args) => pages::completions(args.shell),
+        Command::Man(args) => pages::man(args.out.as_deref()),
         Command::SetLimit(args) => {
             let server = Server::find(cli.redis)?.shared()?;
             finish(set_limit::set_limit(args, &server))
@@ -48,7 +84,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
 }
 
 /// The servers that a command's lock is on: one, or those of a majority.
-fn servers(args: &cli::Run, flag: Option<OsString>) -> Result<Vec<Server>, Failure> {
+fn servers(args: &cli::Wanted, flag: Option<OsString>) -> Result<Vec<Server>, Failure> {
     if args.redlock.is_empty() {
         return Ok(vec![Server::find(flag)?.shared()?]);
     }
@@ -65,6 +101,15 @@ fn runtime() -> Result<Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::io("can't start a runtime", error))
+}
+
+/// Does the work until it is done or a signal comes.
+async fn until_signal(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        exit = work => exit,
+        signal = signals.next() => Ok(Exit::Signal(signal as i32)),
+    }
 }
 
 fn finish(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {

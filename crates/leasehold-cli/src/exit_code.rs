@@ -13,7 +13,9 @@ pub(crate) enum Exit {
     Failed,
     /// Wrong usage.
     Usage,
-    /// Nobody has set the latch.
+    /// The name is of another kind than one that this can be done to.
+    OtherKind,
+    /// Nobody has set the latch, or nobody holds the lock.
     Missing,
     /// No server answered.
     Unavailable,
@@ -25,6 +27,8 @@ pub(crate) enum Exit {
     Denied,
     /// Others have set another limit.
     Disagrees,
+    /// The command has run for too long.
+    TooLong,
     /// The command is there and can't be executed.
     NotExecutable,
     /// The command is not there.
@@ -43,11 +47,13 @@ impl Exit {
             Self::Success => 0,
             Self::Failed => 1,
             Self::Usage => 2,
+            Self::OtherKind => 65,
             Self::Missing => 66,
             Self::Unavailable => 69,
             Self::Lost => 70,
             Self::Denied => 77,
             Self::Disagrees => 78,
+            Self::TooLong => 124,
             Self::NotExecutable => 126,
             Self::NotFound => 127,
             Self::Busy(code) | Self::Command(code) => code,
@@ -62,7 +68,8 @@ impl From<ErrorKind> for Exit {
             ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => Self::Unavailable,
             ErrorKind::Lost => Self::Lost,
             ErrorKind::Denied => Self::Denied,
-            ErrorKind::Misuse => Self::Usage,
+            // Both are the call's own fault: asked again, it fails again.
+            ErrorKind::Misuse | ErrorKind::Deadlock => Self::Usage,
             _ => Self::Failed,
         }
     }
@@ -84,6 +91,7 @@ mod tests {
             (Exit::Success, 0),
             (Exit::Failed, 1),
             (Exit::Usage, 2),
+            (Exit::OtherKind, 65),
             (Exit::Missing, 66),
             (Exit::Unavailable, 69),
             (Exit::Lost, 70),
@@ -91,6 +99,7 @@ mod tests {
             (Exit::Busy(3), 3),
             (Exit::Denied, 77),
             (Exit::Disagrees, 78),
+            (Exit::TooLong, 124),
             (Exit::NotExecutable, 126),
             (Exit::NotFound, 127),
             (Exit::Command(42), 42),
@@ -112,6 +121,7 @@ mod tests {
             (ErrorKind::Lost, Exit::Lost),
             (ErrorKind::Denied, Exit::Denied),
             (ErrorKind::Misuse, Exit::Usage),
+            (ErrorKind::Deadlock, Exit::Usage),
             (ErrorKind::WrongKind, Exit::Failed),
             (ErrorKind::Unsupported, Exit::Failed),
         ];

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Cli;
+use crate::output::tell;
 
 /// Starts the log: warnings in the program's own form, more with each `-v`, what `RUST_LOG`
 /// says, or nothing with `--quiet`.
@@ -39,8 +40,7 @@ struct Told;
 
 impl Write for Told {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut stderr = io::stderr().lock();
-        stderr.write_all(&[b"leasehold: ", line.trim_ascii_start()].concat())?;
+        tell(String::from_utf8_lossy(line.trim_ascii()));
         Ok(line.len())
     }
 

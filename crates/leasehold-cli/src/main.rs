@@ -23,6 +23,12 @@ fn main() -> ExitCode {
         output::be_quiet();
     }
     logging::start(&cli);
+    server::set_access(server::Access {
+        label: cli.label.clone(),
+        prefix: cli.prefix.clone(),
+        password_file: cli.password_file.clone(),
+        tls: cli.tls.clone(),
+    });
     match cmd::run(cli) {
         Ok(exit) => exit.into(),
         Err(failure) => {

@@ -5,14 +5,23 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::failure::Failure;
 
 /// Writes a result to stdout, with a line end.
 pub(crate) fn result(text: impl fmt::Display) -> Result<(), Failure> {
+    // Whoever reads may have seen enough: `leasehold show x | head -1`.
+    more(text).map(drop)
+}
+
+/// Writes one result of many, with a line end. Says whether anybody reads on.
+pub(crate) fn more(text: impl fmt::Display) -> Result<bool, Failure> {
     match line(text) {
-        // Whoever reads has seen enough: `leasehold show x | head -1`.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| Failure::io("can't write to stdout", error)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written
+            .map(|()| true)
+            .map_err(|error| Failure::io("can't write to stdout", error)),
     }
 }
 
@@ -27,7 +36,55 @@ pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
 pub(crate) fn tell(text: impl fmt::Display) {
     // A closed stderr must not end a run that holds a lock, which a panicking
     // `eprintln!` would.
-    let _ = writeln!(io::stderr().lock(), "leasehold: {text}");
+    let _ = match JSON.load(Ordering::Relaxed) {
+        false => writeln!(io::stderr().lock(), "leasehold: {text}"),
+        true => {
+            let said = json!({ "event": "message", "message": text.to_string() });
+            writeln!(io::stderr().lock(), "{said}")
+        }
+    };
+}
+
+/// Whether the story is told as JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// From now on the story is JSON, for a program that reads it.
+pub(crate) fn tell_json() {
+    JSON.store(true, Ordering::Relaxed);
+}
+
+/// What a program that reads the story is told of.
+#[derive(Clone, Copy)]
+pub(crate) enum Event {
+    Waiting,
+    Held,
+    Started,
+    Losing,
+    Released,
+}
+
+/// Tells an event, where the story is JSON.
+pub(crate) fn event(
+    event: Event,
+    name: &str,
+    more: impl FnOnce() -> Vec<(&'static str, serde_json::Value)>,
+) {
+    if !JSON.load(Ordering::Relaxed) {
+        return;
+    }
+    let event = match event {
+        Event::Waiting => "waiting",
+        Event::Held => "held",
+        Event::Started => "started",
+        Event::Losing => "losing",
+        Event::Released => "released",
+    };
+    let mut told = json!({ "event": event, "name": name });
+    for (key, value) in more() {
+        told[key] = value;
+    }
+    // As in `tell`.
+    let _ = writeln!(io::stderr().lock(), "{told}");
 }
 
 /// Whether only failures are told.
@@ -48,9 +105,10 @@ pub(crate) fn note(text: impl fmt::Display) {
     }
 }
 
-/// Whether somebody sits at a terminal who wants to know how it goes.
+/// Whether somebody sits at a terminal who wants to know how it goes, or a program reads it.
 pub(crate) fn is_watched() -> bool {
-    io::stderr().is_terminal() && !QUIET.load(Ordering::Relaxed)
+    let reads = io::stderr().is_terminal() || JSON.load(Ordering::Relaxed);
+    reads && !QUIET.load(Ordering::Relaxed)
 }
 
 /// Text from outside, made safe for a terminal: control characters escaped, long

@@ -1,11 +1,14 @@
 //! Which server is meant, and connecting to it.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use leasehold::settings::Credentials;
+use leasehold::settings::{Credentials, Identity};
 use leasehold::{Client, ClientBuilder};
 
+use crate::cli::Tls;
 use crate::failure::Failure;
 
 /// Child processes are told their server here: arguments can be read by every user
@@ -75,24 +78,61 @@ impl Server {
 
     /// A client that goes on trying to connect.
     pub(crate) fn connect_in_background(&self, lease: Duration) -> Result<Client, Failure> {
-        let builder = builder().lease(lease);
+        let builder = builder()?.lease(lease);
         Ok(builder.connect_in_background(&self.url)?)
     }
 
     /// Connects, with `lease` for renewed holds where one is given.
     pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Failure> {
-        let builder = lease.into_iter().fold(builder(), ClientBuilder::lease);
+        let builder = lease.into_iter().fold(builder()?, ClientBuilder::lease);
         Ok(builder.connect(&self.url).await?)
     }
 }
 
-/// Settings of a client that reads the password from the file, where one is named, each time
-/// that it connects.
-fn builder() -> ClientBuilder {
-    let builder = Client::builder();
-    let Some(path) = std::env::var_os(PASSWORD_FILE).filter(|path| !path.is_empty()) else {
-        return builder;
+/// What goes for all connections of this command.
+pub(crate) struct Access {
+    pub(crate) label: Option<String>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) tls: Tls,
+}
+
+static ACCESS: OnceLock<Access> = OnceLock::new();
+
+/// Sets that, before the first client is made.
+pub(crate) fn set_access(access: Access) {
+    // Set a second time by nobody.
+    let _ = ACCESS.set(access);
+}
+
+/// Settings of a client.
+fn builder() -> Result<ClientBuilder, Failure> {
+    let mut builder = Client::builder();
+    let Some(access) = ACCESS.get() else {
+        return Ok(builder);
     };
+    if let Some(label) = &access.label {
+        builder = builder.label(label);
+    }
+    if let Some(prefix) = &access.prefix {
+        builder = builder.prefix(prefix);
+    }
+    if let Some(path) = password_file(access) {
+        builder = with_password_file(builder, path);
+    }
+    with_tls(builder, &access.tls)
+}
+
+fn password_file(access: &Access) -> Option<PathBuf> {
+    let told = std::env::var_os(PASSWORD_FILE).filter(|path| !path.is_empty());
+    access
+        .password_file
+        .clone()
+        .or_else(|| told.map(Into::into))
+}
+
+/// Reads the password each time that the client connects, and now and then while it is connected.
+fn with_password_file(builder: ClientBuilder, path: PathBuf) -> ClientBuilder {
     builder.credentials(move || {
         // Some bytes: whoever connects can wait for them.
         let read = std::fs::read_to_string(&path);
@@ -101,4 +141,24 @@ fn builder() -> ClientBuilder {
             password.map(|text| Credentials::password(text.trim_end_matches(['\r', '\n'])));
         std::future::ready(password)
     })
+}
+
+fn with_tls(mut builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder, Failure> {
+    if let Some(file) = &tls.cacert {
+        let pem = std::fs::read(file);
+        let pem =
+            pem.map_err(|error| Failure::io(format!("can't read {}", file.display()), error))?;
+        builder = builder.tls_authorities(pem);
+    }
+    if let (Some(certificate), Some(key)) = (tls.cert.clone(), tls.key.clone()) {
+        let read = |file: &Path| {
+            std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        builder =
+            builder.tls_identity(move || Ok(Identity::from_pem(read(&certificate)?, read(&key)?)));
+    }
+    if let Some(name) = &tls.sni {
+        builder = builder.tls_server_name(name);
+    }
+    Ok(builder)
 }

@@ -57,9 +57,12 @@ fn with_dashes(words: &[OsString]) -> Option<Vec<OsString>> {
         root.get_arguments()
             .chain(run.get_arguments())
             .filter(|arg| arg.get_action().takes_values())
-            .any(|arg| {
-                word.strip_prefix("--")
-                    .is_some_and(|long| arg.get_long() == Some(long))
+            .any(|arg| match word.strip_prefix("--") {
+                Some(long) => arg.get_long() == Some(long),
+                None => {
+                    let short = arg.get_short().map(|letter| format!("-{letter}"));
+                    short.as_deref() == Some(word)
+                }
             })
     };
     let mut places = Vec::new();
@@ -151,6 +154,10 @@ mod tests {
         assert_eq!(
             right("x -v run --wait 5s --no-wait nightly ls").as_deref(),
             Some("leasehold -v run --wait 5s --no-wait nightly -- ls")
+        );
+        assert_eq!(
+            right("x run -w 5s -n nightly ls").as_deref(),
+            Some("leasehold run -w 5s -n nightly -- ls")
         );
         assert_eq!(right("x run nightly"), None);
         assert_eq!(right("x run nightly -- ls"), None);

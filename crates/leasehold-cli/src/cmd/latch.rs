@@ -6,22 +6,17 @@ use std::future::pending;
 use leasehold::inspect::Found;
 use leasehold::{Client, CountDownLatch};
 
-use super::name_of_lock;
+use super::{name_of_lock, until_signal};
 use crate::cli::{Latch, LatchAction};
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, SILENT_FOR, Shown, is_watched, note, tell};
 use crate::server::Server;
-use crate::signals::Signals;
 use crate::usage::command_line;
 
 pub(crate) async fn latch(args: Latch, server: &Server) -> Result<Exit, Failure> {
-    let mut signals = Signals::listen()?;
-    tokio::select! {
-        exit = act(args, server) => exit,
-        signal = signals.next() => Ok(Exit::Signal(signal as i32)),
-    }
+    until_signal(act(args, server)).await
 }
 
 async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {

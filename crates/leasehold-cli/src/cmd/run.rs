@@ -2,67 +2,77 @@
 
 mod child;
 pub(super) mod deadman;
-mod holding;
 pub(super) mod launch;
+mod metrics_file;
 mod terminal;
-mod wait;
-mod wanted;
 mod watch;
 
 use std::ffi::OsString;
-use std::time::Duration;
 
-use futures_util::future::join_all;
 use leasehold::{Client, ErrorKind};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
+use super::acquire::{Holding, TIDY_LIMIT, Waited, Waiting, tidy};
 use super::{name_of_lock, runtime, shut_down};
-use crate::cli::Run;
+use crate::cli::{OnLoss, Run};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::tell;
+use crate::output::{self, Event, tell};
 use crate::server::Server;
 use crate::signals::Signals;
 use crate::usage::command_line;
 use child::Group;
 use deadman::Deadman;
-use holding::Holding;
+use metrics_file::MetricsFile;
 use terminal::{StopRequests, Terminal};
-use wait::{Waited, Waiting};
 use watch::{Schedule, Watch};
-
-/// How long the program stays after a signal, or after a release that failed, to
-/// leave nothing behind.
-const TIDY_LIMIT: Duration = Duration::from_secs(3);
 
 /// What is to be run, and how.
 struct Job<'a> {
     args: &'a Run,
     name: String,
+    command: Vec<OsString>,
     schedule: Schedule,
 }
 
 /// Not a future: the part that stops this process on Ctrl-Z has to run on the main
 /// thread (see [`Terminal::stop_us`]).
 pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
+    if args.json {
+        output::tell_json();
+    }
+    let command = match &args.line {
+        Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
+        None => args.command.clone(),
+    };
     let job = Job {
         args,
-        name: what_to_run(args)?,
-        schedule: Schedule::new(args.lease, args.grace)?,
+        name: what_to_run(args, &command)?,
+        command,
+        schedule: Schedule::new(args.wanted.lease, args.grace)?,
     };
     // The runtime's threads must not take the stop signal of the terminal.
     terminal::hold_back_stops(true);
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
+    let path = args.metrics_file.as_deref();
+    let metrics = path.map(|path| MetricsFile::start(&runtime, path, &job.name));
+    let metrics = metrics.transpose()?;
     let result = under_lock(&runtime, &job, servers);
+    if let Some(metrics) = metrics
+        && let Err(failure) = metrics.write()
+    {
+        // The command has run; its exit code stands.
+        tell(failure);
+    }
     shut_down(runtime);
     result
 }
 
 /// Checks that there is a command, and returns the name of the lock.
-fn what_to_run(args: &Run) -> Result<String, Failure> {
+fn what_to_run(args: &Run, command: &[OsString]) -> Result<String, Failure> {
     let right = |name: OsString, command: &[OsString]| {
         let mut words = vec!["leasehold".into(), "run".into(), name, "--".into()];
         words.extend_from_slice(command);
@@ -70,7 +80,7 @@ fn what_to_run(args: &Run) -> Result<String, Failure> {
     };
     let Some(name) = args.name.clone() else {
         let placeholder = [OsString::from("CMD")];
-        let command = match args.command.as_slice() {
+        let command = match command {
             [] => &placeholder,
             command => command,
         };
@@ -79,7 +89,7 @@ fn what_to_run(args: &Run) -> Result<String, Failure> {
             right("NAME".into(), command)
         )));
     };
-    if args.command.is_empty() {
+    if command.is_empty() {
         return Err(Failure::usage(format!(
             "there is no command to run under the lock; write: {}",
             right(name, &["CMD".into()])
@@ -94,21 +104,40 @@ fn under_lock(runtime: &Runtime, job: &Job<'_>, servers: &[Server]) -> Result<Ex
         let _context = runtime.enter();
         Signals::listen()?
     };
-    let waiting = Waiting::new(job.args, &job.name, servers);
+    let waiting = Waiting::new(&job.args.wanted, &job.name, servers);
     let (clients, guard) = match runtime.block_on(waiting.until_held(&mut signals))? {
         Waited::Held(clients, guard) => (clients, guard),
-        Waited::Busy => return Ok(Exit::Busy(job.args.conflict_exit_code)),
+        Waited::Busy => return Ok(Exit::Busy(job.args.wanted.conflict_exit_code)),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
+    let rests_until = job.args.min_hold.map(|least| Instant::now() + least);
+    output::event(Event::Held, &job.name, || guard.told());
     terminal::hold_back_stops(true);
-    let end = runtime.block_on(supervise(job, &guard, signals));
+    let end = runtime.block_on(supervise(job, &guard, &mut signals));
     terminal::hold_back_stops(false);
-    runtime.block_on(give_back(clients, guard, end))
+    if let (Some(until), Ok(exit)) = (rests_until, &end)
+        && *exit != Exit::Lost
+    {
+        runtime.block_on(rest(&guard, until, &mut signals));
+    }
+    let exit = runtime.block_on(give_back(job, clients, guard, end));
+    output::event(Event::Released, &job.name, Vec::new);
+    exit
+}
+
+/// Keeps the lock for a while behind the command. A signal ends this, and so does the loss of the
+/// lock: nothing runs that would have to be told.
+async fn rest(guard: &Holding, until: Instant, signals: &mut Signals) {
+    tokio::select! {
+        () = tokio::time::sleep_until(until) => {}
+        _ = signals.next() => {}
+        _ = guard.lost() => {}
+    }
 }
 
 /// Runs the command until it has ended, or until the lock is lost and it has been
 /// ended.
-async fn supervise(job: &Job<'_>, guard: &Holding, signals: Signals) -> Result<Exit, Failure> {
+async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Result<Exit, Failure> {
     let stops = StopRequests::listen()?;
     // Before the command starts: where our parent has its children's ends ignored,
     // a command that is quick would otherwise leave no exit code.
@@ -118,7 +147,9 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: Signals) -> Result<E
     let mut deadman = Deadman::start()?;
     // From before the command is there: if we are stopped right after its start, it has
     // to end in time all the same.
-    deadman.kill_at(job.schedule.kill_at(guard.valid_until()));
+    if job.args.on_loss != OnLoss::Warn {
+        deadman.kill_at(job.schedule.kill_at(guard.valid_until()));
+    }
     if !guard.is_held() || deadman.has_struck() {
         deadman.dismiss();
         tell("the lock was lost before the command began; run it again");
@@ -126,13 +157,18 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: Signals) -> Result<E
     }
     // The command inherits what is held back, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
-    let group = Group::spawn(&job.name, guard.token(), &job.args.command);
+    let group = Group::spawn(&job.name, guard.token(), &job.command);
     terminal::hold_back_stops(true);
     let group = group?;
     deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
+    output::event(Event::Started, &job.name, || {
+        vec![("pid", group.id().as_raw().into())]
+    });
     let watch = Watch {
         schedule: job.schedule,
+        on_loss: &job.args.on_loss,
+        max_run: job.args.max_run.map(|most| (Instant::now() + most, most)),
         group,
         deadman,
         guard,
@@ -146,6 +182,7 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: Signals) -> Result<E
 
 /// Releases the lock, however the command ended.
 async fn give_back(
+    job: &Job<'_>,
     clients: Vec<Client>,
     guard: Holding,
     end: Result<Exit, Failure>,
@@ -156,8 +193,15 @@ async fn give_back(
         let _ = tokio::time::timeout_at(limit, guard.release()).await;
         return end;
     }
+    let was_told = guard.loss().is_some();
     match guard.release().await {
         Ok(()) => end,
+        Err(error) if error.kind() == ErrorKind::Lost && job.args.on_loss == OnLoss::Warn => {
+            if !was_told {
+                tell(Failure::from(error));
+            }
+            end
+        }
         Err(error) if error.kind() == ErrorKind::Lost => Err(match end {
             // The command never ran, so nothing was unprotected.
             Err(failure) => failure,
@@ -170,11 +214,4 @@ async fn give_back(
             end
         }
     }
-}
-
-/// Waits until nothing is left to release, within reason.
-async fn tidy(clients: &[Client]) {
-    let close = join_all(clients.iter().map(Client::close));
-    // Over time: the lease does what is left.
-    let _ = tokio::time::timeout(TIDY_LIMIT, close).await;
 }

@@ -2,22 +2,17 @@
 
 use leasehold::inspect::Found;
 
-use super::name_of_lock;
 use super::show::kind_in_words;
+use super::{name_of_lock, until_signal};
 use crate::cli::SetLimit;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, Shown};
 use crate::server::Server;
-use crate::signals::Signals;
 use crate::usage::command_line;
 
 pub(crate) async fn set_limit(args: SetLimit, server: &Server) -> Result<Exit, Failure> {
-    let mut signals = Signals::listen()?;
-    tokio::select! {
-        exit = set(args, server) => exit,
-        signal = signals.next() => Ok(Exit::Signal(signal as i32)),
-    }
+    until_signal(set(args, server)).await
 }
 
 async fn set(args: SetLimit, server: &Server) -> Result<Exit, Failure> {

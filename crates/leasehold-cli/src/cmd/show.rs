@@ -1,7 +1,8 @@
 //! `leasehold show`: what stands under a name, who holds it, and for how long.
 
-mod json;
-mod text;
+mod blocked;
+pub(super) mod json;
+pub(super) mod text;
 
 use std::fmt::Write as _;
 
@@ -19,6 +20,14 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
     let name = name_of_lock(args.name.clone())?;
     let client = server.connect(None).await?;
     let seen = client.inspect(&name).await?;
+    if args.blocked_by {
+        let chain = blocked::chain(&client, &name, &seen).await?;
+        return output::result(match args.json {
+            true => blocked::json(&name, &chain),
+            false => blocked::text(&name, &chain),
+        })
+        .map(|()| Exit::Success);
+    }
     if args.json {
         output::result(json::of(&name, &seen))?;
     }
@@ -36,7 +45,22 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
     if !args.json {
         output::result(text::of(&name, &seen))?;
     }
-    Ok(Exit::Success)
+    Ok(match is_held(&seen.found) {
+        false if args.exit_code => Exit::Failed,
+        _ => Exit::Success,
+    })
+}
+
+/// Whether somebody holds it, or would have to wait for it.
+fn is_held(found: &Found) -> bool {
+    match found {
+        Found::Nothing | Found::Latch { left: 0 } => false,
+        Found::ReadWrite { writer, readers } => writer.is_some() || !readers.is_empty(),
+        Found::Group(values) => !values.is_empty(),
+        Found::Leases { held, .. } => *held > 0,
+        Found::Count(free) => *free <= 0,
+        _ => true,
+    }
 }
 
 /// What something is, for a sentence.

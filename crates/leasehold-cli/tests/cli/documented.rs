@@ -100,7 +100,18 @@ fn shown() -> Vec<Shown> {
 /// The examples in the help of each sub-command.
 fn shown_in_help() -> Vec<Shown> {
     let mut shown = Vec::new();
-    for words in [&["run"][..], &["latch"], &["set-limit"]] {
+    for words in [
+        &["run"][..],
+        &["hold"],
+        &["show"],
+        &["ls"],
+        &["watch"],
+        &["release"],
+        &["latch"],
+        &["set-limit"],
+        &["completions"],
+        &["man"],
+    ] {
         let help = done(leasehold().args(words).arg("--help")).expect_code(0);
         let examples = help
             .stdout
@@ -171,7 +182,34 @@ fn shown_commands_of_leasehold_run() {
         );
         run += 1;
     }
-    assert!(run >= 18, "{run} were found");
+    assert!(run >= 45, "{run} were found");
+}
+
+/// In the text of the operator's page: commands with placeholders.
+#[test]
+fn commands_named_in_the_text_have_these_flags() {
+    let page = fs::read_to_string(root().join("docs/operations.md")).expect("it can be read");
+    let page = page.replace('\n', " ");
+    let mut found = 0;
+    for code in page
+        .split('`')
+        .filter(|code| code.starts_with("leasehold "))
+    {
+        let words: Vec<_> = code.split_whitespace().skip(1).collect();
+        if words[0] == "COMMAND" {
+            continue;
+        }
+        let help = done(leasehold().args([words[0], "--help"])).expect_code(0);
+        for flag in words.iter().filter(|word| word.starts_with('-')) {
+            let is_there = help
+                .stdout
+                .split([' ', ','])
+                .any(|word| word.trim() == *flag);
+            assert!(is_there, "`{code}`: {help}");
+        }
+        found += 1;
+    }
+    assert!(found >= 10, "{found} were found");
 }
 
 /// What cargo knows of the workspace.

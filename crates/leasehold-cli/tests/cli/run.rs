@@ -303,7 +303,8 @@ fn signal_while_waiting_leaves_nothing_behind() {
     }
     holder.done();
     assert!(is_free(&server));
-    assert_eq!(server.keys(), [""; 0]);
+    // The server forgets within seconds that it wanted to be called.
+    eventually("no key is left", LIMIT, || server.keys().is_empty());
 }
 
 #[test]
@@ -322,7 +323,8 @@ fn first_signal_while_waiting_sets_exit_code() {
     server.resume().expect("it goes on");
     eventually("nobody listens", LIMIT, || server.channels().is_empty());
     holder.done().expect_code(1);
-    assert_eq!(server.keys(), [""; 0]);
+    // The server forgets within seconds that it wanted to be called.
+    eventually("no key is left", LIMIT, || server.keys().is_empty());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `leasehold show`.
 
-use leasehold_testkit::{RedisServer, eventually};
+use leasehold_testkit::{Cluster, RedisServer, Sentinels, eventually};
 
-use crate::support::{LIMIT, done, leasehold_at, run_script, server, start};
+use crate::support::{LIMIT, done, leasehold, leasehold_at, run_script, server, start};
 
 #[test]
 fn free_lock_is_said_to_be_free() {
@@ -13,9 +13,41 @@ fn free_lock_is_said_to_be_free() {
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
     let free = serde_json::json!({
         "name": "job", "kind": "none", "held": false, "holders": [], "ttl_ms": null,
-        "mode": null, "waiting": null, "last_token": null
+        "mode": null, "more": 0, "waiting": [], "more_waiting": 0, "listening": 0,
+        "last_token": null, "clients_denied": false
     });
     assert_eq!(json, free);
+}
+
+#[test]
+fn show_names_the_node_of_a_cluster() {
+    let cluster = Cluster::start(2, 0);
+    let at_cluster = || {
+        let mut command = leasehold();
+        command.env("LEASEHOLD_URL", cluster.url());
+        command
+    };
+    let (slot, port) = (cluster.slot_of("job"), cluster.node_of("job").port());
+    let shown = done(at_cluster().args(["show", "job"])).expect_code(0);
+    let node = format!("node    redis://127.0.0.1:{port} has its slot, {slot}\n");
+    assert!(shown.stdout.contains(&node), "{shown}");
+    let shown = done(at_cluster().args(["show", "job", "--json"])).expect_code(0);
+    let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    assert_eq!(json["slot"], slot);
+    assert_eq!(json["node"], format!("redis://127.0.0.1:{port}"));
+    let run = done(at_cluster().args(["run", "job", "--", "true"]));
+    run.expect_code(0);
+}
+
+#[test]
+fn show_names_the_master_of_sentinels() {
+    let sentinels = Sentinels::start(0);
+    let mut command = leasehold();
+    command.env("LEASEHOLD_URL", sentinels.url());
+    let shown = done(command.args(["show", "job"])).expect_code(0);
+    let port = sentinels.master_server().port();
+    let node = format!("node    redis://127.0.0.1:{port} is the master\n");
+    assert!(shown.stdout.contains(&node), "{shown}");
 }
 
 #[test]
@@ -33,13 +65,13 @@ fn show_prints_holder_count_and_ttl() {
     assert!(shown.stdout.contains(&format!("holder  {id}\n")), "{shown}");
     assert!(shown.stdout.contains("count   1\n"), "{shown}");
     assert!(shown.stdout.contains("TTL     2"), "{shown}");
-    assert!(shown.stdout.contains("waits   not known"), "{shown}");
+    assert!(shown.stdout.contains("listen  nobody"), "{shown}");
 
     let shown = done(leasehold_at(&server).args(["show", "--json", "job"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
     assert_eq!(json["holders"][0]["id"], id);
     assert_eq!(json["holders"][0]["count"], 1);
-    assert_eq!(json["waiting"], serde_json::Value::Null);
+    assert_eq!(json["waiting"], serde_json::json!([]));
     let ttl_ms = json["ttl_ms"].as_u64().expect("a number");
     assert!((1..=30_000).contains(&ttl_ms), "{ttl_ms}");
     holder.done();
@@ -79,12 +111,12 @@ fn show_lists_the_fair_queue() {
     eventually("it waits", LIMIT, || {
         let show = done(leasehold_at(&server).args(["show", "--json", "job"])).expect_code(0);
         shown = show.stdout;
-        !shown.contains(r#""waiting":null"#)
+        !shown.contains(r#""waiting":[]"#)
     });
     let json: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     let queue = server.command(&["LINDEX", "redisson_lock_queue:{job}", "0"]);
     let first = queue.expect("the server runs");
-    assert_eq!(json["waiting"][0].as_str(), first.as_text());
+    assert_eq!(json["waiting"][0]["id"].as_str(), first.as_text());
     holder.close_stdin();
     holder.done();
     waiter.done().expect_code(0);
@@ -188,7 +220,7 @@ fn each_kind_is_recognised() {
         let (text, json) = shown(&server);
         assert!(text.contains(says), "{commands:?}: {text}");
         assert_eq!(json["kind"], kind, "{commands:?}: {json}");
-        assert_eq!(json["waiting"], serde_json::Value::Null, "{json}");
+        assert_eq!(json["waiting"], serde_json::json!([]), "{json}");
     }
 }
 
@@ -215,10 +247,14 @@ fn show_omits_only_our_dead_waiters() {
     }
     let (text, json) = shown(&server);
     assert!(
-        text.ends_with("  waits   java:2\n  waits   live:3\n"),
+        text.contains("  waits   java:2\n  waits   live:3\n"),
         "{text}"
     );
-    assert_eq!(json["waiting"], serde_json::json!(["java:2", "live:3"]));
+    let waiting = serde_json::json!([
+        { "id": "java:2", "wants": "lock", "client": null, "waited_for_ms": null },
+        { "id": "live:3", "wants": "lock", "client": null, "waited_for_ms": null },
+    ]);
+    assert_eq!(json["waiting"], waiting);
 }
 
 #[test]
@@ -301,4 +337,164 @@ fn control_characters_do_not_reach_the_terminal() {
     let shown = done(leasehold_at(&server).args(["show", name])).expect_code(0);
     assert!(!shown.stdout.contains('\u{1b}'), "{shown}");
     assert!(shown.stdout.contains(r"`a\u{1b}[2Jb` is held"), "{shown}");
+}
+
+/// Each holds one name and waits for that of the other.
+#[test]
+fn circle_over_processes_is_told() {
+    let server = server();
+    let show = |words: &[&str]| {
+        let mut show = leasehold_at(&server);
+        done(show.args(["show", "--blocked-by"]).args(words))
+            .expect_code(0)
+            .stdout
+    };
+    assert_eq!(show(&["a"]), "nobody holds `a`\n");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let url = server.url();
+    let client = || leasehold::Client::connect(&url);
+    let crosswise = async {
+        let (one, two) = (client().await?, client().await?);
+        let (a, b) = (
+            one.lock("a").acquire().await?,
+            two.lock("b").acquire().await?,
+        );
+        let (to_a, to_b) = (two.lock("a"), one.lock("b"));
+        tokio::spawn(async move { to_a.acquire().await });
+        tokio::spawn(async move { to_b.acquire().await });
+        Ok::<_, leasehold::Error>((a, b))
+    };
+    let held = runtime.block_on(crosswise).expect("both are free");
+    eventually("it is told", LIMIT, || {
+        let json: serde_json::Value = serde_json::from_str(&show(&["--json", "a"])).expect("JSON");
+        json["circle"] == true
+    });
+    let told = show(&["a"]);
+    let first = format!("`a`, held by {}, ", held.0.holder_id());
+    assert!(told.starts_with(&first), "{told}");
+    let second = format!(
+        "\n  whose client waits for `b`, held by {}, ",
+        held.1.holder_id()
+    );
+    assert!(told.contains(&second), "{told}");
+    assert!(
+        told.contains("\n    whose client waits for `a`: a circle"),
+        "{told}"
+    );
+}
+
+#[test]
+fn exit_code_says_whether_it_is_held() {
+    let server = server();
+    let show = ["show", "--exit-code", "job"];
+    done(leasehold_at(&server).args(show)).expect_code(1);
+    server
+        .command(&["HSET", "job", "c:1", "1"])
+        .expect("the server runs");
+    done(leasehold_at(&server).args(show)).expect_code(0);
+    // A semaphore with a free permit, and one without.
+    for (free, code) in [("1", 1), ("0", 0)] {
+        server
+            .command(&["SET", "job", free])
+            .expect("the server runs");
+        done(leasehold_at(&server).args(show)).expect_code(code);
+    }
+}
+
+#[test]
+fn large_hashes_are_shown_in_part() {
+    let server = server();
+    let uuid = "5400c6ee-9efb-4d7c-afeb-d3cddd05968d";
+    let mut group = vec!["HSET".to_owned(), "job".to_owned()];
+    let mut readers = vec!["HSET".to_owned(), "read".to_owned()];
+    for number in 0..1200 {
+        let hold = format!("{uuid}:{number}");
+        group.extend([format!("v{number}"), hold.clone()]);
+        group.extend([
+            format!("v{number}:{hold}:expire_time"),
+            "9000000000000".to_owned(),
+        ]);
+        group.extend([format!("v{number}:{hold}:lock_count"), "1".to_owned()]);
+        readers.extend([hold, "1".to_owned()]);
+    }
+    readers.extend(["mode".to_owned(), "read".to_owned()]);
+    for command in [group, readers] {
+        let command: Vec<_> = command.iter().map(String::as_str).collect();
+        server.command(&command).expect("the server runs");
+    }
+    let (text, json) = shown(&server);
+    assert!(text.contains("  more    200 are not shown\n"), "{text}");
+    assert_eq!(
+        (&json["kind"], &json["more"]),
+        (&"group".into(), &200.into())
+    );
+    let read = done(leasehold_at(&server).args(["show", "--json", "read"])).expect_code(0);
+    let json: serde_json::Value = serde_json::from_str(&read.stdout).expect("JSON");
+    // Their keys are not there, so these are over.
+    assert_eq!(
+        (&json["kind"], &json["held"]),
+        (&"read_write_lock".into(), &false.into())
+    );
+}
+
+#[test]
+fn listeners_that_are_not_told_are_not_known() {
+    let server = server();
+    let user = [
+        "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-pubsub",
+    ];
+    server.command(&user).expect("the server runs");
+    server
+        .command(&["HSET", "job", "c:1", "1"])
+        .expect("the server runs");
+    let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
+    let mut show = leasehold_at(&server);
+    show.env("LEASEHOLD_URL", url).args(["show", "job"]);
+    let shown = done(&mut show).expect_code(0);
+    assert!(shown.stdout.contains("listen  not known"), "{shown}");
+}
+
+#[test]
+fn clients_say_who_holds_and_who_waits() {
+    let server = server();
+    let labelled = |label: &str| {
+        let mut run = run_script(&server, &["--label", label], "echo held; read end");
+        start(&mut run)
+    };
+    let mut holder = labelled("nightly billing");
+    holder.until("held");
+    let waiter = labelled("the next");
+    let mut json = serde_json::Value::Null;
+    eventually("both are known", LIMIT, || {
+        json = shown(&server).1;
+        json["waiting"][0]["waited_for_ms"].is_u64() && json["holders"][0]["held_for_ms"].is_u64()
+    });
+    let client = &json["holders"][0]["client"];
+    assert_eq!(client["label"], "nightly billing", "{json}");
+    assert_eq!(client["pid"], holder.pid().to_string(), "{json}");
+    assert_eq!(json["waiting"][0]["client"]["label"], "the next", "{json}");
+    let (text, _) = shown(&server);
+    let told = format!(
+        "client  nightly billing on {}, process {}, from 127.0.0.1:",
+        client["host"].as_str().expect("a name"),
+        holder.pid()
+    );
+    assert!(text.contains(&told), "{text}");
+    assert!(text.contains(" ago, at least\n"), "{text}");
+    let listed = |words: &[&str]| {
+        done(leasehold_at(&server).arg("ls").args(words))
+            .expect_code(0)
+            .stdout
+    };
+    assert!(listed(&[]).contains("nightly billing on"));
+    eventually("it is older", LIMIT, || {
+        listed(&["--older-than", "1s"]).contains("job")
+    });
+    assert!(!listed(&["--older-than", "1h"]).contains("job"));
+    let released = done(leasehold_at(&server).args(["release", "-y", "job"])).expect_code(0);
+    assert!(
+        released.stdout.contains("(nightly billing on"),
+        "{released}"
+    );
+    drop((holder, waiter));
 }

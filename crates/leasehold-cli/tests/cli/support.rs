@@ -23,6 +23,8 @@ pub(crate) fn leasehold() -> Command {
         "LEASEHOLD_URL",
         "REDIS_URL",
         "LEASEHOLD_PASSWORD_FILE",
+        "LEASEHOLD_LABEL",
+        "LEASEHOLD_PREFIX",
         "RUST_LOG",
         "LC_ALL",
         "LC_CTYPE",

@@ -8,7 +8,11 @@ use leasehold_testkit::RedisServer;
 use crate::support::{BINARY, is_free, run_script, server, start};
 
 /// Runs a command on a terminal; types each second text once the first was seen.
-fn on_terminal(server: &RedisServer, command: &[&str], steps: &[(&str, &str)]) -> (String, i32) {
+pub(crate) fn on_terminal(
+    server: &RedisServer,
+    command: &[&str],
+    steps: &[(&str, &str)],
+) -> (String, i32) {
     let mut python = Command::new("python3")
         .arg(concat!(
             env!("CARGO_MANIFEST_DIR"),

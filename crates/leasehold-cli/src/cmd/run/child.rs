@@ -91,6 +91,13 @@ impl Group {
         let _ = killpg(self.leader, signal);
     }
 
+    /// Sends TERM to everybody in the group.
+    pub(super) fn ask_to_end(&self) {
+        self.signal(Signal::SIGTERM);
+        // One that is stopped would not hear of it.
+        self.signal(Signal::SIGCONT);
+    }
+
     /// Whether anybody is left.
     pub(super) fn is_gone(&self) -> bool {
         killpg(self.leader, None) == Err(Errno::ESRCH)

@@ -1,9 +1,9 @@
 //! Watching the command while it runs: its end, its stops, signals for it, and the
 //! loss of the lock.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::holding::Holding;
 use nix::sys::signal::Signal;
 use tokio::signal::unix;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -11,10 +11,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::child::{Group, News};
 use super::deadman::Deadman;
 use super::terminal::{StopRequests, Terminal};
+use crate::cli::OnLoss;
+use crate::cmd::acquire::Holding;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{Shown, tell};
+use crate::output::{self, Event, Shown, tell};
 use crate::signals::Signals;
 
 /// What is missed, a signal for example, costs this much at most.
@@ -24,11 +26,14 @@ const END_OF_REST: Duration = Duration::from_secs(1);
 
 pub(super) struct Watch<'a> {
     pub(super) schedule: Schedule,
+    pub(super) on_loss: &'a OnLoss,
+    /// When the command is ended whatever the lock does, and how long it has had by then.
+    pub(super) max_run: Option<(Instant, Duration)>,
     pub(super) group: Group,
     pub(super) deadman: Deadman,
     pub(super) guard: &'a Holding,
     pub(super) terminal: Terminal,
-    pub(super) signals: Signals,
+    pub(super) signals: &'a mut Signals,
     pub(super) stops: StopRequests,
     /// Tells that the command has ended or stopped. Listened to before it starts.
     pub(super) children: unix::Signal,
@@ -36,7 +41,7 @@ pub(super) struct Watch<'a> {
 
 impl Watch<'_> {
     /// Watches until the command has ended. [`Exit::Lost`] if it has been ended,
-    /// because the lock was lost or about to be.
+    /// because the lock was lost or about to be, [`Exit::TooLong`] if it ran for too long.
     pub(super) async fn until_ended(mut self) -> Result<Exit, Failure> {
         let end = self.follow().await;
         match end {
@@ -48,7 +53,7 @@ impl Watch<'_> {
     }
 
     async fn follow(&mut self) -> Result<Exit, Failure> {
-        let mut killed_at = None;
+        let (mut killed_at, mut told, mut too_long) = (None, false, false);
         let exit = loop {
             // Looked at before listening: it may have ended already.
             match self.group.news()? {
@@ -59,25 +64,39 @@ impl Watch<'_> {
                 }
                 None => {}
             }
-            killed_at = killed_at.or_else(|| self.end_if_due());
+            if killed_at.is_none() && !told {
+                killed_at = self.end_if_due();
+                told = killed_at.is_none() && self.guard.loss().is_some();
+            }
+            if killed_at.is_none() {
+                killed_at = self.end_if_too_long();
+                too_long = killed_at.is_some();
+            }
             self.deadman.look_after()?;
-            self.listen(killed_at).await;
+            self.listen(killed_at, told).await;
         };
         self.terminal.take_back(&self.group);
         // What ended in time was protected, however little was left.
-        if killed_at.is_none() && (self.guard.loss().is_some() || self.deadman.has_struck()) {
+        if killed_at.is_none()
+            && !told
+            && (self.guard.loss().is_some() || self.deadman.has_struck())
+        {
             killed_at = self.end_if_due();
         }
         let Some(killed_at) = killed_at else {
             return Ok(exit);
         };
         self.end_rest(killed_at).await?;
-        Ok(Exit::Lost)
+        Ok(match too_long {
+            true => Exit::TooLong,
+            false => Exit::Lost,
+        })
     }
 
     /// Until there may be something to do. Signals are passed on.
-    async fn listen(&mut self, killed_at: Option<Instant>) {
+    async fn listen(&mut self, killed_at: Option<Instant>, loss_was_told: bool) {
         let due = match killed_at {
+            None if loss_was_told => Instant::now() + LOOK_EVERY,
             None => self.schedule.end_at(self.guard.valid_until()),
             Some(over) if over <= Instant::now() => {
                 // The dead-man's switch has done it, unless somebody has stopped it.
@@ -88,7 +107,7 @@ impl Watch<'_> {
         };
         tokio::select! {
             biased;
-            _ = self.guard.lost(), if killed_at.is_none() => {}
+            _ = self.guard.lost(), if killed_at.is_none() && !loss_was_told => {}
             () = self.stops.next() => self.group.signal(Signal::SIGTSTP),
             signal = self.signals.next() => self.group.signal(signal),
             _ = self.children.recv() => {}
@@ -97,9 +116,26 @@ impl Watch<'_> {
         }
     }
 
+    /// Ends the command if it has had its time. Returns when it is killed.
+    fn end_if_too_long(&mut self) -> Option<Instant> {
+        let (_, most) = self.max_run.filter(|(at, _)| *at <= Instant::now())?;
+        let grace = self.schedule.grace;
+        tell(format_args!(
+            "the command has run for {}, the most that --max-run allows; ending it, by force {}",
+            duration::shown(most),
+            soon(grace)
+        ));
+        self.group.ask_to_end();
+        Some(Instant::now() + grace)
+    }
+
     /// Ends the command if the lock is lost, or if what is left of it is just enough
     /// for that. Returns when it is killed.
     fn end_if_due(&mut self) -> Option<Instant> {
+        if *self.on_loss == OnLoss::Warn {
+            self.warn_if_lost();
+            return None;
+        }
         let kill_at = self.schedule.kill_at(self.guard.valid_until());
         let struck = self.deadman.has_struck();
         let state = match self.guard.loss() {
@@ -120,19 +156,57 @@ impl Watch<'_> {
         // Others may have a lock that is lost early, so no more than the grace time is
         // left then; and none at all after a pause of this process.
         let now = Instant::now();
-        let left = kill_at
-            .saturating_duration_since(now)
-            .min(self.schedule.grace);
+        let left = match self.on_loss {
+            OnLoss::Kill => Duration::ZERO,
+            _ => kill_at
+                .saturating_duration_since(now)
+                .min(self.schedule.grace),
+        };
         self.deadman.kill_at(now + left);
         tell(format_args!(
             "the lock `{}` {state}; ending the command, by force {}",
             Shown(self.guard.name()),
             soon(left)
         ));
-        self.group.signal(Signal::SIGTERM);
-        // One that is stopped would not hear of it.
-        self.group.signal(Signal::SIGCONT);
+        output::event(Event::Losing, self.guard.name(), || {
+            vec![("reason", state.as_str().into())]
+        });
+        match self.on_loss {
+            OnLoss::Exec(line) => self.run_instead(line, &state),
+            // Not TERM before it: the command could act on that.
+            OnLoss::Kill => self.group.signal(Signal::SIGKILL),
+            _ => self.group.ask_to_end(),
+        }
         Some(now + left)
+    }
+
+    /// Tells that the lock is lost, and that the command goes on.
+    fn warn_if_lost(&self) {
+        if let Some(reason) = self.guard.loss() {
+            let name = self.guard.name();
+            tell(format_args!(
+                "the lock `{}` is lost: {reason}; the command goes on without it",
+                Shown(name)
+            ));
+            output::event(Event::Losing, name, || {
+                vec![("reason", reason.to_string().into())]
+            });
+        }
+    }
+
+    /// Runs what is to be run instead of a TERM. Nobody waits for it: the command's time is short.
+    fn run_instead(&self, line: &str, reason: &str) {
+        let started = Command::new("sh")
+            .args(["-c", line])
+            .env("LEASEHOLD_NAME", self.guard.name())
+            .env("LEASEHOLD_PID", self.group.id().to_string())
+            .env("LEASEHOLD_REASON", reason)
+            .stdin(Stdio::null())
+            .spawn();
+        if let Err(error) = started {
+            tell(format_args!("can't run `{}`: {error}", Shown(line)));
+            self.group.ask_to_end();
+        }
     }
 
     /// The command has been stopped. At a terminal the job it belongs to stops with
@@ -150,7 +224,9 @@ impl Watch<'_> {
         let wants_terminal = signal != Some(Signal::SIGTSTP);
         if !(wants_terminal && self.terminal.is_ours()) {
             let kill_at = self.schedule.kill_at(self.guard.valid_until());
-            self.deadman.kill_at(kill_at);
+            if *self.on_loss != OnLoss::Warn {
+                self.deadman.kill_at(kill_at);
+            }
             tell(format_args!(
                 "stopped; `{}` is not renewed meanwhile, and the command is killed when its lease is over, {}",
                 Shown(self.guard.name()),

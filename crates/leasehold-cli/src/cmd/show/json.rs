@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::inspect::{Found, HoldInfo, NameInfo, PermitInfo, Ttl, ValueInfo};
+use leasehold::inspect::{
+    ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl, ValueInfo, WaiterInfo, Wants,
+};
 use serde_json::{Value, json};
 
-pub(super) fn of(name: &str, seen: &NameInfo) -> String {
+pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
     let mut shown = json!({
         "name": name,
         "kind": kind(&seen.found),
@@ -14,11 +16,19 @@ pub(super) fn of(name: &str, seen: &NameInfo) -> String {
         "holders": null,
         "mode": null,
         "ttl_ms": of_ttl(seen.ttl),
-        "waiting": seen.waiting,
+        "more": seen.more,
+        "waiting": seen.waiting.iter().map(of_waiter).collect::<Vec<_>>(),
+        "more_waiting": seen.more_waiting,
+        "listening": seen.listening,
         "last_token": seen.last_token,
+        "clients_denied": seen.clients_denied,
     });
     for (key, value) in of_kind(&seen.found) {
         shown[key] = value;
+    }
+    if let Some(node) = &seen.node {
+        shown["slot"] = node.slot.into();
+        shown["node"] = node.address.clone().into();
     }
     shown.to_string()
 }
@@ -78,7 +88,40 @@ fn of_kind(found: &Found) -> Vec<(&'static str, Value)> {
 }
 
 fn of_hold(hold: &HoldInfo) -> Value {
-    json!({ "id": hold.id, "count": hold.count, "ttl_ms": of_ttl(hold.ttl) })
+    json!({
+        "id": hold.id,
+        "count": hold.count,
+        "ttl_ms": of_ttl(hold.ttl),
+        "client": hold.client.as_ref().map(of_client),
+        "held_for_ms": hold.held_for.and_then(ms),
+    })
+}
+
+fn of_waiter(waiter: &WaiterInfo) -> Value {
+    let wants = match waiter.wants {
+        Wants::ToRead => "to read",
+        Wants::ToWrite => "to write",
+        Wants::Lock => "lock",
+        _ => "any",
+    };
+    json!({
+        "id": waiter.id,
+        "wants": wants,
+        "client": waiter.client.as_ref().map(of_client),
+        "waited_for_ms": waiter.waited_for.and_then(ms),
+    })
+}
+
+pub(super) fn of_client(client: &ClientInfo) -> Value {
+    json!({
+        "label": client.label,
+        "host": client.host,
+        "pid": client.pid,
+        "version": client.version,
+        "address": client.address,
+        "age_ms": ms(client.age),
+        "waits_for": client.waits_for,
+    })
 }
 
 fn of_value(value: &ValueInfo) -> Value {
@@ -88,10 +131,15 @@ fn of_value(value: &ValueInfo) -> Value {
 }
 
 fn of_permit(permit: &PermitInfo) -> Value {
-    json!({ "id": permit.id, "ttl_ms": of_ttl(permit.ttl) })
+    json!({
+        "id": permit.id,
+        "ttl_ms": of_ttl(permit.ttl),
+        "client": permit.client.as_ref().map(of_client),
+        "held_for_ms": permit.held_for.and_then(ms),
+    })
 }
 
-fn of_ttl(ttl: Ttl) -> Option<u64> {
+pub(in crate::cmd) fn of_ttl(ttl: Ttl) -> Option<u64> {
     match ttl {
         Ttl::Left(left) => ms(left),
         _ => None,

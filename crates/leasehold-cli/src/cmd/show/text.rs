@@ -1,29 +1,34 @@
 //! What stands under a name, for people.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use leasehold::inspect::{Found, HoldInfo, NameInfo, PermitInfo, Ttl, ValueInfo};
+use leasehold::inspect::{
+    ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl, ValueInfo, Wants,
+};
 
 use crate::duration;
 use crate::output::Shown;
 
-pub(super) fn of(name: &str, seen: &NameInfo) -> String {
+pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
     let mut text = format!("`{}` is ", Shown(name));
+    let denied = seen.clients_denied;
     // Writing to a string can't fail.
     let _ = match &seen.found {
         Found::Nothing => write!(text, "free"),
-        Found::Lock(hold) => write!(text, "held{}", of_hold(hold)),
+        Found::Lock(hold) => write!(text, "held{}", of_hold(hold, denied)),
         Found::ReadWrite { writer, readers } => {
             let mode = match writer {
                 Some(_) => "held to write",
                 None if readers.is_empty() => "a read-write lock that is free",
                 None => "held to read",
             };
-            let holds = writer.iter().chain(readers).map(of_hold);
-            write!(text, "{mode}{}", holds.collect::<String>())
+            let holds = writer.iter().chain(readers);
+            let holds: String = holds.map(|hold| of_hold(hold, denied)).collect();
+            write!(text, "{mode}{holds}")
         }
         Found::Group(values) => {
-            let shown = values.iter().map(of_value);
+            let shown = values.iter().map(|value| of_value(value, denied));
             let number = values.len();
             write!(
                 text,
@@ -45,27 +50,85 @@ pub(super) fn of(name: &str, seen: &NameInfo) -> String {
         Found::Latch { left } => write!(text, "a latch with {left} to count down"),
         other => write!(text, "{}", super::kind_in_words(other)),
     };
+    if seen.more > 0 {
+        let _ = write!(text, "\n  more    {} are not shown", seen.more);
+    }
     let _ = write!(text, "{}", of_line(seen));
+    if denied {
+        let _ = write!(
+            text,
+            "\n  who     not known: the server denies `leasehold:client*`"
+        );
+    }
     if let Some(token) = seen.last_token {
         let _ = write!(text, "\n  token   {token} was the last one");
+    }
+    if let Some(node) = &seen.node {
+        let address = node.address.as_deref().unwrap_or("nobody");
+        let _ = match node.slot {
+            Some(slot) => write!(text, "\n  node    {address} has its slot, {slot}"),
+            None => write!(text, "\n  node    {address} is the master"),
+        };
     }
     text
 }
 
-fn of_hold(hold: &HoldInfo) -> String {
+fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     format!(
-        "\n  holder  {}\n  count   {}\n  TTL     {}",
+        "\n  holder  {}{}{}\n  count   {}\n  TTL     {}",
         Shown(&hold.id),
+        of_holder(&hold.id, hold.client.as_ref(), denied),
+        of_time("since", hold.held_for),
         hold.count,
         of_ttl(hold.ttl)
     )
 }
 
-fn of_value(value: &ValueInfo) -> String {
+/// Who it is, or what it may be if it does not say so.
+fn of_holder(id: &str, client: Option<&ClientInfo>, denied: bool) -> String {
+    // Of both sides: a uuid and a number.
+    let is_client = id.find(':') == Some(36);
+    if client.is_none() && is_client && !denied {
+        return "\n  client  one of Redisson's, or one that has not said yet who it is".to_owned();
+    }
+    of_client(client)
+}
+
+/// Who it is, if its client says so.
+fn of_client(client: Option<&ClientInfo>) -> String {
+    let Some(client) = client else {
+        return String::new();
+    };
+    let mut text = format!("\n  client  {}", who(client));
+    if !client.address.is_empty() {
+        // Writing to a string can't fail.
+        let _ = write!(text, ", from {}", Shown(&client.address));
+    }
+    text
+}
+
+/// Who a client is, in a few words.
+pub(in crate::cmd) fn who(client: &ClientInfo) -> String {
+    format!(
+        "{} on {}, process {}",
+        Shown(&client.label),
+        Shown(&client.host),
+        Shown(&client.pid)
+    )
+}
+
+fn of_time(what: &str, span: Option<Duration>) -> String {
+    let span = span.map(|span| Duration::from_secs(span.as_secs()));
+    span.map_or_else(String::new, |span| {
+        format!("\n  {what:<6}  {} ago, at least", duration::shown(span))
+    })
+}
+
+fn of_value(value: &ValueInfo, denied: bool) -> String {
     format!(
         "\n  value   {} (a hash of it){}",
         Shown(&value.field),
-        of_hold(&value.hold)
+        of_hold(&value.hold, denied)
     )
 }
 
@@ -82,7 +145,12 @@ fn of_permits(free: Option<i64>, held: u64, permits: &[PermitInfo]) -> String {
     };
     for permit in permits {
         let left = of_ttl(permit.ttl);
-        let _ = write!(text, "\n  permit  {}\n  TTL     {left}", Shown(&permit.id));
+        let (client, since) = (
+            of_client(permit.client.as_ref()),
+            of_time("since", permit.held_for),
+        );
+        let id = Shown(&permit.id);
+        let _ = write!(text, "\n  permit  {id}{client}{since}\n  TTL     {left}");
     }
     text
 }
@@ -95,17 +163,51 @@ fn of_ttl(ttl: Ttl) -> String {
     }
 }
 
-/// Those who stand in line, the first one first.
+/// The same in a few letters.
+pub(in crate::cmd) fn short_ttl(ttl: Ttl) -> String {
+    match ttl {
+        Ttl::Left(left) if left.as_secs() < 10 => format!("{:.1}s", left.as_secs_f64()),
+        Ttl::Left(left) if left.as_secs() < 600 => format!("{}s", left.as_secs()),
+        Ttl::Left(left) if left.as_secs() < 36_000 => format!("{}m", left.as_secs() / 60),
+        Ttl::Left(left) => format!("{}h", left.as_secs() / 3600),
+        Ttl::NoExpiry => "none".to_owned(),
+        _ => "-".to_owned(),
+    }
+}
+
+/// Those who wait, the first one first.
 fn of_line(seen: &NameInfo) -> String {
-    let Some(waiting) = &seen.waiting else {
-        return match seen.found {
-            // Somebody may wait for it to be made, or for nothing any more.
-            Found::Nothing | Found::Latch { left: 0 } => String::new(),
-            _ => "\n  waits   not known: only a fair lock has a line".to_owned(),
+    let mut text = String::new();
+    for waiter in &seen.waiting {
+        let wants = match waiter.wants {
+            Wants::ToRead => " to read",
+            Wants::ToWrite => " to write",
+            _ => "",
         };
+        // Writing to a string can't fail.
+        let (client, since) = (
+            of_holder(&waiter.id, waiter.client.as_ref(), seen.clients_denied),
+            of_time("since", waiter.waited_for),
+        );
+        let _ = write!(
+            text,
+            "\n  waits   {}{wants}{client}{since}",
+            Shown(&waiter.id)
+        );
+    }
+    if seen.more_waiting > 0 {
+        let _ = write!(text, "\n  waits   {} more", seen.more_waiting);
+    }
+    let _ = match (&seen.found, seen.listening) {
+        // Somebody may wait for it to be made, or for nothing any more.
+        (Found::Nothing | Found::Latch { left: 0 } | Found::Unknown { .. }, None | Some(0)) => {
+            Ok(())
+        }
+        (_, None) => write!(text, "\n  listen  not known: the server does not say"),
+        (_, Some(0)) if seen.waiting.is_empty() => write!(text, "\n  listen  nobody"),
+        (_, Some(0)) => Ok(()),
+        (_, Some(1)) => write!(text, "\n  listen  1 connection, for a release"),
+        (_, Some(count)) => write!(text, "\n  listen  {count} connections, for a release"),
     };
-    waiting.iter().fold(String::new(), |mut text, id| {
-        let _ = write!(text, "\n  waits   {}", Shown(id));
-        text
-    })
+    text
 }

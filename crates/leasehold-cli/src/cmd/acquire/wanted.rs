@@ -10,7 +10,7 @@ use leasehold::{
 use tokio::time::Instant;
 
 use super::holding::Holding;
-use crate::cli::Run;
+use crate::cli::Wanted as Args;
 use crate::cmd::set_limit::limit_of;
 use crate::cmd::show::holder_of;
 use crate::duration;
@@ -42,7 +42,7 @@ pub(super) enum Wanted {
 
 impl Wanted {
     /// A lock, several, a permit, or the lock of a majority of the clients' servers.
-    pub(super) fn new(clients: &[Client], args: &Run, name: &str) -> Result<Self> {
+    pub(super) fn new(clients: &[Client], args: &Args, name: &str) -> Result<Self> {
         let settings = Settings {
             outage_timeout: args.outage_timeout,
             poll_interval: args.poll_interval,
@@ -73,7 +73,7 @@ impl Wanted {
 }
 
 /// A lock of the kind that the flags name.
-fn lock(client: &Client, args: &Run, name: &str) -> AnyLock {
+fn lock(client: &Client, args: &Args, name: &str) -> AnyLock {
     let kind = &args.kind;
     if kind.fair {
         client.fair_lock(name).into()
@@ -116,7 +116,7 @@ async fn in_the_way(lock: &AnyLock) -> Result<Option<String>> {
 /// A server's client, and the name of a lock there.
 type Part<'a> = (&'a Client, &'a str);
 
-fn parts<'a>(clients: &'a [Client], args: &'a Run, name: &'a str) -> Vec<Part<'a>> {
+fn parts<'a>(clients: &'a [Client], args: &'a Args, name: &'a str) -> Vec<Part<'a>> {
     let also = args.also.iter().map(String::as_str);
     let names: Vec<_> = std::iter::once(name).chain(also).collect();
     let on_each = |client| names.iter().map(move |name| (client, *name));
@@ -138,7 +138,7 @@ impl Settings {
     }
 
     /// One lock of all of these: the only one, a majority, or all of them.
-    fn as_one(&self, args: &Run, locks: Vec<AnyLock>) -> Result<AnyLock> {
+    fn as_one(&self, args: &Args, locks: Vec<AnyLock>) -> Result<AnyLock> {
         if !args.redlock.is_empty() {
             // Others who share the lock expect the default, or are told of a longer one.
             let longest = args.lease.max(LONGEST_LEASE);

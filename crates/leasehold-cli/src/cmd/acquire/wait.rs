@@ -8,16 +8,16 @@ use tokio::time::Instant;
 use super::holding::Holding;
 use super::tidy;
 use super::wanted::{Limit, Wanted};
-use crate::cli::Run;
+use crate::cli::Wanted as Args;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, Shown, tell};
+use crate::output::{self, Event, Shown, tell};
 use crate::server::Server;
 use crate::signals::Signals;
 
 /// How a wait ended.
-pub(super) enum Waited {
+pub(in crate::cmd) enum Waited {
     Held(Vec<Client>, Holding),
     /// Not free in time; this has been told.
     Busy,
@@ -26,8 +26,8 @@ pub(super) enum Waited {
 }
 
 /// A wait that has not begun.
-pub(super) struct Waiting<'a> {
-    args: &'a Run,
+pub(in crate::cmd) struct Waiting<'a> {
+    args: &'a Args,
     name: &'a str,
     servers: &'a [Server],
     limit: Limit,
@@ -35,7 +35,7 @@ pub(super) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     /// The time counts from here, connecting included.
-    pub(super) fn new(args: &'a Run, name: &'a str, servers: &'a [Server]) -> Self {
+    pub(in crate::cmd) fn new(args: &'a Args, name: &'a str, servers: &'a [Server]) -> Self {
         let limit = match args.wait {
             _ if args.no_wait => Limit::Now,
             Some(wait) => Limit::Until(Instant::now() + wait),
@@ -50,7 +50,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Waits until the lock is held, the time is over, or a signal comes.
-    pub(super) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
+    pub(in crate::cmd) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
         let clients = tokio::select! {
             clients = self.connect() => clients?,
             signal = signals.next() => return Ok(Waited::Ended(signal)),
@@ -121,6 +121,7 @@ impl<'a> Waiting<'a> {
             Err(error) => format!(": {}", Failure::from(error)),
         };
         output::note(format_args!("waiting for `{name}`{why}"));
+        output::event(Event::Waiting, self.name, Vec::new);
     }
 
     async fn tell_busy(&self, lock: &Wanted) {

@@ -6,22 +6,30 @@ use leasehold::{ExpirablePermit, LockGuard, LossReason, Result};
 use tokio::time::Instant;
 
 /// The guard of a lock, or a permit.
-pub(super) enum Holding {
+pub(in crate::cmd) enum Holding {
     Lock(LockGuard),
     Permit(ExpirablePermit),
 }
 
 impl Holding {
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::cmd) fn name(&self) -> &str {
         match self {
             Self::Lock(guard) => guard.name(),
             Self::Permit(permit) => permit.name(),
         }
     }
 
+    /// Its id on the server; of several locks together, that of one of them.
+    pub(in crate::cmd) fn id(&self) -> String {
+        match self {
+            Self::Lock(guard) => guard.holder_id().to_owned(),
+            Self::Permit(permit) => permit.ids()[0].to_string(),
+        }
+    }
+
     /// The same with a fencing token, which a fenced lock has from the start; or an error,
     /// and it is given back.
-    pub(super) async fn with_token(self) -> Result<Self> {
+    pub(in crate::cmd) async fn with_token(self) -> Result<Self> {
         let Self::Lock(guard) = &self else {
             return Ok(self);
         };
@@ -36,32 +44,37 @@ impl Holding {
     }
 
     /// The fencing token, where one was taken.
-    pub(super) fn token(&self) -> Option<u64> {
+    pub(in crate::cmd) fn token(&self) -> Option<u64> {
         match self {
             Self::Lock(guard) => guard.token(),
             Self::Permit(_) => None,
         }
     }
 
-    pub(super) fn valid_until(&self) -> Instant {
+    /// What a program is told of it.
+    pub(in crate::cmd) fn told(&self) -> Vec<(&'static str, serde_json::Value)> {
+        vec![("id", self.id().into()), ("token", self.token().into())]
+    }
+
+    pub(in crate::cmd) fn valid_until(&self) -> Instant {
         match self {
             Self::Lock(guard) => guard.valid_until(),
             Self::Permit(permit) => permit.valid_until(),
         }
     }
 
-    pub(super) fn loss(&self) -> Option<LossReason> {
+    pub(in crate::cmd) fn loss(&self) -> Option<LossReason> {
         match self {
             Self::Lock(guard) => guard.loss(),
             Self::Permit(permit) => permit.loss(),
         }
     }
 
-    pub(super) fn is_held(&self) -> bool {
+    pub(in crate::cmd) fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    pub(super) fn renewal_failure(&self) -> Option<LossReason> {
+    pub(in crate::cmd) fn renewal_failure(&self) -> Option<LossReason> {
         match self {
             Self::Lock(guard) => guard.renewal_failure(),
             Self::Permit(permit) => permit.renewal_failure(),
@@ -69,14 +82,14 @@ impl Holding {
     }
 
     /// Resolves when it is lost.
-    pub(super) fn lost(&self) -> Pin<Box<dyn Future<Output = LossReason> + Send>> {
+    pub(in crate::cmd) fn lost(&self) -> Pin<Box<dyn Future<Output = LossReason> + Send>> {
         match self {
             Self::Lock(guard) => Box::pin(guard.lost()),
             Self::Permit(permit) => Box::pin(permit.lost()),
         }
     }
 
-    pub(super) async fn release(self) -> Result<()> {
+    pub(in crate::cmd) async fn release(self) -> Result<()> {
         match self {
             Self::Lock(guard) => guard.release().await,
             Self::Permit(permit) => permit.release().await,

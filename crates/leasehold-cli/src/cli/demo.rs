@@ -1,0 +1,81 @@
+//! The demo's flags.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::duration;
+
+const DEMO_HELP: &str = "\
+The stock is a file outside the lock: a worker reads it, works for --pause, and writes it back. With
+the lock every item is sold once. Without it (--no-lock) sales get lost and items are sold twice.
+
+Without --redis the workers are tasks of this process and need no server (the environment is not
+looked at). With --redis they are processes, whose ids are printed: kill one.
+
+Exit codes: 0 when it went as announced; 1 when an item was sold twice or two workers held the lock
+at once; 69 when no server answered.";
+
+#[derive(Args)]
+#[command(after_help = DEMO_HELP)]
+pub(crate) struct Demo {
+    /// How many workers there are, 2 to 64 [default: 5, with --redis 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) workers: Option<u8>,
+
+    /// How many items they sell, 2 to 10000
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..=10_000))]
+    pub(crate) stock: u64,
+
+    /// How long a sale takes, at most 10s [default: 5ms, with --redis 25ms]
+    #[arg(long, value_name = "DURATION", value_parser = pause, allow_hyphen_values = true)]
+    pub(crate) pause: Option<Duration>,
+
+    /// Kills the worker that holds the lock when half of the stock is sold
+    #[arg(long)]
+    pub(crate) kill: bool,
+
+    /// Sells without the lock, to see what happens
+    #[arg(long, conflicts_with = "kill")]
+    pub(crate) no_lock: bool,
+
+    /// Draws with plain ASCII, as when the locale is not UTF-8
+    #[arg(long)]
+    pub(crate) ascii: bool,
+}
+
+/// One worker of the demo, as a process. Its parent reads what it prints.
+#[derive(Args)]
+pub(crate) struct DemoWorker {
+    /// Folder of the stock.
+    #[arg(long)]
+    pub(crate) stock: PathBuf,
+
+    /// Its number, from 1.
+    #[arg(long)]
+    pub(crate) number: usize,
+
+    /// Lock to sell under; none with --no-lock.
+    #[arg(long)]
+    pub(crate) lock: Option<String>,
+
+    /// How long a sale takes.
+    #[arg(long, value_parser = duration::parse)]
+    pub(crate) pause: Duration,
+
+    /// How much is left when a worker waits to be killed.
+    #[arg(long)]
+    pub(crate) victim_at: Option<u64>,
+
+    /// How much a worker without a lock sells at most.
+    #[arg(long)]
+    pub(crate) limit: u64,
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        pause if pause > Duration::from_secs(10) => Err("a sale takes at most 10s".into()),
+        pause => Ok(pause),
+    }
+}

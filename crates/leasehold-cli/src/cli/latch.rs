@@ -1,0 +1,71 @@
+//! The flags of `leasehold latch`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::duration;
+
+const LATCH_HELP: &str = "\
+A latch that has not been set, or has been counted down to zero, is open. It opens for everybody
+who waits, on all machines, also if it is set anew at once. `wait` and `down` warn if nobody has set
+the latch, or it was opened over an hour ago: the name may be wrong.
+
+Exit codes: 0; 66 with --must-exist when nobody has set the latch; 69 when no server answered; 75
+when the latch was not open in time, or is set already; 77 when the server refused.
+
+Examples:
+  leasehold latch set import-done 3                 # three parts are to be done
+  ./part.sh && leasehold latch down import-done     # by each of them, prints what is left
+  leasehold latch wait import-done && ./report.sh   # when all are done";
+
+#[derive(Args)]
+#[command(after_help = LATCH_HELP)]
+pub(crate) struct Latch {
+    #[command(subcommand)]
+    pub(crate) action: LatchAction,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum LatchAction {
+    /// Waits until the latch is open
+    Wait {
+        /// Latch to wait for
+        name: OsString,
+
+        /// Waits this long at most [default: without a limit]
+        #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+        wait: Option<Duration>,
+
+        /// Waits this long for a server that does not answer any more
+        #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+        outage_timeout: Duration,
+
+        /// Fails if nobody has set the latch, or it was opened over an hour ago
+        #[arg(long)]
+        must_exist: bool,
+    },
+    /// Counts the latch down, and prints what is left
+    Down {
+        /// Latch to count down
+        name: OsString,
+
+        /// By how much at once
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        by: u64,
+
+        /// Fails if nobody has set the latch, or it was opened over an hour ago
+        #[arg(long)]
+        must_exist: bool,
+    },
+    /// Sets what is to be counted down, if the latch is open
+    Set {
+        /// Latch to set
+        name: OsString,
+
+        /// How often it has to be counted down
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        count: u64,
+    },
+}

@@ -1,0 +1,189 @@
+//! What endangers locks, judged by what servers say of themselves.
+
+mod look;
+
+use leasehold::inspect::ServerFacts;
+
+use self::look::Look;
+use super::promise;
+
+/// Something that endangers locks, or that could not be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) severity: Severity,
+    /// What it is about, in a word, for programs.
+    pub(super) about: &'static str,
+    /// Of which server.
+    pub(super) address: String,
+    pub(super) says: String,
+    pub(super) advice: String,
+    /// The sentence of `docs/guarantees.md` that does not hold with that.
+    pub(super) breaks: &'static str,
+}
+
+/// How bad it is, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Severity {
+    /// To know; it is a part of what was promised.
+    Note,
+    /// A fault of one server, or a wait, can cost more than was promised.
+    Warning,
+    /// Two can hold one lock although nothing fails.
+    Unsafe,
+}
+
+impl Severity {
+    pub(super) fn in_words(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Unsafe => "unsafe",
+        }
+    }
+}
+
+/// What the URL leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Single,
+    Sentinels,
+    Cluster,
+}
+
+impl Place {
+    pub(super) fn of(address: &str, servers: &[ServerFacts]) -> Self {
+        let is_cluster = |server: &ServerFacts| info(server, "redis_mode") == "cluster";
+        if address.contains("-sentinel://") {
+            Self::Sentinels
+        } else if address.contains("-cluster://") || servers.iter().any(is_cluster) {
+            Self::Cluster
+        } else {
+            Self::Single
+        }
+    }
+
+    pub(super) fn in_words(self) -> &'static str {
+        match self {
+            Self::Single => "a single server",
+            Self::Sentinels => "a master behind sentinels",
+            Self::Cluster => "a master of a cluster",
+        }
+    }
+
+    /// What it promises.
+    pub(super) fn promise(self) -> &'static str {
+        match self {
+            Self::Single => {
+                "one holder at a time, unless the server loses data or its clock is set ahead"
+            }
+            Self::Sentinels => {
+                "one holder at a time, unless a failover loses a grant that no replica had; its holder is told when the new master is reached"
+            }
+            Self::Cluster => {
+                "one holder at a time, unless a failover loses a grant that no replica had; its holder is told with its next renewal"
+            }
+        }
+    }
+}
+
+/// All that is to be said of these servers.
+pub(super) fn of(place: Place, servers: &[ServerFacts]) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for server in servers {
+        all.extend(Look { place, server }.findings());
+    }
+    all
+}
+
+/// Locks of these kinds can't be used by this user.
+pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        about: "acl",
+        address: address.into(),
+        says: format!("this user can't use {kinds}: {said}"),
+        advice: "give the user the rule that is named (ACL SETUSER), or give `--name` one of the names that it may use".into(),
+        breaks: promise::ACCESS,
+    }
+}
+
+/// The server gives no lock now, or none that lasts.
+pub(super) fn fails(address: &str, said: &str) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        about: "writes",
+        address: address.into(),
+        says: format!("no lock can be taken and given back: {said}"),
+        advice: "see to what the server says".into(),
+        breaks: promise::KEPT,
+    }
+}
+
+/// Its name and version.
+pub(super) fn version(server: &ServerFacts) -> String {
+    match (
+        info(server, "valkey_version"),
+        info(server, "redis_version"),
+    ) {
+        ("", "") => "a server that does not tell its version".into(),
+        ("", redis) => format!("Redis {redis}"),
+        (valkey, _) => format!("Valkey {valkey}"),
+    }
+}
+
+fn info<'a>(server: &'a ServerFacts, field: &str) -> &'a str {
+    server.info.get(field).map_or("", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn server(change: impl FnOnce(&mut ServerFacts)) -> ServerFacts {
+        let mut server = ServerFacts::default();
+        server.address = "redis://h:6379".into();
+        change(&mut server);
+        server
+    }
+
+    fn found(server: ServerFacts) -> Vec<(&'static str, Severity)> {
+        let findings = of(Place::Single, &[server]);
+        findings
+            .iter()
+            .map(|one| (one.about, one.severity))
+            .collect()
+    }
+
+    #[test]
+    fn server_that_says_nothing_is_not_judged() {
+        assert_eq!(found(server(|_| ())), []);
+    }
+
+    #[test]
+    fn clock_that_was_set_is_unsafe() {
+        let set = |moved, trip| {
+            found(server(|facts| {
+                facts.clock_moved_ms = Some(moved);
+                facts.round_trip = Some(Duration::from_millis(trip));
+            }))
+        };
+        assert_eq!(set(-3_600_000, 1), [("clock-step", Severity::Unsafe)]);
+        assert_eq!(set(200, 1), []);
+        // A slow network is no clock that is set.
+        assert_eq!(set(600, 500), []);
+    }
+
+    #[test]
+    fn old_version_is_a_warning() {
+        let of = |version: &str| {
+            found(server(|facts| {
+                drop(facts.info.insert("redis_version".into(), version.into()));
+            }))
+        };
+        assert_eq!(of("6.0.16"), [("version", Severity::Warning)]);
+        assert_eq!(of("6.2.1"), []);
+        assert_eq!(of("10.0.0"), []);
+    }
+}

@@ -1,0 +1,34 @@
+//! The sentences of `docs/guarantees.md` that a finding breaks.
+
+pub(super) const EXCLUSION: &str = "For one name, the intervals of two holders do not overlap.";
+pub(super) const DRIFT: &str = "This holds even when the clocks of server and holder drift apart within a lease, by as much as the client's setting says.";
+pub(super) const TOKENS: &str = "A fencing token is greater than the token of every hold before, even after its counter was lost.";
+pub(super) const KEPT: &str =
+    "A renewed lock is kept as long as renewals get through now and then.";
+pub(super) const WAKE_UPS: &str = "Every release wakes the waiters, and so does a forced one.";
+pub(super) const SHARDED: &str = "A waiter hears of a release whichever node publishes it, and by whichever of the two sorts of messages its peers use.";
+pub(super) const ACCESS: &str = "A client that is denied something is told which rule of the server allows it, and a user with that rule can do everything under that name.";
+pub(super) const MEMORY: &str =
+    "Releasing, renewing and counting down work when the server is out of memory.";
+pub(super) const SERVERS: &str = "Replies mean the same on each server that [servers.md](servers.md) names, inside a script as well.";
+pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease is over, the server's name stands for a server that has the hold.";
+pub(super) const SENTINELS: &str = "A failover costs no hold that was replicated, and no waiter: calls, subscriptions and renewals go to the new master.";
+pub(super) const CLUSTER: &str =
+    "A failover is seen through: calls go to the new master, and so do the waiters' subscriptions.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sentence_is_in_the_guarantees() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guarantees.md");
+        let page = std::fs::read_to_string(page).expect("it is there");
+        for sentence in [
+            EXCLUSION, DRIFT, TOKENS, KEPT, WAKE_UPS, SHARDED, ACCESS, MEMORY, SERVERS, FAILOVER,
+            SENTINELS, CLUSTER,
+        ] {
+            assert!(page.contains(sentence), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `leasehold release`: takes a lock or a permit from its holder.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use leasehold::Client;
+use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl};
+use serde_json::json;
+
+use super::show::{json, kind_in_words, text};
+use super::{name_of_lock, until_signal};
+use crate::cli::Release;
+use crate::duration;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::{self, Shown, tell};
+use crate::server::Server;
+use crate::usage::command_line;
+
+pub(crate) async fn release(args: Release, server: Server) -> Result<Exit, Failure> {
+    until_signal(free(args, server)).await
+}
+
+/// A hold that is there, and how long its holder may believe in it.
+struct Hold {
+    id: String,
+    ttl: Ttl,
+    /// Who it is, if its client says so.
+    who: Option<String>,
+}
+
+impl Hold {
+    fn new(id: &str, ttl: Ttl, client: Option<&ClientInfo>) -> Self {
+        Self {
+            id: id.to_owned(),
+            ttl,
+            who: client.map(text::who),
+        }
+    }
+
+    /// Its holder, for a sentence.
+    fn holder(&self) -> String {
+        match &self.who {
+            Some(who) => format!("{} ({who})", Shown(&self.id)),
+            None => Shown(&self.id).to_string(),
+        }
+    }
+}
+
+async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
+    let name = name_of_lock(args.name.clone())?;
+    let client = server.connect(None).await?;
+    let seen = client.inspect(&name).await?;
+    let holds = holds_of(&name, &seen)?;
+    let holds = chosen(&args, &name, &seen, holds)?;
+    if !args.yes && !is_wanted(&name, &holds)? {
+        tell(format_args!("`{}` is held as before", Shown(&name)));
+        return Ok(Exit::Failed);
+    }
+    let mut ended = Vec::new();
+    for hold in holds {
+        if client.force_release(&name, &hold.id).await? {
+            ended.push(hold);
+        }
+    }
+    if ended.is_empty() {
+        return changed_hands(&client, &name).await;
+    }
+    tell_ended(&args, &name, &ended)?;
+    Ok(Exit::Success)
+}
+
+/// All that is held under the name.
+fn holds_of(name: &str, seen: &NameInfo) -> Result<Vec<Hold>, Failure> {
+    let of = |hold: &HoldInfo| Hold::new(&hold.id, hold.ttl, hold.client.as_ref());
+    let mut holds: Vec<_> = match &seen.found {
+        Found::Nothing => Vec::new(),
+        Found::Lock(hold) => vec![of(hold)],
+        Found::ReadWrite { writer, readers } => writer.iter().chain(readers).map(of).collect(),
+        Found::Group(values) => values.iter().map(|value| of(&value.hold)).collect(),
+        Found::Leases { permits, .. } => {
+            let of = |one: &PermitInfo| Hold::new(&one.id, one.ttl, one.client.as_ref());
+            permits.iter().map(of).collect()
+        }
+        other => {
+            return Err(Failure::new(
+                Exit::OtherKind,
+                format!(
+                    "`{}` is {}, which nobody holds; `leasehold show {}` says more",
+                    Shown(name),
+                    kind_in_words(other),
+                    command_line(&[name.into()])
+                ),
+            ));
+        }
+    };
+    // The values of a group that one hold has.
+    holds.sort_by(|one, other| one.id.cmp(&other.id));
+    holds.dedup_by(|one, other| one.id == other.id);
+    Ok(holds)
+}
+
+/// Those that are to be ended.
+fn chosen(
+    args: &Release,
+    name: &str,
+    seen: &NameInfo,
+    holds: Vec<Hold>,
+) -> Result<Vec<Hold>, Failure> {
+    let shown = Shown(name);
+    if holds.is_empty() {
+        return Err(Failure::new(
+            Exit::Missing,
+            format!("nobody holds `{shown}`; there is nothing to release"),
+        ));
+    }
+    let all = holds.len() as u64 + seen.more;
+    let ids: Vec<_> = holds
+        .iter()
+        .take(3)
+        .map(|hold| Shown(&hold.id).to_string())
+        .collect();
+    let (ids, more) = (ids.join(", "), if all > 3 { " and others" } else { "" });
+    if let Some(wanted) = &args.holder {
+        let mut own = holds.into_iter().filter(|hold| hold.id == *wanted);
+        return match own.next() {
+            Some(hold) => Ok(vec![hold]),
+            // It may be one of those that are not shown.
+            None if seen.more > 0 => Ok(vec![Hold::new(wanted, seen.ttl, None)]),
+            None => Err(Failure::new(
+                Exit::Busy(Exit::DEFAULT_BUSY),
+                format!(
+                    "`{}` does not hold `{shown}`, but {ids}{more}; nothing was released",
+                    Shown(wanted)
+                ),
+            )),
+        };
+    }
+    if all > 1 && !args.force {
+        let command = command_line(&[name.into()]);
+        return Err(Failure::usage(format!(
+            "{all} hold `{shown}`: {ids}{more}; say which: leasehold release {command} --holder ID, \
+             or end them all with --force"
+        )));
+    }
+    Ok(holds)
+}
+
+/// Whether the answer at the terminal is yes.
+fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::usage(format!(
+            "`{}` is taken from its holder only with --yes, or when somebody at a terminal says so",
+            Shown(name)
+        )));
+    }
+    for hold in holds {
+        tell(format_args!(
+            "`{}` is held by {}, who may believe in it {}",
+            Shown(name),
+            hold.holder(),
+            believed(hold.ttl)
+        ));
+    }
+    let mut answer = String::new();
+    let asked = write!(io::stderr(), "leasehold: take it away? [y/N] ");
+    asked
+        .and_then(|()| io::stdin().lock().read_line(&mut answer))
+        .map_err(|error| Failure::io("can't ask", error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn believed(ttl: Ttl) -> String {
+    match ttl {
+        Ttl::Left(left) => format!(
+            "for {} at most, unless it is renewed",
+            duration::shown(left)
+        ),
+        _ => "without an end".to_owned(),
+    }
+}
+
+async fn changed_hands(client: &Client, name: &str) -> Result<Exit, Failure> {
+    let now = client.inspect(name).await?;
+    let is_free = matches!(now.found, Found::Nothing);
+    let (exit, what) = match is_free {
+        true => (Exit::Missing, "it is free now"),
+        false => (Exit::Busy(Exit::DEFAULT_BUSY), "somebody else holds it now"),
+    };
+    Err(Failure::new(
+        exit,
+        format!(
+            "`{}` changed hands meanwhile, and {what}; nothing was released",
+            Shown(name)
+        ),
+    ))
+}
+
+fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Failure> {
+    if args.json {
+        let released = ended
+            .iter()
+            .map(|hold| json!({ "id": hold.id, "client": hold.who, "believed_ms": json::of_ttl(hold.ttl) }));
+        let released: Vec<_> = released.collect();
+        return output::result(json!({ "name": name, "released": released }));
+    }
+    for hold in ended {
+        let until = match hold.ttl {
+            Ttl::Left(left) => format!("for up to {}", duration::shown(left)),
+            _ => "without an end, as it has no lease".to_owned(),
+        };
+        output::result(format_args!(
+            "took `{}` from {}, who may still believe in it {until}",
+            Shown(name),
+            hold.holder()
+        ))?;
+    }
+    Ok(())
+}

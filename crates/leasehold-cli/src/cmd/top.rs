@@ -1,0 +1,130 @@
+//! `leasehold top`: a live picture of what is held.
+
+mod draw;
+mod state;
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold::inspect::Listed;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use self::state::{Answer, State};
+use super::ls::kind_of;
+use super::until_signal;
+use crate::cli::Top;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::server::Server;
+
+/// More names are not looked at: nobody reads them all.
+const MOST_NAMES: usize = 1000;
+
+pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "top draws on a terminal; elsewhere use leasehold ls --json, or leasehold watch",
+        ));
+    }
+    let client = server.connect(None).await?;
+    // The first look before the picture: a failure is told on a terminal as it was.
+    let first = look(&client, &args).await?;
+    let mut terminal = ratatui::init();
+    let mut state = State::new(client.address().to_owned());
+    state.seen(first, Instant::now());
+    let end = until_signal(follow(&client, &args, &mut terminal, state)).await;
+    ratatui::restore();
+    end
+}
+
+/// What is there now.
+async fn look(client: &Client, args: &Top) -> leasehold::Result<Vec<Listed>> {
+    let (mut names, mut found) = (client.list(&args.pattern), Vec::new());
+    while let Some(listed) = names.next().await {
+        let listed = listed?;
+        if args
+            .kind
+            .is_none_or(|kind| kind_of(&listed.info) == Some(kind))
+        {
+            found.push(listed);
+        }
+        if found.len() == MOST_NAMES {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+async fn follow(
+    client: &Client,
+    args: &Top,
+    terminal: &mut ratatui::DefaultTerminal,
+    mut state: State,
+) -> Result<Exit, Failure> {
+    let mut keys = keys();
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut next_look = Instant::now() + args.every;
+    loop {
+        let drawn = terminal.draw(|frame| draw::draw(frame, &state, colour));
+        drawn.map_err(|error| Failure::io("can't draw on the terminal", error))?;
+        tokio::select! {
+            key = keys.recv() => match key.and_then(|key| state.pressed(key)) {
+                Some(Answer::Quit) => return Ok(Exit::Success),
+                Some(Answer::Release { name, hold }) => {
+                    let result = client.force_release(&name, &hold).await;
+                    state.released(&name, &hold, result);
+                    next_look = Instant::now();
+                }
+                Some(Answer::Drawn) => {}
+                // The terminal is gone.
+                None => return Ok(Exit::Success),
+            },
+            () = sleep_until(next_look), if !state.is_paused() => {
+                match look(client, args).await {
+                    Ok(found) => state.seen(found, Instant::now()),
+                    Err(error) => state.failed(&error),
+                }
+                next_look = Instant::now() + args.every;
+            }
+        }
+    }
+}
+
+/// What is typed, and each change of the terminal's size as no key.
+fn keys() -> mpsc::Receiver<Option<KeyCode>> {
+    let (typed, keys) = mpsc::channel(16);
+    // A thread of its own, and not one of the runtime's: no read can be broken off.
+    std::thread::spawn(move || {
+        while !typed.is_closed() {
+            // Not for ever: whoever listened may be gone.
+            let key = match event::poll(Duration::from_millis(200)) {
+                Ok(true) => match event::read() {
+                    Ok(Event::Key(key)) => Some(code(key)),
+                    Ok(Event::Resize(..)) => Some(None),
+                    Ok(_) => None,
+                    Err(_) => return,
+                },
+                Ok(false) => None,
+                Err(_) => return,
+            };
+            if key.is_some_and(|key| typed.blocking_send(key).is_err()) {
+                return;
+            }
+        }
+    });
+    keys
+}
+
+fn code(key: KeyEvent) -> Option<KeyCode> {
+    match key.kind {
+        KeyEventKind::Release => None,
+        // The terminal sends no signal for it while it is drawn on.
+        _ if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            (key.code == KeyCode::Char('c')).then_some(KeyCode::Char('q'))
+        }
+        _ => Some(key.code),
+    }
+}

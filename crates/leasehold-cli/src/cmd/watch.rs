@@ -1,0 +1,78 @@
+//! `leasehold watch`: each change of a name as a line.
+
+use std::future::pending;
+use std::time::SystemTime;
+
+use leasehold::inspect::NameInfo;
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::changes::{Change, Seen};
+use super::{name_of_lock, until_signal};
+use crate::cli::Watch;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::{self, tell};
+use crate::server::Server;
+
+pub(crate) async fn watch(args: Watch, server: Server) -> Result<Exit, Failure> {
+    let over = async {
+        match args.limit {
+            Some(limit) => sleep(limit).await,
+            None => pending().await,
+        }
+    };
+    until_signal(async {
+        tokio::select! {
+            exit = follow(&args, &server) => exit,
+            () = over => Ok(Exit::Success),
+        }
+    })
+    .await
+}
+
+async fn follow(args: &Watch, server: &Server) -> Result<Exit, Failure> {
+    let name = name_of_lock(args.name.clone())?;
+    let client = server.connect(None).await?;
+    let mut before: Option<NameInfo> = None;
+    let mut is_away = false;
+    let mut ticks = interval(args.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now = match client.inspect(&name).await {
+            Ok(now) => now,
+            // An outage is told once, and the watch goes on.
+            Err(error) if before.is_some() && error.is_transient() => {
+                if !std::mem::replace(&mut is_away, true) {
+                    tell(Failure::from(error));
+                }
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if std::mem::take(&mut is_away) {
+            tell("the server answers again");
+        }
+        let before = before.replace(now.clone());
+        for change in Seen::of(&now).since(before.as_ref().map(Seen::of).as_ref()) {
+            if !output::more(line(args.json, &name, &change))? {
+                return Ok(Exit::Success);
+            }
+        }
+    }
+}
+
+fn line(as_json: bool, name: &str, change: &Change) -> String {
+    let at = humantime::format_rfc3339_millis(SystemTime::now());
+    match as_json {
+        false => format!("{at}  {}", change.text()),
+        true => {
+            let mut told = json!({ "at": at.to_string(), "name": name, "change": change.word() });
+            if let Some((key, value)) = change.value() {
+                told[key] = value;
+            }
+            told.to_string()
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `leasehold watch`.
+
+use nix::sys::signal::Signal;
+
+use crate::support::{done, leasehold_at, run_script, server, start};
+
+#[test]
+fn each_change_is_a_line() {
+    let server = server();
+    let mut watch = start(leasehold_at(&server).args(["watch", "--every", "20ms", "job"]));
+    let until = |watch: &mut crate::support::Running, text: &str| {
+        loop {
+            let line = watch.line();
+            assert_ne!(line, "", "it ended without `{text}`");
+            if line.contains(text) {
+                break line;
+            }
+        }
+    };
+    until(&mut watch, "is free");
+    let mut holder = start(&mut run_script(&server, &["--fair"], "echo held; read end"));
+    holder.until("held");
+    let held = until(&mut watch, "held by ");
+    let id = held.rsplit(' ').next().expect("an id").to_owned();
+    let waiter = start(&mut run_script(&server, &["--fair"], "true"));
+    until(&mut watch, "waited for by ");
+    holder.close_stdin();
+    until(&mut watch, &format!("no longer held by {id}"));
+    holder.done();
+    waiter.done().expect_code(0);
+    until(&mut watch, "is free");
+    watch.signal(Signal::SIGINT);
+    watch.done().expect_code(130);
+}
+
+#[test]
+fn changes_are_json_for_a_program() {
+    let server = server();
+    let words = ["watch", "--for", "300ms", "--json", "job"];
+    let watched = done(leasehold_at(&server).args(words)).expect_code(0);
+    let first = watched.stdout.lines().next().expect("a line");
+    let json: serde_json::Value = serde_json::from_str(first).expect("JSON");
+    assert_eq!(
+        (&json["name"], &json["kind"]),
+        (&"job".into(), &"free".into())
+    );
+    assert!(
+        json["at"].as_str().is_some_and(|at| at.ends_with('Z')),
+        "{json}"
+    );
+}
