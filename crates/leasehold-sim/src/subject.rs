@@ -148,7 +148,9 @@ impl Subject {
     /// How long what a dead process was about to do stands in the way, beyond its leases.
     pub(crate) fn dead_waiters_last(self) -> Duration {
         match self {
-            Self::Lock | Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
+            Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
+            // In the list of clients to call.
+            Self::Lock => Duration::from_secs(4),
             Self::Fair | Self::Rw | Self::Multi => Duration::from_secs(6),
         }
     }
