@@ -8,13 +8,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use leasehold_testkit::RedisServer;
 
 use crate::floors::{self, Floor, Verdict};
 use crate::machine::Machine;
 use crate::results::{Results, Skipped};
-use crate::run::{Bench, Settings};
-use crate::scenario::{self, Scenario};
+use crate::run::{Bench, Settings, Site};
+use crate::scenario::{self, Scenario, Topology};
 use crate::system::process::Apart;
 use crate::system::{System, Systems};
 use crate::{Result, page, table};
@@ -22,7 +21,7 @@ use crate::{Result, page, table};
 const FLOORS: &str = include_str!("../FLOORS");
 const SHORT_FLOORS: &str = include_str!("../FLOORS.short");
 
-/// Measures Leasehold beside bare scripts, rslock and live Redissons, on one server and in turns
+/// Measures Leasehold beside bare scripts, rslock and live Redissons, on the same servers and in turns
 #[derive(Debug, Parser)]
 #[command(
     name = "leasehold-bench",
@@ -144,21 +143,32 @@ impl Cli {
     }
 
     async fn measure(&self, floors: &[Floor]) -> Result<Results> {
-        let server = RedisServer::start()?;
-        let systems = Systems::new(server.url(), !self.no_hand_over);
-        let settings = self.settings()?;
-        let bench = Bench {
-            server: &server,
-            systems: &systems,
-            settings: &settings,
+        let single = Site::start(Topology::Single)?;
+        let on_single = Systems::new(single.url(), !self.no_hand_over);
+        let is_on_cluster = |scenario: &&Scenario| scenario.on == Topology::Cluster;
+        let cluster = match self.scenarios().iter().any(is_on_cluster) {
+            true => Some(Site::start(Topology::Cluster)?),
+            false => None,
         };
+        let cluster = cluster.as_ref().unwrap_or(&single);
+        let on_cluster = Systems::new(cluster.url(), !self.no_hand_over);
+        let settings = self.settings()?;
         let mut results = Results {
-            machine: Machine::here(&server)?,
+            machine: Machine::here(&single.servers()[0])?,
             run_ms: u64::try_from(settings.run.as_millis())?,
             rows: Vec::new(),
-            skipped: self.skipped(&systems).await,
+            skipped: self.skipped(&on_single).await,
         };
         for scenario in self.scenarios() {
+            let (site, systems) = match scenario.on {
+                Topology::Single => (&single, &on_single),
+                Topology::Cluster => (cluster, &on_cluster),
+            };
+            let bench = Bench {
+                site,
+                systems,
+                settings: &settings,
+            };
             self.scenario(&bench, scenario, &mut results).await;
             // A machine that stood still for a moment has another try; what is lost stays lost.
             let mut tries = if self.short { 2 } else { 0 };

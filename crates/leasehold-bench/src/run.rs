@@ -1,18 +1,19 @@
-//! Runs a scenario: all its systems on one server, one after the other, several times.
+//! Runs a scenario: all its systems on the same servers, one after the other, several times.
 
 mod measure;
+mod moved;
+mod site;
 mod stage;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-use leasehold_testkit::RedisServer;
 
 use crate::Result;
 use crate::delays::Delays;
 use crate::results::{Row, Skipped};
 use crate::scenario::{Kind, Scenario};
 use crate::system::{System, Systems};
+pub(crate) use site::Site;
 use stage::Stage;
 
 /// How thoroughly it is measured.
@@ -26,9 +27,9 @@ pub(crate) struct Settings {
     pub(crate) systems: Option<BTreeSet<System>>,
 }
 
-/// A server, and the systems that use it.
+/// A server or a cluster, and the systems that use it.
 pub(crate) struct Bench<'a> {
-    pub(crate) server: &'a RedisServer,
+    pub(crate) site: &'a Site,
     pub(crate) systems: &'a Systems,
     pub(crate) settings: &'a Settings,
 }
@@ -68,6 +69,8 @@ impl Bench<'_> {
     fn rounds(&self, kind: Kind) -> usize {
         match kind {
             Kind::Held { .. } => self.settings.rounds.min(2),
+            // As often as it says.
+            Kind::Moved { .. } => 1,
             _ => self.settings.rounds,
         }
     }

@@ -10,9 +10,18 @@ pub(crate) struct Scenario {
     /// For people: what is done.
     pub(crate) what: &'static str,
     pub(crate) kind: Kind,
+    pub(crate) on: Topology,
     pub(crate) systems: &'static [System],
     /// Systems that the short form compares; none if it leaves the scenario out.
     pub(crate) short: &'static [System],
+}
+
+/// Where it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Topology {
+    Single,
+    /// Three masters.
+    Cluster,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +48,10 @@ pub(crate) enum Kind {
     },
     /// Two processes pass a lock to and fro.
     HandOver,
+    /// A client gets a lock from another one just after its slot has moved, so many times.
+    Moved {
+        times: usize,
+    },
     Latch {
         tasks: usize,
     },
@@ -81,6 +94,7 @@ impl Kind {
             },
             Self::Beside { waiter, .. } => Self::Beside { tasks: FEW, waiter },
             Self::HandOver => self,
+            Self::Moved { .. } => Self::Moved { times: FEW },
             Self::Latch { .. } => Self::Latch { tasks: FEW },
             Self::Held { .. } => Self::Held { locks: 100 },
             Self::Line { .. } => Self::Line { tasks: FEW },
@@ -118,6 +132,7 @@ const JAVA: &[System] = &[Leasehold, Redisson3, Redisson4];
 const WITH_OFF: &[System] = &[Leasehold, NoHandOver, Rslock, Redisson3, Redisson4];
 const OFF: &[System] = &[Leasehold, NoHandOver];
 const OURS: &[System] = &[Leasehold];
+const BESIDE_BARE: &[System] = &[Leasehold, Bare];
 
 const fn scenario(
     name: &'static str,
@@ -130,8 +145,21 @@ const fn scenario(
         name,
         what,
         kind,
+        on: Topology::Single,
         systems,
         short,
+    }
+}
+
+const fn on_cluster(
+    name: &'static str,
+    what: &'static str,
+    kind: Kind,
+    systems: &'static [System],
+) -> Scenario {
+    Scenario {
+        on: Topology::Cluster,
+        ..scenario(name, what, kind, systems, &[])
     }
 }
 
@@ -165,6 +193,10 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("held-10k", "10,000 locks are held", Kind::Held { locks: 10_000 }, JAVA, &[]),
     scenario("held-100k", "100,000 locks are held", Kind::Held { locks: 100_000 }, JAVA, &[]),
     scenario("waiters-10k", "10,000 tasks wait for one lock", Kind::Line { tasks: 10_000 }, OURS, &[]),
+    on_cluster("cluster-64", "3 masters: 64 tasks, a lock each", Kind::Own { tasks: 64 }, BESIDE_BARE),
+    on_cluster("cluster-1024", "3 masters: 1,024 tasks, a lock each", Kind::Own { tasks: 1024 }, BESIDE_BARE),
+    on_cluster("cluster-held-100k", "3 masters: 100,000 locks are held", Kind::Held { locks: 100_000 }, OURS),
+    on_cluster("cluster-moved", "3 masters: a lock passes on, just after its slot has moved", Kind::Moved { times: 200 }, OURS),
 ];
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ pub(crate) fn version(server: &RedisServer) -> Result<String> {
     })
 }
 
-/// What the server has done so far.
+/// What servers have done so far.
 #[derive(Debug)]
 pub(crate) struct Work {
     calls: BTreeMap<String, u64>,
@@ -112,18 +112,24 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn so_far(server: &RedisServer) -> Result<Self> {
-        let stats = info(server, "commandstats")?;
-        let calls = stats.lines().filter_map(|line| {
-            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            let calls = rest.split(',').next()?.parse().ok()?;
-            // What asks for these figures is no part of them.
-            (name != "info").then(|| (name.to_owned(), calls))
-        });
-        Ok(Self {
-            calls: calls.collect(),
-            cpu: usage::cpu(server.pid())?,
-        })
+    /// Of all of these together.
+    pub(crate) fn so_far(servers: &[RedisServer]) -> Result<Self> {
+        let (mut calls, mut cpu) = (BTreeMap::new(), Duration::ZERO);
+        for server in servers {
+            for line in info(server, "commandstats")?.lines() {
+                let of = line.strip_prefix("cmdstat_");
+                let Some((name, rest)) = of.and_then(|line| line.split_once(":calls=")) else {
+                    continue;
+                };
+                // What asks for these figures is no part of them.
+                if name != "info" {
+                    let count: u64 = rest.split(',').next().unwrap_or_default().parse()?;
+                    *calls.entry(name.to_owned()).or_default() += count;
+                }
+            }
+            cpu += usage::cpu(server.pid())?;
+        }
+        Ok(Self { calls, cpu })
     }
 
     /// Commands since then, those that scripts run included.
@@ -140,7 +146,7 @@ impl Work {
         scripts(self) - scripts(then)
     }
 
-    /// User and system time of all of the server's threads since then.
+    /// User and system time of all of the servers' threads since then.
     pub(crate) fn cpu_since(&self, then: &Self) -> Duration {
         self.cpu.saturating_sub(then.cpu)
     }

@@ -25,7 +25,7 @@ use Figure::{
 };
 
 /// A row stands in each table whose first figure it has.
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind {
         title: "Pairs of acquire and release",
         figures: &[
@@ -35,6 +35,10 @@ const KINDS: [Kind; 4] = [
     Kind {
         title: "One waiter beside 64 of another process",
         figures: &[WaiterPairs, WaiterP50, WaiterP99, WaiterMax],
+    },
+    Kind {
+        title: "A lock that passes on, just after its slot has moved",
+        figures: &[P50, P99, Max],
     },
     Kind {
         title: "Locks that are held and renewed",
@@ -73,9 +77,13 @@ pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
 impl Kind {
     fn has(&self, row: &Row) -> bool {
         let first = self.figures[0];
-        // What is held has a table of its own.
-        let is_held = row.spread(ClientPercent).is_some();
-        row.spread(first).is_some() && (first != Rss || !is_held)
+        // What is held has a table of its own, and so have pairs.
+        let is_elsewhere = match first {
+            Rss => row.spread(ClientPercent).is_some(),
+            P50 => row.spread(Commands).is_some(),
+            _ => false,
+        };
+        row.spread(first).is_some() && !is_elsewhere
     }
 
     fn cells(&self, row: &Row) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Several clients at once, and what that costs them and the server.
+//! Several clients at once, and what that costs them and the servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ pub(super) struct Measured {
 
 /// Lets each client do its task, all at the same time.
 pub(super) async fn measure(
-    server: &RedisServer,
+    servers: &[RedisServer],
     tasks: Vec<(&Arc<dyn Worker>, Task)>,
 ) -> Result<Measured> {
     let pids: BTreeSet<u32> = tasks.iter().map(|(worker, _)| worker.pid()).collect();
     let cpu = || -> Result<Duration> { pids.iter().map(|pid| usage::cpu(*pid)).sum() };
-    let (before, cpu_before) = (Work::so_far(server)?, cpu()?);
+    let (before, cpu_before) = (Work::so_far(servers)?, cpu()?);
     let all = tasks.into_iter().map(|(worker, task)| worker.run(task));
     let done = try_join_all(all).await?;
-    let (after, cpu_after) = (Work::so_far(server)?, cpu()?);
+    let (after, cpu_after) = (Work::so_far(servers)?, cpu()?);
     let looking = done.iter().map(|done| done.looking_ns).sum();
     Ok(Measured {
         done,

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_testkit::RedisServer;
-
 use super::Bench;
 use super::measure::{Measured, measure};
+use super::moved;
+use super::site::Site;
+use crate::Result;
 use crate::delays::Delays;
 use crate::figure::Figure;
 use crate::scenario::Kind;
 use crate::system::{Place, System, Systems, Worker};
 use crate::task::{Done, Pairs, Task, What};
-use crate::{Result, server};
 
 const PERMITS: u32 = 8;
 
 type Figures = BTreeMap<Figure, f64>;
 
 pub(super) struct Stage<'a> {
-    server: &'a RedisServer,
+    site: &'a Site,
     systems: &'a Systems,
     kind: Kind,
     /// Of the lock, or what the names of locks begin with.
@@ -37,6 +37,8 @@ impl<'a> Stage<'a> {
         name: String,
     ) -> Result<Self> {
         let clients = match kind {
+            // It connects its own.
+            Kind::Moved { .. } => Vec::new(),
             Kind::Own { .. } | Kind::One { .. } | Kind::Latch { .. } => {
                 vec![(system, Place::Here)]
             }
@@ -47,7 +49,7 @@ impl<'a> Stage<'a> {
             Kind::Held { .. } | Kind::Line { .. } => vec![(system, Place::Apart)],
         };
         let mut stage = Self {
-            server: bench.server,
+            site: bench.site,
             systems: bench.systems,
             kind,
             name,
@@ -69,7 +71,7 @@ impl<'a> Stage<'a> {
     /// A short round that nobody measures.
     pub(super) async fn warm_up(&mut self, run: Duration) -> Result<()> {
         match self.kind {
-            Kind::Held { .. } | Kind::Line { .. } => Ok(()),
+            Kind::Held { .. } | Kind::Line { .. } | Kind::Moved { .. } => Ok(()),
             _ => self.round(run / 2).await.map(|_| ()),
         }
     }
@@ -83,8 +85,12 @@ impl<'a> Stage<'a> {
         if let Kind::Held { locks } = self.kind {
             return Ok((self.held(locks, run_ms).await?, Delays::default()));
         }
+        if let Kind::Moved { times } = self.kind {
+            let delays = moved::hand_overs(self.site, &self.name, times).await?;
+            return Ok((times_of(&delays), delays));
+        }
         let tasks = self.workers.iter().zip(self.tasks(run_ms));
-        let measured = measure(self.server, tasks.collect()).await?;
+        let measured = measure(self.site.servers(), tasks.collect()).await?;
         Ok(match self.kind {
             Kind::HandOver => hand_overs(&measured),
             Kind::Beside { .. } => beside(measured),
@@ -152,21 +158,21 @@ impl<'a> Stage<'a> {
                 name: name(),
                 tasks,
             }],
-            Kind::Held { .. } => Vec::new(),
+            Kind::Held { .. } | Kind::Moved { .. } => Vec::new(),
         }
     }
 
     async fn held(&self, locks: usize, run_ms: u64) -> Result<Figures> {
         let worker = &self.workers[0];
         let name = || self.name.clone();
-        let memory = server::memory(self.server)?;
+        let memory = self.site.memory()?;
         let task = Task::Hold {
             name: name(),
             locks,
         };
         let held = worker.run(task).await?;
-        let memory = server::memory(self.server)?.saturating_sub(memory);
-        let watched = measure(self.server, vec![(worker, Task::Watch { run_ms })]).await?;
+        let memory = self.site.memory()?.saturating_sub(memory);
+        let watched = measure(self.site.servers(), vec![(worker, Task::Watch { run_ms })]).await?;
         let task = Task::LetGo {
             name: name(),
             locks,
@@ -199,12 +205,8 @@ fn pairs(measured: &Measured) -> (Figures, Delays) {
     let rate = measured.done.iter().map(Done::pairs_per_s).sum();
     let all: u64 = measured.done.iter().map(Done::all_pairs).sum();
     let mut figures = costs(measured, all);
-    figures.extend([
-        (Figure::Pairs, rate),
-        (Figure::P50, delays.us(50.0)),
-        (Figure::P99, delays.us(99.0)),
-        (Figure::Max, delays.max_us()),
-    ]);
+    figures.insert(Figure::Pairs, rate);
+    figures.extend(times_of(&delays));
     figures.extend(evenness(&measured.done));
     (figures, delays)
 }
@@ -276,13 +278,17 @@ fn hand_overs(measured: &Measured) -> (Figures, Delays) {
     }
     let mut figures = costs(measured, holds.len() as u64);
     if !delays.is_empty() {
-        figures.extend([
-            (Figure::P50, delays.us(50.0)),
-            (Figure::P99, delays.us(99.0)),
-            (Figure::Max, delays.max_us()),
-        ]);
+        figures.extend(times_of(&delays));
     }
     (figures, delays)
+}
+
+fn times_of(delays: &Delays) -> Figures {
+    BTreeMap::from([
+        (Figure::P50, delays.us(50.0)),
+        (Figure::P99, delays.us(99.0)),
+        (Figure::Max, delays.max_us()),
+    ])
 }
 
 #[cfg(test)]

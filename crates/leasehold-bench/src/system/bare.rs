@@ -1,5 +1,7 @@
-//! Redisson's two scripts, one call each, through the driver that Leasehold uses.
+//! Redisson's two scripts, one call each, through the driver that Leasehold uses. In a cluster each
+//! call goes to the node of its name by a map of the slots that was learned at the start.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -13,7 +15,7 @@ use crate::task::{Done, Task, What};
 
 pub(super) struct Bare {
     url: String,
-    connection: MultiplexedConnection,
+    nodes: Nodes,
     scripts: Arc<Scripts>,
 }
 
@@ -26,7 +28,7 @@ impl Bare {
     pub(super) async fn connect(url: &str) -> Result<Self> {
         Ok(Self {
             url: url.to_owned(),
-            connection: connection(url).await?,
+            nodes: Nodes::connect(url).await?,
             scripts: Arc::new(Scripts {
                 acquire: Script::new(
                     "if redis.call('EXISTS', KEYS[1]) == 1 then return redis.call('PTTL', KEYS[1]) end
@@ -43,13 +45,46 @@ impl Bare {
         })
     }
 
-    fn named(&self, name: &str) -> Named {
-        Named {
-            name: name.to_owned(),
+    async fn named(&self, name: String) -> Result<Named> {
+        Ok(Named {
             channel: format!("redisson_lock__channel:{{{name}}}"),
-            connection: self.connection.clone(),
+            connection: self.nodes.of(&name).await?,
             scripts: Arc::clone(&self.scripts),
+            name,
+        })
+    }
+}
+
+/// Ranges of slots, each with a connection to its node.
+struct Nodes(Vec<(RangeInclusive<u16>, MultiplexedConnection)>);
+
+impl Nodes {
+    async fn connect(url: &str) -> Result<Self> {
+        const ALL: RangeInclusive<u16> = 0..=u16::MAX;
+        let Some(hosts) = url.strip_prefix("redis-cluster://") else {
+            return Ok(Self(vec![(ALL, connection(url).await?)]));
+        };
+        let first = hosts.split(',').next().unwrap_or_default();
+        let mut first = connection(&format!("redis://{first}")).await?;
+        let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
+        type Node = (String, u16, String, Vec<String>);
+        let ranges: Vec<(u16, u16, Node)> = slots.query_async(&mut first).await?;
+        let mut nodes = Vec::new();
+        for (from, until, (host, port, ..)) in ranges {
+            let node = connection(&format!("redis://{host}:{port}")).await?;
+            nodes.push((from..=until, node));
         }
+        Ok(Self(nodes))
+    }
+
+    async fn of(&self, name: &str) -> Result<MultiplexedConnection> {
+        if let [(_, alone)] = &self.0[..] {
+            return Ok(alone.clone());
+        }
+        let key_slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).to_owned();
+        let slot: u16 = key_slot.query_async(&mut self.0[0].1.clone()).await?;
+        let node = self.0.iter().find(|(slots, _)| slots.contains(&slot));
+        Ok(node.ok_or("no node has the slot")?.1.clone())
     }
 }
 
@@ -68,14 +103,19 @@ impl Worker for Bare {
             let Task::Pairs(task) = task else {
                 return Err(cannot("bare", &task));
             };
-            let named = |n| match task.own_names {
-                true => self.named(&format!("{}:{n}", task.name)),
-                false => self.named(&task.name),
-            };
+            let mut named = Vec::new();
+            for n in 0..task.tasks {
+                named.push(match task.own_names {
+                    true => self.named(format!("{}:{n}", task.name)).await?,
+                    false => self.named(task.name.clone()).await?,
+                });
+            }
+            let mut named = named.into_iter();
+            let mut next = move || named.next().expect("one for each task");
             match task.what {
-                What::Lock => pairs::run(task.tasks, task.run_ms, named).await,
+                What::Lock => pairs::run(task.tasks, task.run_ms, |_| next()).await,
                 What::Connect => {
-                    let fresh = |n| Fresh(self.url.clone(), named(n));
+                    let fresh = |_| Fresh(self.url.clone(), next());
                     pairs::run(task.tasks, task.run_ms, fresh).await
                 }
                 _ => Err(cannot("bare", &Task::Pairs(task))),
