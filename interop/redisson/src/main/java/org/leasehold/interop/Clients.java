@@ -14,12 +14,16 @@ import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
+import org.redisson.config.BaseMasterSlaveServersConfig;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.MasterSlaveServersConfig;
 import org.redisson.config.SingleServerConfig;
 
 /** The Redisson clients of this process by name, each with its named threads. */
 final class Clients {
+    private static final String CLUSTER = "redis-cluster://";
+
     private final String defaultAddress;
     private final Map<String, Client> clients = new ConcurrentHashMap<>();
 
@@ -60,11 +64,8 @@ final class Clients {
     }
 
     private Config config(Call call) {
-        URI server =
-                URI.create(
-                        call.optional("address")
-                                .map(JsonElement::getAsString)
-                                .orElse(defaultAddress));
+        String address =
+                call.optional("address").map(JsonElement::getAsString).orElse(defaultAddress);
         Config config = new Config();
         config.setCodec(StringCodec.INSTANCE);
         config.setNettyThreads(4);
@@ -74,6 +75,11 @@ final class Clients {
         call.optional("check_replicas")
                 .map(JsonElement::getAsBoolean)
                 .ifPresent(check -> Newer.call(config, "setCheckLockSyncedSlaves", check));
+        if (address.startsWith(CLUSTER)) {
+            clustered(address, config, call);
+            return config;
+        }
+        URI server = URI.create(address);
         call.optional("replica")
                 .map(JsonElement::getAsString)
                 .ifPresentOrElse(
@@ -111,6 +117,9 @@ final class Clients {
         if (call.optional("as_shipped").isPresent()) {
             asShipped(config, single);
         }
+        call.optional("prefix")
+                .map(JsonElement::getAsString)
+                .ifPresent(prefix -> Prefix.set(prefix, config, single));
         authenticate(single, server);
     }
 
@@ -127,17 +136,33 @@ final class Clients {
     /** A server with a replica, which it waits for. */
     private static void beside(String replica, Config config, Call call, URI server) {
         MasterSlaveServersConfig pair = config.useMasterSlaveServers();
-        pair.setMasterAddress(server.toString())
-                .addSlaveAddress(replica)
-                .setMasterConnectionMinimumIdleSize(1)
+        pair.setMasterAddress(server.toString()).addSlaveAddress(replica);
+        set(pair, call);
+    }
+
+    /** The nodes of a cluster: {@code redis-cluster://host:port,host:port}. */
+    private static void clustered(String address, Config config, Call call) {
+        ClusterServersConfig cluster = config.useClusterServers();
+        for (String node : address.substring(CLUSTER.length()).split(",")) {
+            cluster.addNodeAddress("redis://" + node);
+        }
+        cluster.setMasterConnectionPoolSize(16)
+                .setSubscriptionConnectionPoolSize(8)
+                // A fair lock listens on a channel for each waiting thread.
+                .setSubscriptionsPerConnection(50);
+        set(cluster, call);
+    }
+
+    private static void set(BaseMasterSlaveServersConfig<?> several, Call call) {
+        several.setMasterConnectionMinimumIdleSize(1)
                 .setSlaveConnectionMinimumIdleSize(1)
                 .setSubscriptionConnectionMinimumIdleSize(1)
                 .setConnectTimeout(60_000)
                 .setDnsMonitoringInterval(-1);
-        call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(pair::setTimeout);
+        call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(several::setTimeout);
         call.optional("retry_attempts")
                 .map(JsonElement::getAsInt)
-                .ifPresent(pair::setRetryAttempts);
+                .ifPresent(several::setRetryAttempts);
     }
 
     /** Redisson 3.16.8 ignores the user and password of an address. */
