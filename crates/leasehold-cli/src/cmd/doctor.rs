@@ -1,5 +1,6 @@
 //! `leasehold doctor`: what endangers locks on this server, in plain words.
 
+mod brief;
 mod findings;
 mod promise;
 
@@ -9,6 +10,7 @@ use leasehold::inspect::ServerFacts;
 use leasehold::{Client, ErrorKind};
 use serde_json::{Value, json};
 
+pub(crate) use self::brief::brief;
 use self::findings::{Finding, Place, Severity};
 use super::until_signal;
 use crate::cli::Doctor;

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use super::acquire::{Holding, TIDY_LIMIT, Waited, Waiting, tidy};
+use super::doctor::brief;
 use super::{name_of_lock, runtime, shut_down};
 use crate::cli::{OnLoss, Run};
 use crate::exit_code::Exit;
@@ -112,6 +113,16 @@ fn under_lock(runtime: &Runtime, job: &Job<'_>, servers: &[Server]) -> Result<Ex
     };
     let rests_until = job.args.min_hold.map(|least| Instant::now() + least);
     output::event(Event::Held, &job.name, || guard.told());
+    if output::is_watched() {
+        // Beside the command, which waits for no warning.
+        for client in clients.iter().cloned() {
+            runtime.spawn(async move {
+                if let Some(warning) = brief(&client).await {
+                    output::note(warning);
+                }
+            });
+        }
+    }
     terminal::hold_back_stops(true);
     let end = runtime.block_on(supervise(job, &guard, &mut signals));
     terminal::hold_back_stops(false);

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use leasehold::inspect::{Found, LockInfo, Ttl};
 
+use super::doctor::brief;
 use super::name_of_lock;
 use crate::cli::Show;
 use crate::duration;
@@ -44,6 +45,11 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
     }
     if !args.json {
         output::result(text::of(&name, &seen))?;
+    }
+    if output::is_watched()
+        && let Some(warning) = brief(&client).await
+    {
+        output::note(warning);
     }
     Ok(match is_held(&seen.found) {
         false if args.exit_code => Exit::Failed,

@@ -9,10 +9,11 @@ use std::time::Duration;
 use leasehold::Client;
 use leasehold::inspect::Listed;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use self::state::{Answer, State};
+use super::doctor::brief;
 use super::ls::kind_of;
 use super::until_signal;
 use crate::cli::Top;
@@ -22,6 +23,8 @@ use crate::server::Server;
 
 /// More names are not looked at: nobody reads them all.
 const MOST_NAMES: usize = 1000;
+/// How often the servers themselves are looked at.
+const EXAMINED_EVERY: Duration = Duration::from_secs(60);
 
 pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
@@ -66,6 +69,7 @@ async fn follow(
 ) -> Result<Exit, Failure> {
     let mut keys = keys();
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut warnings = warnings(client.clone());
     let mut next_look = Instant::now() + args.every;
     loop {
         let drawn = terminal.draw(|frame| draw::draw(frame, &state, colour));
@@ -82,6 +86,9 @@ async fn follow(
                 // The terminal is gone.
                 None => return Ok(Exit::Success),
             },
+            Ok(()) = warnings.changed() => {
+                state.warning.clone_from(&warnings.borrow_and_update());
+            }
             () = sleep_until(next_look), if !state.is_paused() => {
                 match look(client, args).await {
                     Ok(found) => state.seen(found, Instant::now()),
@@ -91,6 +98,17 @@ async fn follow(
             }
         }
     }
+}
+
+/// What the doctor would warn of, now and from time to time.
+fn warnings(client: Client) -> watch::Receiver<Option<String>> {
+    let (told, warnings) = watch::channel(None);
+    tokio::spawn(async move {
+        while told.send(brief(&client).await).is_ok() {
+            tokio::time::sleep(EXAMINED_EVERY).await;
+        }
+    });
+    warnings
 }
 
 /// What is typed, and each change of the terminal's size as no key.

@@ -2,7 +2,8 @@
 
 use leasehold_testkit::{Proxy, RedisServer, eventually};
 
-use crate::support::{LIMIT, done, leasehold, leasehold_at, run_script, server, start};
+use crate::support::{BINARY, LIMIT, done, leasehold, leasehold_at, run_script, server, start};
+use crate::terminal::on_terminal;
 
 #[test]
 fn server_that_may_evict_locks_is_warned_of() {
@@ -55,4 +56,33 @@ fn quiet_runs_still_tell_why_they_failed() {
     let quiet = done(&mut run_script(&server, &limit, "true")).expect_code(0);
     assert_eq!(quiet.stderr, "");
     done(&mut run_script(&server, &["-q", "--limit", "3"], "true")).expect_code(78);
+}
+
+/// Somebody at a terminal, and a program that reads events.
+#[test]
+fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
+    const ADVICE: &str = "leasehold doctor says what to do";
+    let server = server();
+    let warned = "leasehold: warning: nothing is written to disk as it happens";
+    let (shown, code) = on_terminal(&server, &[BINARY, "show", "job"], &[]);
+    assert_eq!((code, shown.matches(ADVICE).count()), (0, 1), "{shown}");
+    assert!(shown.contains(warned), "{shown}");
+    // Each ends when it has told.
+    let run = [BINARY, "run", "job", "--", "sh", "-c", "read end"];
+    let (shown, code) = on_terminal(&server, &run, &[(ADVICE, "\n")]);
+    assert_eq!((code, shown.matches(ADVICE).count()), (0, 1), "{shown}");
+    let top = format!("stty rows 24 cols 200; exec {BINARY} top");
+    // The picture sends what has changed, without the blanks.
+    let (shown, code) = on_terminal(&server, &["sh", "-c", &top], &[("doctor", "q")]);
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("doctor"), "{shown}");
+    // No line for a script, nor where nothing would be warned of.
+    let piped = done(leasehold_at(&server).args(["show", "job"])).expect_code(0);
+    assert_eq!(piped.stderr, "");
+    let sound = RedisServer::builder()
+        .arg("appendonly", "yes")
+        .arg("appendfsync", "always");
+    let sound = sound.start().expect("redis-server starts");
+    let (shown, code) = on_terminal(&sound, &[BINARY, "show", "job"], &[]);
+    assert_eq!((code, shown.trim()), (0, "`job` is free"));
 }

@@ -16,13 +16,21 @@ use crate::output::Shown;
 const BAR: usize = 8;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, colour: bool) {
-    let [head, body, foot] = Layout::vertical([
+    let [head, warned, body, foot] = Layout::vertical([
         Constraint::Length(1),
+        Constraint::Length(state.warning.is_some().into()),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(Paragraph::new(title(state)), head);
+    if let Some(warning) = &state.warning {
+        let style = match colour {
+            true => Style::new().fg(Color::Red),
+            false => Style::new().add_modifier(Modifier::BOLD),
+        };
+        frame.render_widget(Paragraph::new(warning.as_str()).style(style), warned);
+    }
     draw_table(frame, body, state, colour);
     frame.render_widget(Paragraph::new(Line::from(hint(state))), foot);
     if state.mode == Mode::Detail {

@@ -85,6 +85,8 @@ pub(super) struct State {
     pub(super) filter: String,
     pub(super) mode: Mode,
     pub(super) message: String,
+    /// What the doctor would warn of.
+    pub(super) warning: Option<String>,
     /// The message is that of a look that failed.
     is_failing: bool,
 }
@@ -117,6 +119,7 @@ impl State {
             filter: String::new(),
             mode: Mode::Table,
             message: String::new(),
+            warning: None,
             is_failing: false,
         }
     }
