@@ -18,10 +18,20 @@ async fn client(cluster: &Cluster, peers: Peers) -> Client {
 
 /// Waits for the lock, and does not ask unless something wakes it.
 async fn waiter(cluster: &Cluster, client: &Client) -> JoinHandle<LockGuard> {
+    let before = asks(cluster);
     let lock = client.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !cluster.channels().is_empty()).await;
+    // Once when it came and once when it was told that it listens. The second finds a release of
+    // which no message came.
+    let asked = async || asks(cluster) >= before + 2;
+    eventually("it has asked again", asked).await;
     waiter
+}
+
+/// How often the node of the name was asked for something.
+fn asks(cluster: &Cluster) -> u64 {
+    cluster.node_of(NAME).calls("evalsha")
 }
 
 /// Waits until somebody listens at this node, sooner than a client looks at the map by itself, which
