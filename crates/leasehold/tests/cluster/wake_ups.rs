@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use leasehold::settings::Peers;
 use leasehold::{Client, LockGuard};
-use leasehold_testkit::{Cluster, Heard};
+use leasehold_testkit::{Cluster, Heard, RedisServer};
 use tokio::task::{JoinHandle, block_in_place};
 
-use crate::support::{HOUR, eventually};
+use crate::support::{HOUR, eventually, knows_shards};
 
 const NAME: &str = "x";
 
@@ -98,6 +98,24 @@ async fn each_sort_of_peers_wakes_its_own_kind_and_all() {
         drop(other);
         eventually("nobody listens", async || cluster.channels().is_empty()).await;
     }
+}
+
+/// A message that the server refuses, to a user who may not send it or because the server is too old
+/// to know it, neither fails the release nor keeps the other sort of message back.
+#[tokio::test]
+async fn release_wakes_where_messages_of_a_slot_are_refused() {
+    let rules = match knows_shards() {
+        true => "~* &* +@all -spublish",
+        false => "~* &* +@all",
+    };
+    let settings = RedisServer::builder().user("ann", "pw").rules(rules);
+    let cluster = Cluster::of(&settings, 1, 0);
+    let holder = client(&cluster, Peers::All).await;
+    let guard = holder.lock(NAME).acquire().await.unwrap();
+    let other = client(&cluster, Peers::All).await;
+    let waiter = waiter(&cluster, &other).await;
+    guard.release().await.unwrap();
+    is_served(waiter).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,7 +111,7 @@ pub(crate) fn sentinels_place() -> Place {
 }
 
 /// Whether the servers have channels of a shard, as Redis has from 7.0 on.
-fn knows_shards() -> bool {
+pub(crate) fn knows_shards() -> bool {
     static KNOWS: OnceLock<bool> = OnceLock::new();
     *KNOWS.get_or_init(|| {
         let server = RedisServer::start().expect("redis-server starts; install it");
