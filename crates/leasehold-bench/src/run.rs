@@ -70,7 +70,7 @@ impl Bench<'_> {
         match kind {
             Kind::Held { .. } => self.settings.rounds.min(2),
             // As often as it says.
-            Kind::Moved { .. } => 1,
+            Kind::Moved { .. } | Kind::FailedOver { .. } => 1,
             _ => self.settings.rounds,
         }
     }

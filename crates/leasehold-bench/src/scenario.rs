@@ -52,6 +52,10 @@ pub(crate) enum Kind {
     Moved {
         times: usize,
     },
+    /// The same just after another node has become the master of the slot.
+    FailedOver {
+        times: usize,
+    },
     Latch {
         tasks: usize,
     },
@@ -95,6 +99,7 @@ impl Kind {
             Self::Beside { waiter, .. } => Self::Beside { tasks: FEW, waiter },
             Self::HandOver => self,
             Self::Moved { .. } => Self::Moved { times: FEW },
+            Self::FailedOver { .. } => Self::FailedOver { times: FEW },
             Self::Latch { .. } => Self::Latch { tasks: FEW },
             Self::Held { .. } => Self::Held { locks: 100 },
             Self::Line { .. } => Self::Line { tasks: FEW },
@@ -197,6 +202,7 @@ pub(crate) const ALL: &[Scenario] = &[
     on_cluster("cluster-1024", "3 masters: 1,024 tasks, a lock each", Kind::Own { tasks: 1024 }, BESIDE_BARE),
     on_cluster("cluster-held-100k", "3 masters: 100,000 locks are held", Kind::Held { locks: 100_000 }, OURS),
     on_cluster("cluster-moved", "3 masters: a lock passes on, just after its slot has moved", Kind::Moved { times: 200 }, OURS),
+    on_cluster("cluster-failover", "3 masters with a replica each: a lock passes on, just after a replica has taken over", Kind::FailedOver { times: 200 }, OURS),
 ];
 
 #[cfg(test)]

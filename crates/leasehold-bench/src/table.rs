@@ -37,7 +37,7 @@ const KINDS: [Kind; 5] = [
         figures: &[WaiterPairs, WaiterP50, WaiterP99, WaiterMax],
     },
     Kind {
-        title: "A lock that passes on, just after its slot has moved",
+        title: "A lock that passes on, just after its slot has moved or its master has been replaced",
         figures: &[P50, P99, Max],
     },
     Kind {

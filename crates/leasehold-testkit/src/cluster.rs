@@ -1,6 +1,10 @@
 //! A Redis Cluster of one's own, whose slots a test can move.
 
-use std::{collections::HashMap, fmt, io, thread, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt, io, thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
     reply::Reply,
@@ -406,14 +410,19 @@ impl Cluster {
     ///
     /// When that has not happened within a minute.
     pub fn fail_over(&self, replica: usize) {
+        // A replica gives up after five seconds. One that is asked again before that can leave its
+        // master paused.
+        const GIVEN_UP_AFTER: Duration = Duration::from_secs(6);
+        let node = &self.nodes[replica];
+        let mut next_ask = Instant::now();
         eventually("the replica takes over", AGREED_WITHIN, || {
-            let node = &self.nodes[replica];
             if self.is_master(replica) {
                 return true;
             }
-            // Refused while the replica is not in step, so it is asked again.
-            run(node, &["CLUSTER", "FAILOVER"]);
-            thread::sleep(Duration::from_millis(100));
+            // Refused while the replica is not in step.
+            if Instant::now() >= next_ask && is_ok(&run(node, &["CLUSTER", "FAILOVER"])) {
+                next_ask = Instant::now() + GIVEN_UP_AFTER;
+            }
             false
         });
         self.wait_until_whole();

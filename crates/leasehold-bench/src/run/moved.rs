@@ -1,4 +1,5 @@
-//! How soon a waiter of another client has a lock whose slot has just moved.
+//! How soon a waiter of another client has a lock whose slot has just moved, or whose master has
+//! just been replaced.
 
 use std::time::{Duration, Instant};
 
@@ -15,35 +16,75 @@ pub(super) async fn hand_overs(site: &Site, name: &str, times: usize) -> Result<
     let Site::Cluster(cluster) = site else {
         return Err("a single server has no slots".into());
     };
-    let url = site.url();
-    let clients = [Client::connect(&url).await?, Client::connect(&url).await?];
+    let slot = cluster.slot_of(name);
+    let pair = Pair::connect(&site.url()).await?;
     let mut delays = Delays::default();
     for turn in 0..times {
-        let (holder, waiter) = (&clients[turn % 2], &clients[(turn + 1) % 2]);
-        let delay = hand_over(cluster, holder, waiter, name).await?;
-        delays.add(u64::try_from(delay.as_nanos())?);
+        let moving = || {
+            let to = (cluster.owner(slot) + 1) % cluster.nodes().len();
+            cluster.migrate(slot, to);
+        };
+        delays.add(pair.hand_over(turn, name, moving).await?);
     }
     Ok(delays)
 }
 
-async fn hand_over(
-    cluster: &Cluster,
-    holder: &Client,
-    waiter: &Client,
-    name: &str,
-) -> Result<Duration> {
-    let held = holder.lock(name).acquire().await?;
-    let lock = waiter.lock(name);
-    let waiting = tokio::spawn(async move { (lock.acquire().await, Instant::now()) });
-    while waiter.activity().channels == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+/// The same with failovers, on a cluster that has replicas.
+pub(super) async fn failed_over(name: &str, times: usize) -> Result<Delays> {
+    const MASTERS: usize = 3;
+    // A voter gives two replicas of one master no vote within twice the node timeout.
+    const VOTES_AGAIN: Duration = Duration::from_secs(3);
+    let cluster = block_in_place(|| Cluster::start(MASTERS, 1));
+    let names = (0..MASTERS).map(|node| name_at(&cluster, name, node));
+    // The names stay where they are, and what leads there changes.
+    let mut shards: Vec<_> = names.map(|name| (name, Instant::now())).collect();
+    let pair = Pair::connect(&cluster.url()).await?;
+    let mut delays = Delays::default();
+    for turn in 0..times {
+        let (name, votes_at) = &mut shards[turn % MASTERS];
+        tokio::time::sleep_until((*votes_at).into()).await;
+        let slot = cluster.slot_of(name);
+        let failing = || {
+            let replica = cluster.replicas_of(cluster.owner(slot))[0];
+            cluster.fail_over(replica);
+        };
+        delays.add(pair.hand_over(turn, name, failing).await?);
+        *votes_at = Instant::now() + VOTES_AGAIN;
     }
-    let slot = cluster.slot_of(name);
-    let to = (cluster.owner(slot) + 1) % cluster.nodes().len();
-    block_in_place(|| cluster.migrate(slot, to));
-    let released = Instant::now();
-    held.release().await?;
-    let (granted, at) = waiting.await?;
-    granted?.release().await?;
-    Ok(at.saturating_duration_since(released))
+    Ok(delays)
+}
+
+/// A name whose slot this node has.
+fn name_at(cluster: &Cluster, name: &str, node: usize) -> String {
+    let mut names = (0..).map(|n| format!("{name}:{n}"));
+    let found = names.find(|name| cluster.owner(cluster.slot_of(name)) == node);
+    found.expect("each node has slots")
+}
+
+/// Two clients that hand a lock to each other.
+struct Pair([Client; 2]);
+
+impl Pair {
+    async fn connect(url: &str) -> Result<Self> {
+        let clients = [Client::connect(url).await?, Client::connect(url).await?];
+        Ok(Self(clients))
+    }
+
+    /// How many nanoseconds it takes behind what is done while one holds and the other waits.
+    async fn hand_over(&self, turn: usize, name: &str, behind: impl FnOnce()) -> Result<u64> {
+        let [holder, waiter] = [turn, turn + 1].map(|client| &self.0[client % 2]);
+        let held = holder.lock(name).acquire().await?;
+        let lock = waiter.lock(name);
+        let waiting = tokio::spawn(async move { (lock.acquire().await, Instant::now()) });
+        while waiter.activity().channels == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        block_in_place(behind);
+        let released = Instant::now();
+        held.release().await?;
+        let (granted, at) = waiting.await?;
+        granted?.release().await?;
+        let delay = at.saturating_duration_since(released);
+        Ok(u64::try_from(delay.as_nanos())?)
+    }
 }

@@ -38,7 +38,7 @@ impl<'a> Stage<'a> {
     ) -> Result<Self> {
         let clients = match kind {
             // It connects its own.
-            Kind::Moved { .. } => Vec::new(),
+            Kind::Moved { .. } | Kind::FailedOver { .. } => Vec::new(),
             Kind::Own { .. } | Kind::One { .. } | Kind::Latch { .. } => {
                 vec![(system, Place::Here)]
             }
@@ -71,7 +71,10 @@ impl<'a> Stage<'a> {
     /// A short round that nobody measures.
     pub(super) async fn warm_up(&mut self, run: Duration) -> Result<()> {
         match self.kind {
-            Kind::Held { .. } | Kind::Line { .. } | Kind::Moved { .. } => Ok(()),
+            Kind::Held { .. }
+            | Kind::Line { .. }
+            | Kind::Moved { .. }
+            | Kind::FailedOver { .. } => Ok(()),
             _ => self.round(run / 2).await.map(|_| ()),
         }
     }
@@ -87,6 +90,10 @@ impl<'a> Stage<'a> {
         }
         if let Kind::Moved { times } = self.kind {
             let delays = moved::hand_overs(self.site, &self.name, times).await?;
+            return Ok((times_of(&delays), delays));
+        }
+        if let Kind::FailedOver { times } = self.kind {
+            let delays = moved::failed_over(&self.name, times).await?;
             return Ok((times_of(&delays), delays));
         }
         let tasks = self.workers.iter().zip(self.tasks(run_ms));
@@ -158,7 +165,7 @@ impl<'a> Stage<'a> {
                 name: name(),
                 tasks,
             }],
-            Kind::Held { .. } | Kind::Moved { .. } => Vec::new(),
+            Kind::Held { .. } | Kind::Moved { .. } | Kind::FailedOver { .. } => Vec::new(),
         }
     }
 
