@@ -89,6 +89,7 @@ fn colour(system: System) -> RGBColor {
     match system {
         System::Leasehold => RGBColor(0xe0, 0x52, 0x2d),
         System::NoHandOver => RGBColor(0xd9, 0x95, 0x20),
+        System::RustOnly => RGBColor(0xb0, 0x3a, 0x5b),
         System::Bare => GREY,
         System::Rslock => RGBColor(0x2f, 0x9e, 0x5b),
         System::Redisson3 => RGBColor(0x8e, 0x6b, 0xd8),

@@ -129,7 +129,7 @@ const fn rw(writes_every: u64) -> Kind {
     }
 }
 
-use System::{Bare, Leasehold, NoHandOver, Redisson3, Redisson4, Rslock};
+use System::{Bare, Leasehold, NoHandOver, Redisson3, Redisson4, Rslock, RustOnly};
 
 const EVERYBODY: &[System] = &[Leasehold, Bare, Rslock, Redisson3, Redisson4];
 const WAITING: &[System] = &[Leasehold, Rslock, Redisson3, Redisson4];
@@ -137,7 +137,7 @@ const JAVA: &[System] = &[Leasehold, Redisson3, Redisson4];
 const WITH_OFF: &[System] = &[Leasehold, NoHandOver, Rslock, Redisson3, Redisson4];
 const OFF: &[System] = &[Leasehold, NoHandOver];
 const OURS: &[System] = &[Leasehold];
-const BESIDE_BARE: &[System] = &[Leasehold, Bare];
+const BESIDE_BARE: &[System] = &[Leasehold, RustOnly, Bare];
 
 const fn scenario(
     name: &'static str,

@@ -26,6 +26,8 @@ pub(crate) enum System {
     Leasehold,
     /// Leasehold that asks the server at each release: see `Lock::local_hand_over`.
     NoHandOver,
+    /// Leasehold where no Redisson uses the same names: see `Peers::RustOnly`.
+    RustOnly,
     /// Redisson's two scripts, one call each, through the driver that Leasehold uses. It can't
     /// wait.
     Bare,
@@ -35,9 +37,10 @@ pub(crate) enum System {
 }
 
 impl System {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Leasehold,
         Self::NoHandOver,
+        Self::RustOnly,
         Self::Bare,
         Self::Rslock,
         Self::Redisson3,
@@ -48,6 +51,7 @@ impl System {
         match self {
             Self::Leasehold => "leasehold",
             Self::NoHandOver => "leasehold-no-hand-over",
+            Self::RustOnly => "leasehold-rust-only",
             Self::Bare => "bare",
             Self::Rslock => "rslock",
             Self::Redisson3 => "redisson-3.16.8",
@@ -103,8 +107,8 @@ pub(crate) enum Place {
 /// A client in this process.
 pub(crate) async fn here(system: System, url: &str) -> Result<Arc<dyn Worker>> {
     Ok(match system {
-        System::Leasehold | System::NoHandOver => {
-            Arc::new(ours::Ours::connect(url, system == System::Leasehold).await?)
+        System::Leasehold | System::NoHandOver | System::RustOnly => {
+            Arc::new(ours::Ours::connect(url, system).await?)
         }
         System::Bare => Arc::new(bare::Bare::connect(url).await?),
         System::Rslock => Arc::new(rslock::Rslock::new(url)),

@@ -6,12 +6,13 @@ mod waits;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use leasehold::settings::Peers;
 use leasehold::{Client, ExpirableSemaphore, FairLock, Lock, Owner, RwLock, Semaphore};
 use leasehold_testkit::monotonic_ns;
 
 use self::holds::Holds;
-use super::Worker;
 use super::pairs::{self, Pair};
+use super::{System, Worker};
 use crate::Result;
 use crate::task::{Done, Pairs, Task, What};
 
@@ -23,11 +24,15 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    pub(super) async fn connect(url: &str, hand_over: bool) -> Result<Self> {
+    pub(super) async fn connect(url: &str, system: System) -> Result<Self> {
+        let peers = match system {
+            System::RustOnly => Peers::RustOnly,
+            _ => Peers::All,
+        };
         Ok(Self {
             url: url.to_owned(),
-            client: Client::connect(url).await?,
-            hand_over,
+            client: Client::builder().peers(peers).connect(url).await?,
+            hand_over: system != System::NoHandOver,
             holds: Holds::default(),
         })
     }
