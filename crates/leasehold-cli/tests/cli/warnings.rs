@@ -61,9 +61,9 @@ fn quiet_runs_still_tell_why_they_failed() {
 /// Somebody at a terminal, and a program that reads events.
 #[test]
 fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
-    const ADVICE: &str = "leasehold doctor says what to do";
+    const ADVICE: &str = "see leasehold doctor";
     let server = server();
-    let warned = "leasehold: warning: nothing is written to disk as it happens";
+    let warned = "warning, see leasehold doctor: nothing is written to disk as it happens";
     let (shown, code) = on_terminal(&server, &[BINARY, "show", "job"], &[]);
     assert_eq!((code, shown.matches(ADVICE).count()), (0, 1), "{shown}");
     assert!(shown.contains(warned), "{shown}");

@@ -31,8 +31,9 @@ fn in_one_line(findings: Vec<Finding>) -> Option<String> {
         0 => String::new(),
         others => format!(" and {others} more"),
     };
+    // The command first: a narrow terminal cuts the end.
     Some(format!(
-        "{}: {} ({}){more}; leasehold doctor says what to do",
+        "{}, see leasehold doctor: {} ({}){more}",
         worst.severity.in_words(),
         Shown(&worst.says),
         Shown(&worst.address)
@@ -60,12 +61,11 @@ mod tests {
         assert_eq!(in_one_line(vec![note.clone()]), None);
         let warning = finding(Severity::Warning, "w");
         let said = in_one_line(vec![note.clone(), warning.clone()]);
-        let advice = "leasehold doctor says what to do";
-        let alone = format!("warning: w (redis://h:6379); {advice}");
-        assert_eq!(said, Some(alone));
+        let alone = "warning, see leasehold doctor: w (redis://h:6379)";
+        assert_eq!(said.as_deref(), Some(alone));
         let worst = finding(Severity::Unsafe, "u");
         let said = in_one_line(vec![warning.clone(), worst, note, warning]);
-        let counted = format!("unsafe: u (redis://h:6379) and 2 more; {advice}");
-        assert_eq!(said, Some(counted));
+        let counted = "unsafe, see leasehold doctor: u (redis://h:6379) and 2 more";
+        assert_eq!(said.as_deref(), Some(counted));
     }
 }
