@@ -115,7 +115,7 @@ fn under_lock(runtime: &Runtime, job: &Job<'_>, servers: &[Server]) -> Result<Ex
     output::event(Event::Held, &job.name, || guard.told());
     if output::is_watched() {
         // Beside the command, which waits for no warning.
-        for client in clients.iter().cloned() {
+        for client in clients.clone() {
             runtime.spawn(async move {
                 if let Some(warning) = brief(&client).await {
                     output::note(warning);
