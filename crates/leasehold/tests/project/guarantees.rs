@@ -1,4 +1,5 @@
-//! `docs/guarantees.md` names tests and mutants that exist, and has no empty cell.
+//! `docs/guarantees.md` and `docs/scenarios.md` name tests and mutants that exist; the first has no
+//! empty cell, and the second counts its own rows.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,11 @@ fn root() -> PathBuf {
 }
 
 fn page() -> String {
-    std::fs::read_to_string(root().join("docs/guarantees.md")).unwrap()
+    read("docs/guarantees.md")
+}
+
+fn read(page: &str) -> String {
+    std::fs::read_to_string(root().join(page)).unwrap()
 }
 
 /// The rows of the tables of promises, without their heads: sentence, shown by, mutants, end.
@@ -49,6 +54,25 @@ fn every_name_exists() {
     let page = page();
     let wrong: Vec<_> = names(&page).filter_map(missing).collect();
     assert!(wrong.is_empty(), "docs/guarantees.md: {wrong:#?}");
+}
+
+#[test]
+fn every_trouble_has_its_test_or_a_reason() {
+    let page = read("docs/scenarios.md");
+    let wrong: Vec<_> = names(&page).filter_map(missing).collect();
+    assert!(wrong.is_empty(), "docs/scenarios.md: {wrong:#?}");
+    let rows: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+        .filter(|line| !line.starts_with("Trouble |"))
+        .collect();
+    let run = rows.iter().filter(|row| row.contains(".rs#")).count();
+    for row in &rows {
+        assert_eq!(row.matches(" | ").count(), 3, "not four cells: {row}");
+        assert!(row.contains(".rs#") || row.contains("| not run: "), "{row}");
+    }
+    let counted = format!("{run} of {} troubles are made by a test", rows.len());
+    assert!(page.contains(&counted), "it has to say: {counted}");
 }
 
 #[test]
