@@ -1,6 +1,9 @@
 //! A master with replicas, and three sentinels that watch over it.
 
-use std::{fmt, io, iter, thread, time::Duration};
+use std::{
+    fmt, io, iter, thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
     reply::Reply,
@@ -214,13 +217,18 @@ impl Sentinels {
     /// When that has not happened within a minute.
     pub fn wait_until_replaced(&self, old: usize) -> usize {
         eventually("another server is the master", AGREED_WITHIN, || {
-            let mut running = self.sentinels.iter().filter(|one| answers(one));
-            running.all(|sentinel| {
-                let named = self.named_by(sentinel);
-                named.is_some_and(|named| named != old && is_master(&self.servers[named]))
-            })
+            self.is_replaced(old)
         });
         self.master()
+    }
+
+    /// Whether all sentinels that run name another master than `old`, and that one takes writes.
+    fn is_replaced(&self, old: usize) -> bool {
+        let mut running = self.sentinels.iter().filter(|one| answers(one));
+        running.all(|sentinel| {
+            let named = self.named_by(sentinel);
+            named.is_some_and(|named| named != old && is_master(&self.servers[named]))
+        })
     }
 
     /// Makes another server the master, and waits until all is in order again. Returns its number.
@@ -229,9 +237,23 @@ impl Sentinels {
     ///
     /// When that has not happened within a minute.
     pub fn fail_over(&self) -> usize {
+        // A sentinel gives up when it finds no replica that it has heard of lately, as on a machine
+        // that stood still, and says so to nobody.
+        const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
         let old = self.master();
-        self.order_failover();
-        self.wait_until_replaced(old);
+        let mut next_order = Instant::now();
+        eventually("another server is the master", AGREED_WITHIN, || {
+            if self.is_replaced(old) {
+                return true;
+            }
+            let mut running = self.sentinels.iter().filter(|one| answers(one));
+            let is_due = Instant::now() >= next_order;
+            if is_due && running.all(|sentinel| self.named_by(sentinel) == Some(old)) {
+                self.order_failover();
+                next_order = Instant::now() + GIVEN_UP_AFTER;
+            }
+            false
+        });
         self.wait_until_whole();
         self.master()
     }
