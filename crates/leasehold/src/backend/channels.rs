@@ -17,11 +17,12 @@ mod section;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, watch};
 
-pub(crate) use self::heard::{Heard, Message};
+pub(crate) use self::heard::{Heard, Message, Transport};
 #[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) use self::section::Section;
 
@@ -37,6 +38,8 @@ pub(crate) struct Channels {
     place: Place,
     /// By this number a release calls this client. Never 0 or 1, which mean something to Redisson.
     number: u64,
+    /// Messages come by both transports, and others may hear only one of them.
+    both_transports: AtomicBool,
 }
 
 /// Which node's connection brings the messages of a channel; `None` while no node is known to.
@@ -100,11 +103,40 @@ struct Entry {
     /// confirmation is on its way.
     wanted: Option<Start>,
     asked: Vec<Start>,
+    /// The zeros that the channel had brought when a waiter passed one on.
+    passed_on: Option<Zeros>,
 }
 
-/// How many zeros a channel had brought when a confirmation came, once it has come. It is noted
+/// The zeros that a channel had brought when a confirmation came, once it has come. They are noted
 /// there and then: a listener that looked only later would count from a later confirmation.
-type Start = Arc<OnceLock<u64>>;
+pub(crate) type Start = Arc<OnceLock<Zeros>>;
+
+/// How many messages `0` have come by each transport: a latch was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Zeros {
+    global: u64,
+    sharded: u64,
+}
+
+impl Zeros {
+    fn count(&mut self, transport: Transport) {
+        match transport {
+            Transport::Global => self.global += 1,
+            Transport::Sharded => self.sharded += 1,
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            global: self.global.saturating_sub(before.global),
+            sharded: self.sharded.saturating_sub(before.sharded),
+        }
+    }
+
+    fn came_by_both(self) -> bool {
+        self.global > 0 && self.sharded > 0
+    }
+}
 
 impl Entry {
     /// A confirmation is requested now.
@@ -133,8 +165,8 @@ pub(crate) struct Signal {
     pub(crate) live: bool,
     /// The server refuses the channel; only polling helps.
     pub(crate) denied: bool,
-    /// Messages `0` so far: a latch was opened.
-    zeros: u64,
+    /// Messages `0` so far.
+    zeros: Zeros,
     /// Releases that have called this client so far.
     pub(crate) called: u64,
     /// Releases that have called another client so far.
@@ -160,17 +192,19 @@ impl Channels {
             always_live,
             place: Place::single(),
             number: draw_number(),
+            both_transports: AtomicBool::new(false),
         })
     }
 
     /// The channels of several nodes.
     #[cfg(feature = "redis")]
-    pub(crate) fn placed(place: Place) -> Arc<Self> {
+    pub(crate) fn placed(place: Place, both_transports: bool) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
             always_live: false,
             place,
             number: draw_number(),
+            both_transports: AtomicBool::new(both_transports),
         })
     }
 
@@ -202,6 +236,7 @@ impl Channels {
                 noted: false,
                 wanted: None,
                 asked: Vec::new(),
+                passed_on: None,
             },
         );
         if let Some(node) = node.filter(|_| !self.always_live) {
@@ -267,11 +302,13 @@ impl Channels {
     }
 
     /// A message came.
-    pub(crate) fn told(&self, (name, message, called): Message<'_>) {
-        if let Some(entry) = self.table.lock().entries.get(name) {
+    pub(crate) fn told(&self, message: Message<'_>) {
+        if let Some(entry) = self.table.lock().entries.get(message.channel) {
             entry.signal.send_modify(|signal| {
-                signal.zeros += u64::from(message == b"0");
-                match called {
+                if message.payload == b"0" {
+                    signal.zeros.count(message.transport);
+                }
+                match message.called {
                     Some(number) if number != self.number => signal.passed += 1,
                     called => {
                         signal.count += 1;
@@ -282,6 +319,25 @@ impl Channels {
         }
     }
 
+    /// Whether a waiter that has been let in by a latch should publish that once more: others may
+    /// listen where nobody has published it. `true` for one waiter of this process at a time.
+    pub(crate) fn passes_on(&self, name: &str, start: &Start) -> bool {
+        if !self.both_transports.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut table = self.table.lock();
+        let Some(entry) = table.entries.get_mut(name) else {
+            return false;
+        };
+        let now = entry.signal.borrow().zeros;
+        let before = start.get().copied().unwrap_or(now);
+        let is_needed = !now.since(before).came_by_both() && entry.passed_on != Some(now);
+        if is_needed {
+            entry.passed_on = Some(now);
+        }
+        is_needed
+    }
+
     /// The number by which a release calls this client.
     pub(crate) fn number(&self) -> u64 {
         self.number
@@ -289,7 +345,7 @@ impl Channels {
 
     /// Makes the listeners of `name` ask again.
     pub(crate) fn wake(&self, name: &str) {
-        self.told((name, b"", None));
+        self.told(Message::new(name, b"", Transport::Global));
     }
 
     /// Makes all listeners ask again.
@@ -322,11 +378,16 @@ impl Listener {
         *self.signal.borrow()
     }
 
-    /// Messages `0` that were published after it began to listen.
-    pub(crate) fn zeros(&self) -> u64 {
+    /// Whether a message `0` has come that was published after it began to listen.
+    pub(crate) fn heard_zero(&self) -> bool {
         let before = self.start.as_ref().and_then(|start| start.get());
         // Until its confirmation has come, every zero may be from before this listener.
-        before.map_or(0, |before| self.mark().zeros.saturating_sub(*before))
+        before.is_some_and(|before| self.mark().zeros != *before)
+    }
+
+    /// From where it counts messages `0`, if it does.
+    pub(crate) fn start(&self) -> Option<&Start> {
+        self.start.as_ref()
     }
 
     /// Resolves when the channel has moved since `mark`, whichever client is meant.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::channels::{Channels, Heard, Message};
+use super::channels::{Channels, Heard, Message, Transport};
 use super::failure::Failure;
 use super::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
@@ -125,7 +125,8 @@ impl Memory {
         let mut heard = Heard::default();
         for (channel, message) in published {
             let channel = String::from_utf8_lossy(&channel).into_owned();
-            heard.message(channel, &message, |message| self.publish(message));
+            let tell = |message: Message<'_>| self.publish(message);
+            heard.message(channel, &message, Transport::Global, tell);
         }
         heard.end(|message| self.publish(message));
         reply.map_err(|refusal| Failure::from_reply(&refusal.0, &ADDRESS.into()).of(operation.step))

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use self::line::{Event, Events, Pending};
 pub use self::step::Step;
 use super::about::About;
-use super::channels::{Channels, Message, Section};
+use super::channels::{Channels, Message, Section, Transport};
 use super::failure::{Cause, Failure, Outcome};
 use super::memory::{ADDRESS, Memory};
 use super::step::{Operation, Value};
@@ -382,7 +382,8 @@ impl Link {
     }
 
     /// The server publishes on `channel`.
-    pub(crate) fn publish(&self, (channel, message, called): Message<'_>) {
+    pub(crate) fn publish(&self, message: Message<'_>) {
+        let (channel, called) = (message.channel, message.called);
         // When it is published and not when it arrives: a server keeps no message for a later
         // subscriber.
         if !self.is_subscribed(channel) {
@@ -390,7 +391,7 @@ impl Link {
         }
         if let Some(delay) = self.on_message.lock()(channel) {
             let at = self.clock.now() + delay;
-            let event = Event::Message(channel.into(), message.into(), called);
+            let event = Event::Message(channel.into(), message.payload.into(), called);
             self.state().events.message(at, event);
             self.changed.notify_one();
         }
@@ -502,7 +503,8 @@ impl Link {
                 self.section.subscribed(&channel, false);
             }
             Event::Message(channel, message, called) => {
-                self.section.told((&channel, &message, called));
+                let message = Message::new(&channel, &message, Transport::Global);
+                self.section.told(Message { called, ..message });
             }
         }
     }

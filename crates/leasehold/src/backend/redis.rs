@@ -44,12 +44,11 @@ use self::address::{Address, MasterPlace, Place};
 pub(crate) use self::cluster::Cluster;
 
 use self::cluster::Keeper;
-use self::messages::Transport;
 use self::node::{Common, Node};
 use self::reconnect::{Opened, prepare};
 use self::script::Form;
 use self::server::{Server, Shared};
-use super::channels::Channels;
+use super::channels::{Channels, Transport};
 use super::failure::Failure;
 use super::step::{Operation, Step};
 use crate::clock::{Clock, Moment};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::NameOf;
-use crate::backend::channels::Listener;
+use crate::backend::channels::{Listener, Start};
 use crate::backend::failure::Failure;
 use crate::backend::step::Value;
 use crate::config::{Settings, WaitStrategy, check_wait};
@@ -179,7 +179,11 @@ impl CountDownLatch {
             was_held: false,
             told: None,
         };
-        Ok(wait.until_granted(&asker).await?.is_some())
+        let is_open = wait.until_granted(&asker).await?.is_some();
+        if is_open {
+            asker.pass_on();
+        }
+        Ok(is_open)
     }
 }
 
@@ -311,7 +315,7 @@ struct Asker<'a> {
     seen: Mutex<Seen>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Seen {
     /// When the latch had last been opened, as of the first answer that said it was not open. A
     /// later opening is one that this waiter waited for.
@@ -320,13 +324,15 @@ struct Seen {
     mark: Option<u64>,
     /// Since this waiter began to listen, a message has said that the latch was opened.
     told: bool,
+    /// From where it counts those messages.
+    start: Option<Start>,
 }
 
 impl Ask for Asker<'_> {
     type Grant = ();
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
-        let seen = *self.seen.lock();
+        let seen = self.seen.lock().clone();
         // Before the ask: the latch may be set again by now, and the server would say that it is
         // closed.
         if seen.told {
@@ -355,7 +361,28 @@ impl Ask for Asker<'_> {
     fn heard(&self, listener: &Listener) {
         let mut seen = self.seen.lock();
         seen.mark = Some(listener.mark().count());
-        seen.told |= listener.zeros() > 0;
+        seen.told |= listener.heard_zero();
+        seen.start = listener.start().cloned();
+    }
+}
+
+impl Asker<'_> {
+    /// Publishes the opening once more, for those who did not hear of it. In a cluster Redisson's
+    /// versions publish by different transports, and none hears what another version has counted to
+    /// zero. Nobody waits for the answer: this waiter is let in already, and the others are no worse
+    /// off without the message.
+    fn pass_on(&self) {
+        let context = &self.latch.context;
+        let start = self.seen.lock().start.take();
+        // One that has not listened was let in by its first request.
+        let needed = start.is_some_and(|start| {
+            let channels = context.backend.channels();
+            channels.passes_on(&self.latch.channel, &start)
+        });
+        if needed {
+            let operation = steps::pass_on(self.key, &self.latch.channel);
+            drop(context.backend.submit(operation));
+        }
     }
 }
 

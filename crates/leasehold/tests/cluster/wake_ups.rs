@@ -100,6 +100,52 @@ async fn each_sort_of_peers_wakes_its_own_kind_and_all() {
     }
 }
 
+/// A client of these peers waits for the latch, and does not ask unless something wakes it.
+async fn latch_waiter(cluster: &Cluster, client: &Client) -> JoinHandle<()> {
+    let before = asks(cluster);
+    let latch = client.count_down_latch(NAME).poll_interval(HOUR);
+    let waiter = tokio::spawn(async move { latch.wait().await.unwrap() });
+    let asked = async || asks(cluster) >= before + 2;
+    eventually("it has asked again since it listens", asked).await;
+    waiter
+}
+
+/// Redisson's versions publish by different transports. A waiter of ours hears both, and publishes
+/// what came by one of them alone.
+#[tokio::test]
+async fn waiter_passes_an_opened_latch_on() {
+    use Peers::{All, Redisson3, Redisson4};
+    if !knows_shards() {
+        // All hear all.
+        return;
+    }
+    let cluster = Cluster::start(2, 0);
+    for (counts, hears_nothing) in [(Redisson3, Redisson4), (Redisson4, Redisson3)] {
+        let counter = client(&cluster, counts).await;
+        let latch = counter.count_down_latch(NAME);
+        latch.try_set_count(1).await.unwrap();
+        let (other, between) = (
+            client(&cluster, hears_nothing).await,
+            client(&cluster, All).await,
+        );
+        let waiting = [
+            latch_waiter(&cluster, &other).await,
+            latch_waiter(&cluster, &between).await,
+            latch_waiter(&cluster, &between).await,
+        ];
+        let before = asks(&cluster);
+        latch.count_down().await.unwrap();
+        for waiter in waiting {
+            let woken = tokio::time::timeout(Duration::from_secs(20), waiter);
+            woken.await.expect("it is woken").unwrap();
+        }
+        // The count-down, an ask of each client, and one message passed on for two waiters.
+        assert!(asks(&cluster) <= before + 5, "{}", asks(&cluster) - before);
+        drop((other, between));
+        eventually("nobody listens", async || cluster.channels().is_empty()).await;
+    }
+}
+
 /// A message that the server refuses, to a user who may not send it or because the server is too old
 /// to know it, neither fails the release nor keeps the other sort of message back.
 #[tokio::test]

@@ -595,11 +595,6 @@ fn latch() -> Primitive {
     Primitive {
         name: "Count-down latch",
         redisson: "`getCountDownLatch`",
-        but_on_cluster: [
-            "",
-            "",
-            "neither version of Redisson hears the last count-down of the other, and a waiter of Leasehold does not pass it on",
-        ],
         rows: vec![
             same(TRY, NOBODY),
             each(

@@ -3,6 +3,7 @@
 //! entry and its listeners stay, and only the connection changes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::Notify;
 
@@ -91,6 +92,14 @@ impl Section {
     /// A message came.
     pub(crate) fn told(&self, message: Message<'_>) {
         self.channels.told(message);
+    }
+
+    /// The server knows no messages to a shard.
+    #[cfg(feature = "redis")]
+    pub(crate) fn hears_one_transport(&self) {
+        self.channels
+            .both_transports
+            .store(false, Ordering::Relaxed);
     }
 
     /// The connection is gone: messages that were published since are lost.

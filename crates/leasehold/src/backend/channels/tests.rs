@@ -2,6 +2,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
+/// An opened latch, as every node is told it.
+const ZERO: Message<'_> = Message {
+    channel: "a",
+    payload: b"0",
+    called: None,
+    transport: Transport::Global,
+};
+
 fn names(taken: &[Arc<str>]) -> Vec<&str> {
     taken.iter().map(|name| &**name).collect()
 }
@@ -54,7 +62,7 @@ fn removed_channel_is_resubscribed_once() {
 #[test]
 fn zeros_count_from_the_listeners_own_confirmation() {
     let channels = Channels::new(false);
-    let zero = || channels.told(("a", b"0", None));
+    let zero = || channels.told(ZERO);
     let confirm = || {
         channels.section(0).take_fresh();
         channels.section(0).subscribed("a", false);
@@ -66,9 +74,9 @@ fn zeros_count_from_the_listeners_own_confirmation() {
     // It has not looked at its channel since then.
     let second = channels.listen_from_now("a");
     confirm();
-    assert_eq!((first.zeros(), second.zeros()), (1, 0));
+    assert_eq!((first.heard_zero(), second.heard_zero()), (true, false));
     zero();
-    assert_eq!((first.zeros(), second.zeros()), (2, 1));
+    assert_eq!((first.heard_zero(), second.heard_zero()), (true, true));
 }
 
 #[test]
@@ -78,12 +86,12 @@ fn confirmation_after_reconnect_covers_earlier_listeners() {
     channels.section(0).take_fresh();
     channels.section(0).all_down();
     let second = channels.listen_from_now("a");
-    channels.told(("a", b"0", None));
+    channels.told(ZERO);
     channels.section(0).take_fresh();
     channels.section(0).subscribed("a", false);
-    assert_eq!((first.zeros(), second.zeros()), (0, 0));
-    channels.told(("a", b"0", None));
-    assert_eq!((first.zeros(), second.zeros()), (1, 1));
+    assert_eq!((first.heard_zero(), second.heard_zero()), (false, false));
+    channels.told(ZERO);
+    assert_eq!((first.heard_zero(), second.heard_zero()), (true, true));
 }
 
 #[test]
@@ -101,7 +109,7 @@ fn of_two_nodes() -> (Arc<Channels>, Arc<AtomicUsize>) {
     let owner = Arc::new(AtomicUsize::new(0));
     let of_channel = Arc::clone(&owner);
     let place = Place::by(move |_| Some(of_channel.load(Ordering::SeqCst)));
-    (Channels::placed(place), owner)
+    (Channels::placed(place, true), owner)
 }
 
 #[test]
@@ -152,4 +160,38 @@ fn idle_channel_that_moves_is_forgotten_at_both_nodes() {
     assert_eq!(channels.len(), 0);
     assert_eq!(names(&first.remove_idle()), ["a", "a"]);
     assert!(first.is_empty() && second.is_empty());
+}
+
+#[test]
+fn zero_of_one_transport_is_passed_on_once() {
+    let (channels, _) = of_two_nodes();
+    let sharded = Message::new("a", b"0", Transport::Sharded);
+    let listen = || {
+        let listener = channels.listen_from_now("a");
+        channels.section(0).take_fresh();
+        channels.section(0).subscribed("a", false);
+        listener
+    };
+    let passes_on = |listener: &Listener| {
+        let start = listener.start().expect("it counts from now");
+        channels.passes_on("a", start)
+    };
+    for (first, second) in [(ZERO, sharded), (sharded, ZERO)] {
+        let (one, other) = (listen(), listen());
+        channels.told(first);
+        assert_eq!((passes_on(&one), passes_on(&other)), (true, false));
+        // The message that was passed on.
+        channels.told(second);
+        assert!(!passes_on(&other));
+        let later = listen();
+        channels.told(first);
+        channels.told(second);
+        assert!(!passes_on(&later), "all have heard it");
+    }
+    // Found open by a request, when the message was lost or is on its way.
+    assert!(passes_on(&listen()));
+    channels.section(0).hears_one_transport();
+    let listener = listen();
+    channels.told(ZERO);
+    assert!(!passes_on(&listener), "it is the only one");
 }

@@ -152,6 +152,8 @@ steps! {
     LatchCount = "latch.count",
     /// Somebody removes the latch.
     LatchDelete = "latch.delete",
+    /// A waiter publishes once more that the latch is open.
+    LatchPassOn = "latch.pass_on",
     /// Somebody asks what stands under a name.
     NameLook = "name.look",
     /// Somebody asks which names there are.

@@ -20,14 +20,13 @@ use self::strays::Lines;
 use super::Endpoint;
 use super::address::Address;
 use super::lane::{Lane, Queued, Strays};
-use super::messages::Transport;
 use super::node::{Common, Node};
 use super::queue::Waiting;
 use super::reconnect::{Opened, prepare};
 use super::script::Form;
 use super::server::{Server, Shared};
 use super::slots::{Range, slot_of};
-use crate::backend::channels::{Channels, Place};
+use crate::backend::channels::{Channels, Place, Transport};
 use crate::backend::failure::Failure;
 use crate::backend::step::{Operation, Step, Value};
 use crate::clock::{Clock, Moment};
@@ -133,7 +132,7 @@ impl Cluster {
                 this: this.clone(),
                 shared: Shared {
                     runtime: Handle::current(),
-                    channels: Channels::placed(place),
+                    channels: Channels::placed(place, transports.len() > 1),
                     transports,
                     strays: Some(strays),
                 },

@@ -8,8 +8,9 @@ use ::redis::{FromRedisValue, RedisError, Value};
 
 use super::Redis;
 use super::connect::reply_text;
-use super::messages::{Frame, Transport, write_command};
+use super::messages::{Frame, write_command};
 use super::server::Server;
+use crate::backend::channels::Transport;
 use crate::backend::facts::ServerFacts;
 use crate::backend::failure::{Failure, Outcome};
 use crate::text::Shown;

@@ -10,6 +10,7 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::connect::Io;
+use crate::backend::channels::Transport;
 use crate::text::Shown;
 
 /// Most bytes of one frame.
@@ -19,19 +20,11 @@ const MAX_HEADER: usize = 20;
 /// Room for the bytes of one read. All of them are handled before anything else has its turn.
 const READ: usize = 16 * 1024;
 
-/// How messages reach their listeners.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Transport {
-    /// `PUBLISH`: every node of a cluster has every message.
-    Global,
-    /// `SPUBLISH`: only the nodes of the channel's slot have it.
-    Sharded,
-}
-
 /// What a server sends on such a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Message {
+        transport: Transport,
         channel: String,
         payload: Vec<u8>,
     },
@@ -172,12 +165,13 @@ impl<'a> Rest<'a> {
                 _ => Err(unasked()),
             };
         }
-        let confirmed = match word {
-            b"message" | b"smessage" => None,
-            b"subscribe" => Some((true, Transport::Global)),
-            b"unsubscribe" => Some((false, Transport::Global)),
-            b"ssubscribe" => Some((true, Transport::Sharded)),
-            b"sunsubscribe" => Some((false, Transport::Sharded)),
+        let (begins, transport) = match word {
+            b"message" => (None, Transport::Global),
+            b"smessage" => (None, Transport::Sharded),
+            b"subscribe" => (Some(true), Transport::Global),
+            b"unsubscribe" => (Some(false), Transport::Global),
+            b"ssubscribe" => (Some(true), Transport::Sharded),
+            b"sunsubscribe" => (Some(false), Transport::Sharded),
             _ => return Err(unasked()),
         };
         let Some(channel) = self.text()? else {
@@ -185,8 +179,9 @@ impl<'a> Rest<'a> {
         };
         let channel = String::from_utf8(channel.to_vec());
         let channel = channel.map_err(|_| "a channel that is not UTF-8")?;
-        let Some((begins, transport)) = confirmed else {
+        let Some(begins) = begins else {
             return Ok(self.text()?.map(|payload| Frame::Message {
+                transport,
                 channel,
                 payload: payload.to_vec(),
             }));
@@ -283,7 +278,8 @@ mod tests {
             *3\r\n$10\r\nssubscribe\r\n$1\r\ny\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$2\r\n\r\n\r\n\
             *3\r\n$8\r\nsmessage\r\n$1\r\ny\r\n$0\r\n\r\n*3\r\n$12\r\nsunsubscribe\r\n$1\r\ny\r\n:0\r\n\
             *2\r\n$4\r\npong\r\n$0\r\n\r\n*3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n";
-        let message = |channel: &str, payload: &[u8]| Frame::Message {
+        let message = |transport, channel: &str, payload: &[u8]| Frame::Message {
+            transport,
             channel: channel.into(),
             payload: payload.to_vec(),
         };
@@ -292,8 +288,8 @@ mod tests {
             Frame::Refused("NOPERM no".into()),
             Frame::Subscribed(Transport::Global, "x".into()),
             Frame::Subscribed(Transport::Sharded, "y".into()),
-            message("x", b"\r\n"),
-            message("y", b""),
+            message(Transport::Global, "x", b"\r\n"),
+            message(Transport::Sharded, "y", b""),
             Frame::Unsubscribed(Transport::Sharded, "y".into()),
             Frame::Fine,
             Frame::Unsubscribed(Transport::Global, "x".into()),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
-use super::messages::{Frame, Messages, Transport, write_command};
+use super::messages::{Frame, Messages, write_command};
 use super::node::Node;
 use super::pause::{LASTING, Pause};
 use super::server_info::connection_name;
 use super::slots::slot_of;
-use crate::backend::channels::{Channels, Heard, Message, Section};
+use crate::backend::channels::{Channels, Heard, Message, Section, Transport};
 
 /// How long a subscription outlives its last listener, for the next waiter of a busy name.
 const LINGER: Duration = Duration::from_millis(500);
@@ -309,9 +309,13 @@ impl<'a> Session<'a> {
 
     fn take(&mut self, frame: Frame) -> Result<(), String> {
         match frame {
-            Frame::Message { channel, payload } => {
+            Frame::Message {
+                transport,
+                channel,
+                payload,
+            } => {
                 let tell = |message: Message<'_>| self.section.told(message);
-                self.heard.message(channel, &payload, tell);
+                self.heard.message(channel, &payload, transport, tell);
                 Ok(())
             }
             Frame::Subscribed(transport, channel) => {
@@ -397,6 +401,7 @@ impl<'a> Session<'a> {
             }
             _ if transport == Transport::Sharded && said.contains("unknown command") => {
                 self.only_global = true;
+                self.section.hears_one_transport();
                 match self.transports.contains(&Transport::Global) {
                     true => names.iter().for_each(|name| self.confirmed(name, false)),
                     false => self.ask_in_groups(

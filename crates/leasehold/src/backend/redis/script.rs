@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
-use super::messages::Transport;
+use crate::backend::channels::Transport;
 use crate::backend::step::{Shared, Step};
 use crate::sync::Mutex;
 

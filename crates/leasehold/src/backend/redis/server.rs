@@ -7,12 +7,11 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::lane::{Lane, Strays};
-use super::messages::Transport;
 use super::node::Node;
 use super::pubsub::{self, WakesAll};
 use super::reconnect::{Opened, keep_connected};
 use super::sentinel;
-use crate::backend::channels::Channels;
+use crate::backend::channels::{Channels, Transport};
 
 /// One server that is connected to, or will be.
 pub(crate) struct Server {

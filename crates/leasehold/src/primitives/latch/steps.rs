@@ -109,8 +109,26 @@ impl Delete<'_> {
     }
 }
 
+step! {
+    PASS_ON: PassOn = latch.pass_on, grants: false,
+    while_moving: true,
+    keys: [latch],
+    args: [channel],
+    uses: [NUMBER_AT],
+}
+
+impl PassOn<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let is_open = number_at(keyspace, self.latch)?.unwrap_or(0) <= 0;
+        if is_open {
+            keyspace.publish(self.channel, b"0");
+        }
+        Ok(Value::Int(i64::from(is_open)))
+    }
+}
+
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 4] = [&SET, &COUNT_DOWN, &COUNT, &DELETE];
+pub(crate) static ALL: [&Step; 5] = [&SET, &COUNT_DOWN, &COUNT, &DELETE, &PASS_ON];
 
 /// When the latch was last open.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
@@ -158,6 +176,14 @@ pub(crate) fn count(key: &Key) -> Operation {
     Count {
         latch: key.as_str().as_bytes(),
         opened: key.opened_marker().as_bytes(),
+    }
+    .operation()
+}
+
+pub(crate) fn pass_on(key: &Key, channel: &str) -> Operation {
+    PassOn {
+        latch: key.as_str().as_bytes(),
+        channel: channel.as_bytes(),
     }
     .operation()
 }

@@ -86,13 +86,18 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::channels::Channels;
+    use crate::backend::channels::{Channels, Message, Transport};
 
     #[test]
     fn client_that_was_called_in_vain_says_so() {
         let channels = Channels::new(true);
         let (listener, own) = (channels.listen("c"), channels.number());
-        let call = |number| channels.told(("c", b"0", Some(number)));
+        let call = |number| {
+            channels.told(Message {
+                called: Some(number),
+                ..Message::new("c", b"0", Transport::Global)
+            });
+        };
         call(own);
         let calls = Calls::new();
         assert!(calls.caller(own).is_none(), "it does not listen yet");
