@@ -34,12 +34,15 @@ impl Scene {
         what: What,
         watchdog: Option<Duration>,
     ) -> Self {
-        let site = Site::start();
+        let site = Site::start_whole();
         let mut sides: Vec<_> = cast
             .iter()
             .map(|version| Side::java(*version, what, &site.url(), watchdog))
             .collect();
         sides.push(Side::rust(what, &site.url(), watchdog).await);
+        let javas: Vec<_> = sides.iter().filter_map(Side::thread).collect();
+        let ours = sides[cast.len()].client().expect("ours is the last");
+        site.fails_over(ours, &javas).await;
         let between = Between::client(&site, cast).await;
         Self {
             what,

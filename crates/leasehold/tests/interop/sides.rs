@@ -89,6 +89,22 @@ impl Side {
         }
     }
 
+    /// That of Redisson's.
+    pub(crate) fn thread(&self) -> Option<RedissonThread> {
+        match &self.body {
+            Body::Java { thread, .. } => Some(thread.clone()),
+            Body::Rust { .. } => None,
+        }
+    }
+
+    /// That of ours.
+    pub(crate) fn client(&self) -> Option<&Client> {
+        match &self.body {
+            Body::Java { .. } => None,
+            Body::Rust { client, .. } => Some(client),
+        }
+    }
+
     pub(crate) fn is_java(&self) -> bool {
         matches!(self.body, Body::Java { .. })
     }
