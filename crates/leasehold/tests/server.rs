@@ -22,6 +22,7 @@ mod server {
     mod group;
     mod keys;
     mod login;
+    mod long_outages;
     mod lost;
     mod majority;
     mod matrix;
