@@ -108,7 +108,10 @@ impl Scene {
         assert!(is_set.unwrap());
         Self {
             sort,
-            sides: (threads.into_iter()).map(Body::Java).chain([Body::Rust(ours)]).collect(),
+            sides: (threads.into_iter())
+                .map(Body::Java)
+                .chain([Body::Rust(ours)])
+                .collect(),
             between: Between::client(&site, cast).await,
             site,
             _clients: clients,
