@@ -62,6 +62,9 @@ const MANY: &str = "threads and processes of all sides compete: no two recorded 
 const STATE: &str =
     "each call of Leasehold leaves in Redis what the same call of a live Redisson left (recorded)";
 
+const FAILOVER: &str =
+    "holds and waiters of all sides outlive a failover of a master behind sentinels";
+
 /// Begins a cell that has no test.
 const NOT: &str = "not: ";
 
@@ -174,6 +177,11 @@ fn plain() -> Primitive {
                     MANY,
                     MIXED_ONLY,
                     "together::plain_lock_loses_no_count_beside_redissons stress::plain_claims_stay_unique_despite_kills",
+                ),
+                each(
+                    FAILOVER,
+                    MIXED_ONLY,
+                    "failovers::plain_holds_and_waiters_outlive_a_failover",
                 ),
                 each(
                     STATE,
@@ -310,6 +318,11 @@ fn fair() -> Primitive {
                     "together::fair_lock_loses_no_count_beside_redissons stress::fair_claims_stay_unique_despite_kills",
                 ),
                 each(
+                    FAILOVER,
+                    MIXED_ONLY,
+                    "failovers::fair_holds_and_waiters_outlive_a_failover",
+                ),
+                each(
                     STATE,
                     "golden_fair::fair_lock_state_matches_redisson_recordings",
                     ONE_AT_A_TIME,
@@ -376,6 +389,11 @@ fn read_write() -> Primitive {
                     MANY,
                     MIXED_ONLY,
                     "together::write_lock_loses_no_count_beside_redissons stress::write_claims_stay_unique_despite_kills",
+                ),
+                each(
+                    FAILOVER,
+                    MIXED_ONLY,
+                    "failovers::write_holds_and_waiters_outlive_a_failover",
                 ),
                 each(
                     STATE,

@@ -89,10 +89,10 @@ impl Side {
         }
     }
 
-    /// That of Redisson's.
-    pub(crate) fn thread(&self) -> Option<RedissonThread> {
+    /// That of Redisson's which waits for nothing.
+    pub(crate) fn free_thread(&self) -> Option<RedissonThread> {
         match &self.body {
-            Body::Java { thread, .. } => Some(thread.clone()),
+            Body::Java { other_thread, .. } => Some(other_thread.clone()),
             Body::Rust { .. } => None,
         }
     }

@@ -47,19 +47,26 @@ impl Site {
 
     /// As [`start`](Self::start), before the failover: [`fails_over`](Self::fails_over) makes it.
     pub(crate) fn start_whole() -> Self {
-        let watched = |fails_over| Self::Sentinels {
-            sentinels: Sentinels::start(1),
-            fails_over,
-        };
         match name().as_str() {
             "single" => Self::Single(start()),
             "cluster" => Self::Cluster(Cluster::start(MASTERS, 0)),
-            "sentinels" => watched(false),
-            "sentinels-after-failover" => watched(true),
+            "sentinels" => Self::Sentinels {
+                sentinels: Sentinels::start(1),
+                fails_over: false,
+            },
+            "sentinels-after-failover" => Self::behind_sentinels(),
             other => panic!(
                 "{CHOICE}={other}: there are `single`, `cluster`, `sentinels` and \
                  `sentinels-after-failover`"
             ),
+        }
+    }
+
+    /// A master behind sentinels, whatever was chosen. It fails over when that is asked for.
+    pub(crate) fn behind_sentinels() -> Self {
+        Self::Sentinels {
+            sentinels: Sentinels::start(1),
+            fails_over: true,
         }
     }
 
