@@ -387,6 +387,18 @@ impl Builder {
         self
     }
 
+    /// The same as [`tls`](Self::tls) with a certificate that has expired. Servers that check each
+    /// other's do not work together with it.
+    ///
+    /// # Panics
+    ///
+    /// As [`tls`](Self::tls).
+    pub fn tls_expired(mut self) -> Self {
+        let authority = tls::Authority::expired(&["localhost", "127.0.0.1"]);
+        self.tls = Some(Arc::new(authority));
+        self
+    }
+
     /// The same, and a client has to show a certificate:
     /// [`RedisServer::client_certificates`].
     pub fn tls_with_client_certificates(mut self) -> Self {

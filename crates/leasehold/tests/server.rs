@@ -41,5 +41,7 @@ mod server {
     mod spans;
     mod states;
     mod synchronizers;
+    #[cfg(feature = "tls")]
+    mod tls;
     mod warnings;
 }

@@ -8,6 +8,9 @@ use leasehold::testing::history::{Interval, Overlap, check, limits};
 
 use super::worker::PERMITS;
 
+/// Of what is allowed, so many are shown.
+const SHOWN: usize = 5;
+
 /// One use of a name.
 struct Use {
     name: String,
@@ -116,7 +119,8 @@ impl Account {
         let mut report = check(&self.intervals);
         println!("{} holds, {} contended", report.holds, report.contended);
         let (lost, wrong): (Vec<_>, Vec<_>) = report.overlaps.drain(..).partition(allows);
-        for overlap in &lost {
+        println!("lost with a master: {} holds", lost.len());
+        for overlap in lost.iter().take(SHOWN) {
             println!("lost with a master: {overlap}");
         }
         report.overlaps = wrong;

@@ -143,13 +143,18 @@ impl Arena {
             Trouble::Blind => self.blind(),
             Trouble::Cut => self.cut(),
         }
+        let replaced = began.0.elapsed();
         self.follows();
+        let followed = began.0.elapsed();
         if trouble.replaces_the_master() {
             assert_ne!(self.sentinels.master(), old);
             self.spans.push(began.1..=monotonic_ns());
         }
         self.sentinels.wait_until_whole();
-        println!("{trouble:?} took {:?}", began.0.elapsed());
+        println!(
+            "{trouble:?} took {replaced:?}, was followed after {followed:?}, over after {:?}",
+            began.0.elapsed()
+        );
         for (_, child) in &mut self.processes {
             assert!(!child.has_ended(), "a process has ended after {trouble:?}");
         }
