@@ -239,7 +239,7 @@ impl Worker {
 }
 
 /// The holder's deadline on the clock that all processes share; it may be over.
-fn deadline_ns(guard: &impl Guard) -> u64 {
+pub(crate) fn deadline_ns(guard: &impl Guard) -> u64 {
     // In this order: stopped between the two, it comes out early and not late.
     let (now_ns, now) = (monotonic_ns(), Instant::now());
     let valid_until = guard.valid_until();
