@@ -43,19 +43,27 @@ impl Cluster {
     ///
     /// As [`Cluster::start`].
     pub fn of(settings: &Builder, masters: usize, replicas_of_each: usize) -> Self {
-        let settings = settings
-            .clone()
-            .arg("cluster-enabled", "yes")
-            .arg("cluster-config-file", "nodes.conf")
-            // A failover takes a few seconds by default, and a test waits for it.
-            .arg("cluster-node-timeout", "1000")
-            // Replicas take over however long ago they heard of their master.
-            .arg("cluster-replica-validity-factor", "0")
-            .arg("repl-diskless-sync-delay", "0");
+        Self::of_each(|_| settings.clone(), masters, replicas_of_each)
+    }
+
+    /// As [`Cluster::of`], with settings for the node of each number.
+    ///
+    /// # Panics
+    ///
+    /// As [`Cluster::start`].
+    pub fn of_each(
+        settings: impl Fn(usize) -> Builder,
+        masters: usize,
+        replicas_of_each: usize,
+    ) -> Self {
         let count = masters * (1 + replicas_of_each);
+        let settings: Vec<_> = (0..count)
+            .map(|node| of_a_cluster(settings(node)))
+            .collect();
         let nodes = thread::scope(|scope| {
-            let starting: Vec<_> = (0..count)
-                .map(|_| scope.spawn(|| settings.clone().start()))
+            let starting: Vec<_> = settings
+                .iter()
+                .map(|settings| scope.spawn(|| settings.clone().start()))
                 .collect();
             let started = starting
                 .into_iter()
@@ -90,9 +98,9 @@ impl Cluster {
     }
 
     fn meet(&self) {
-        let port = self.nodes[0].port().to_string();
+        let (host, port) = (self.nodes[0].host(), self.nodes[0].port().to_string());
         for node in &self.nodes[1..] {
-            expect_ok(node, &["CLUSTER", "MEET", "127.0.0.1", &port]);
+            expect_ok(node, &["CLUSTER", "MEET", host, &port]);
         }
         eventually("every node knows every other", AGREED_WITHIN, || {
             let known = format!("cluster_known_nodes:{}", self.nodes.len());
@@ -215,8 +223,8 @@ impl Cluster {
     ///
     /// When the node refuses.
     pub fn move_key(&self, from: usize, to: usize, key: &str) -> bool {
-        let port = self.nodes[to].port().to_string();
-        let migrate = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000", "REPLACE"];
+        let (host, port) = (self.nodes[to].host(), self.nodes[to].port().to_string());
+        let migrate = ["MIGRATE", host, &port, key, "0", "5000", "REPLACE"];
         match run(&self.nodes[from], &migrate) {
             Reply::Text(said) => said == "OK",
             other => panic!("{migrate:?}: {other:?}"),
@@ -512,6 +520,17 @@ impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.nodes).finish()
     }
+}
+
+fn of_a_cluster(settings: Builder) -> Builder {
+    settings
+        .arg("cluster-enabled", "yes")
+        .arg("cluster-config-file", "nodes.conf")
+        // A failover takes a few seconds by default, and a test waits for it.
+        .arg("cluster-node-timeout", "1000")
+        // Replicas take over however long ago they heard of their master.
+        .arg("cluster-replica-validity-factor", "0")
+        .arg("repl-diskless-sync-delay", "0")
 }
 
 /// The id of each slot's master, as this node knows it; empty for a slot that nobody has.

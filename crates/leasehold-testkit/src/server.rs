@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::{
     clock_shim::ClockShim,
     heard::Heard,
+    hosts::Hosts,
     process,
     reply::{Reply, call},
     tls,
@@ -80,8 +81,13 @@ impl RedisServer {
         if self.settings.tls.is_some() {
             format!("rediss://{credentials}localhost:{port}")
         } else {
-            format!("redis://{credentials}127.0.0.1:{port}")
+            format!("redis://{credentials}{}:{port}", self.host())
         }
+    }
+
+    /// The address that it listens at: that of its host, if it is on one of [`Hosts`].
+    pub fn host(&self) -> &'static str {
+        self.settings.address()
     }
 
     /// The TCP port; 0 when the server listens on a socket only.
@@ -338,6 +344,8 @@ pub struct Builder {
     args: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
     is_sentinel: bool,
+    /// Its address, and what makes a command run there.
+    host: Option<(&'static str, Vec<String>)>,
 }
 
 impl Builder {
@@ -387,6 +395,18 @@ impl Builder {
         self
     }
 
+    /// The same as [`tls`](Self::tls) with a certificate that has expired. Servers that check each
+    /// other's do not work together with it.
+    ///
+    /// # Panics
+    ///
+    /// As [`tls`](Self::tls).
+    pub fn tls_expired(mut self) -> Self {
+        let authority = tls::Authority::expired(&["localhost", "127.0.0.1"]);
+        self.tls = Some(Arc::new(authority));
+        self
+    }
+
     /// The same, and a client has to show a certificate:
     /// [`RedisServer::client_certificates`].
     pub fn tls_with_client_certificates(mut self) -> Self {
@@ -419,6 +439,19 @@ impl Builder {
             self.tls.clone_from(&other.tls);
         }
         self
+    }
+
+    /// Runs on one of these hosts, which must not be dropped before the server. Other hosts reach
+    /// it there alone, this process only by [`RedisServer::command`].
+    pub fn on(mut self, hosts: &Hosts, host: usize) -> Self {
+        self.host = Some((hosts.address(host), hosts.on(host)));
+        self
+    }
+
+    fn address(&self) -> &'static str {
+        self.host
+            .as_ref()
+            .map_or("127.0.0.1", |(address, _)| address)
     }
 
     /// Lives by this wall clock, which must not be dropped before the server.
@@ -471,7 +504,7 @@ impl Builder {
             "save \"\"".to_owned(),
             "appendonly no".to_owned(),
             "daemonize no".to_owned(),
-            "bind 127.0.0.1".to_owned(),
+            format!("bind {}", self.address()),
             format!("dir \"{}\"", dir.display()),
             // On every server: `command` needs a way in that no test takes away.
             format!("unixsocket \"{}\"", socket(dir).display()),
@@ -490,6 +523,10 @@ impl Builder {
         } else {
             lines.push(format!("port {port}"));
         }
+        if self.host.is_some() {
+            // Without a password others than this host would be refused.
+            lines.push("protected-mode no".to_owned());
+        }
         if let Some(password) = self.admin_password() {
             lines.push(format!("requirepass \"{password}\""));
         }
@@ -505,7 +542,17 @@ impl Builder {
     fn spawn(&self, dir: &Path) -> io::Result<Child> {
         // Emptied: the log of the process before would be taken for this one's.
         let log = fs::File::create(dir.join(LOG))?;
-        Command::new(self.program.clone().unwrap_or_else(program))
+        let there = self.host.iter().flat_map(|(_, there)| there);
+        let mut words = there.map(|word| PathBuf::from(word).into_os_string());
+        let program = self.program.clone().unwrap_or_else(program);
+        let mut command = match words.next() {
+            Some(first) => Command::new(first),
+            None => Command::new(&program),
+        };
+        if self.host.is_some() {
+            command.args(words).arg(&program);
+        }
+        command
             .arg(dir.join(CONFIG))
             .args(self.is_sentinel.then_some("--sentinel"))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))

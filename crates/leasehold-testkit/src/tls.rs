@@ -4,7 +4,7 @@ use std::{fmt, fs, io, path::Path};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Error, IsCa, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 /// How many clients have certificates: one, and its later ones.
@@ -14,6 +14,8 @@ pub(crate) const CLIENTS: usize = 3;
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     hosts: Vec<String>,
+    /// The servers' certificates are of long ago.
+    are_expired: bool,
 }
 
 impl Authority {
@@ -21,6 +23,14 @@ impl Authority {
         Self {
             issuer: issuer().expect("a key can be made"),
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            are_expired: false,
+        }
+    }
+
+    pub(crate) fn expired(hosts: &[&str]) -> Self {
+        Self {
+            are_expired: true,
+            ..Self::of(hosts)
         }
     }
 
@@ -29,9 +39,14 @@ impl Authority {
     pub(crate) fn write_certificates(&self, dir: &Path) -> io::Result<String> {
         let ca = &self.issuer;
         fs::write(dir.join("ca.pem"), ca.pem())?;
-        write_leaf(dir, "leaf", &self.hosts, ca)?;
+        let mut leaf = CertificateParams::new(&*self.hosts).map_err(io::Error::other)?;
+        if self.are_expired {
+            leaf.not_after = date_time_ymd(2001, 1, 1);
+        }
+        write_leaf(dir, "leaf", leaf, ca)?;
         for number in 0..CLIENTS {
-            write_leaf(dir, &format!("client{number}"), &[], ca)?;
+            let client = CertificateParams::default();
+            write_leaf(dir, &format!("client{number}"), client, ca)?;
         }
         Ok(ca.pem())
     }
@@ -59,11 +74,10 @@ fn issuer() -> Result<CertifiedIssuer<'static, KeyPair>, Error> {
 fn write_leaf(
     dir: &Path,
     name: &str,
-    hosts: &[String],
+    mut leaf: CertificateParams,
     ca: &CertifiedIssuer<'static, KeyPair>,
 ) -> io::Result<()> {
-    let make = || {
-        let mut leaf = CertificateParams::new(hosts)?;
+    let mut make = || {
         leaf.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate()?;
         Ok::<_, Error>((leaf.signed_by(&key, ca)?.pem(), key.serialize_pem()))

@@ -21,6 +21,7 @@ mod cluster {
     mod nemesis;
     #[cfg(feature = "tls")]
     mod on_tls;
+    mod partition;
     mod proxied;
     mod wake_ups;
     mod worker;

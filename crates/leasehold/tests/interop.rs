@@ -52,6 +52,8 @@ mod checks;
 mod child;
 #[path = "interop/counts.rs"]
 mod counts;
+#[path = "interop/failovers.rs"]
+mod failovers;
 #[path = "interop/golden.rs"]
 mod golden;
 #[path = "interop/golden_fair.rs"]

@@ -11,7 +11,12 @@ mod support;
 
 #[path = "sentinels"]
 mod sentinels {
+    #[path = "../cluster/account.rs"]
+    mod account;
     mod asked;
     mod bad_input;
     mod failovers;
+    mod nemesis;
+    #[path = "../cluster/worker.rs"]
+    mod worker;
 }

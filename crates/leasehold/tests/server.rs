@@ -22,6 +22,7 @@ mod server {
     mod group;
     mod keys;
     mod login;
+    mod long_outages;
     mod lost;
     mod majority;
     mod matrix;
@@ -40,5 +41,7 @@ mod server {
     mod spans;
     mod states;
     mod synchronizers;
+    #[cfg(feature = "tls")]
+    mod tls;
     mod warnings;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_testkit::server::Builder;
-use leasehold_testkit::{ClockShim, Cluster, RedisServer, Sentinels, eventually};
+use leasehold_testkit::{ClockShim, Cluster, RedisServer, Reply, Sentinels, eventually};
 use serde_json::Value;
 
 use crate::support::{Done, LIMIT, done, leasehold};
@@ -27,7 +27,26 @@ fn doctor(url: &str, options: &[&str]) -> Done {
 
 fn json(url: &str, code: i32) -> Value {
     let said = doctor(url, &["--json"]).expect_code(code);
-    serde_json::from_str(&said.stdout).expect("JSON")
+    let report: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    each_finding_is_whole(&report);
+    report
+}
+
+/// Each says of which server it is, what to do, and which sentence of the page does not hold.
+#[track_caller]
+fn each_finding_is_whole(report: &Value) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guarantees.md");
+    let page = std::fs::read_to_string(page).expect("it is there");
+    for finding in report["findings"].as_array().expect("a list") {
+        for field in ["address", "says", "do", "breaks"] {
+            let text = finding[field].as_str().unwrap_or_default();
+            assert!(!text.is_empty(), "no {field}: {finding:#}");
+        }
+        let breaks = finding["breaks"].as_str().expect("a text");
+        assert!(page.contains(breaks), "not in the page: {finding:#}");
+        let address = finding["address"].as_str().expect("a text");
+        assert!(address.starts_with("redis"), "{finding:#}");
+    }
 }
 
 /// What it finds, and how bad that is.
@@ -192,6 +211,33 @@ fn missing_replicas_that_are_wanted_are_a_warning() {
 }
 
 #[test]
+fn replicas_that_are_wanted_and_there_are_a_note() {
+    let sentinels = Sentinels::of(
+        &sound().arg("min-replicas-to-write", "1"),
+        &RedisServer::builder(),
+        1,
+    );
+    let report = json(&sentinels.url(), 0);
+    let note = ("min-replicas".to_owned(), "note".to_owned());
+    assert!(found(&report).contains(&note), "{report:#}");
+}
+
+/// Replicas can be waited for there, and their disks can't, before Redis 7.2.
+#[test]
+fn replicas_whose_disks_can_not_be_waited_for_are_a_note() {
+    let sentinels = Sentinels::of(&sound(), &RedisServer::builder(), 1);
+    let known = sentinels.servers()[0].command(&["COMMAND", "INFO", "waitaof"]);
+    let known = known.expect("it runs");
+    let knows = known.as_array().is_some_and(|known| known != [Reply::Nil]);
+    let report = json(&sentinels.url(), 0);
+    let note = ("acknowledgements".to_owned(), "note".to_owned());
+    assert_eq!(found(&report).contains(&note), !knows, "{report:#}");
+    // One server has no replicas to wait for.
+    let report = json(&with(&[]).url(), 0);
+    assert!(!found(&report).contains(&note), "{report:#}");
+}
+
+#[test]
 fn clock_that_is_off_is_a_warning() {
     let clock = ClockShim::new().expect("a C compiler");
     let server = sound().clock(&clock).start().expect("redis-server starts");
@@ -280,6 +326,33 @@ fn cluster_without_replicas_is_a_warning_for_each_master() {
     let alone = found(&report);
     let alone = alone.iter().filter(|(about, _)| about == "replicas");
     assert_eq!(alone.count(), 2, "{report:#}");
+}
+
+#[test]
+fn denied_rule_of_a_cluster_is_named() {
+    let settings = sound().user("app", "pw");
+    let cluster = Cluster::of(&settings.rules("~* &* +@all -evalsha -eval"), 2, 0);
+    let report = json(&cluster.url(), 1);
+    let finding = (report["findings"].as_array().expect("a list").iter())
+        .find(|finding| finding["about"] == "acl");
+    let says = finding.map(|finding| finding["says"].to_string());
+    assert!(
+        says.is_some_and(|says| says.contains("evalsha")),
+        "{report:#}"
+    );
+}
+
+#[test]
+fn replica_that_lags_in_a_cluster_is_a_warning() {
+    let cluster = Cluster::of(&sound(), 1, 1);
+    cluster.nodes()[1].pause().expect("it is ours");
+    eventually("it says nothing for a while", LIMIT, || {
+        let lag = ("lag".to_owned(), "warning".to_owned());
+        let said = doctor(&cluster.url(), &["--json"]);
+        let report: Value = serde_json::from_str(&said.stdout).expect("JSON");
+        each_finding_is_whole(&report);
+        found(&report).contains(&lag)
+    });
 }
 
 #[test]

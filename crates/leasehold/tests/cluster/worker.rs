@@ -1,6 +1,8 @@
 //! One task that uses every primitive, and what it says of each use: lines, which `account.rs` reads
 //! and judges.
 
+#![allow(dead_code, reason = "each test binary uses its part of it")]
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -170,8 +172,30 @@ impl Worker {
         }
     }
 
+    /// Holds a lock for a while, or until it is lost.
+    pub(crate) async fn hold_on(&self, place: &str, span: Duration) {
+        let lock = self.client.lock(&format!("{place}long"));
+        let held = self.hold_for(span, &["long"], place, "alone", lock.acquire());
+        match tokio::time::timeout(LONGEST, held).await {
+            Ok(Ok(())) => (self.say)("done long".into()),
+            Ok(Err(error)) => self.failed(Job::Lock, place, &error),
+            Err(_) => (self.say)(format!("hangs long {place}")),
+        }
+    }
+
     async fn hold<G: Guard>(
         &self,
+        names: &[&str],
+        place: &str,
+        how: &str,
+        acquire: impl Future<Output = Result<G>>,
+    ) -> Result<()> {
+        self.hold_for(INSIDE, names, place, how, acquire).await
+    }
+
+    async fn hold_for<G: Guard>(
+        &self,
+        inside: Duration,
         names: &[&str],
         place: &str,
         how: &str,
@@ -181,7 +205,7 @@ impl Worker {
         let refused = |_: &Error| (self.say)(format!("refused {place}"));
         let guard = acquire.await.inspect_err(refused)?;
         let number = self.enter(names, place, how, asked, deadline_ns(&guard));
-        tokio::time::sleep(INSIDE).await;
+        let _ = tokio::time::timeout(inside, guard.lost()).await;
         self.leave(number, monotonic_ns().min(deadline_ns(&guard)));
         self.told(number, guard.release().await)
     }
@@ -215,7 +239,7 @@ impl Worker {
 }
 
 /// The holder's deadline on the clock that all processes share; it may be over.
-fn deadline_ns(guard: &impl Guard) -> u64 {
+pub(crate) fn deadline_ns(guard: &impl Guard) -> u64 {
     // In this order: stopped between the two, it comes out early and not late.
     let (now_ns, now) = (monotonic_ns(), Instant::now());
     let valid_until = guard.valid_until();

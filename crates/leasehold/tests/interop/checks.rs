@@ -143,6 +143,25 @@ pub(crate) async fn a_killed_process_holds_up_the_others_for_its_lease_only(
     scene.serve(waiting).await;
 }
 
+/// Behind sentinels. Each side in turn has the lock when the master is replaced, and the others wait.
+pub(crate) async fn holds_and_waiters_outlive_a_failover(cast: &[RedissonVersion], what: What) {
+    let mut scene = Scene::at(Site::behind_sentinels(), cast, what, None).await;
+    for holder in 0..scene.sides.len() {
+        scene.sides[holder].lock().await;
+        let mut waiting = Vec::new();
+        for other in scene.others(holder) {
+            waiting.push((other, scene.waits(other, None).await));
+        }
+        scene.fails_over().await;
+        let early = waiting.iter().find(|(_, waiting)| waiting.is_done());
+        assert!(early.is_none(), "it was held");
+        assert!(scene.sides[holder].unlock().await);
+        // Redisson may not listen again yet. Then it asks when the lease ends that it was told of.
+        scene.serve_in_the_end(waiting).await;
+        scene.is_free().await;
+    }
+}
+
 pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_others(
     cast: &[RedissonVersion],
     what: What,

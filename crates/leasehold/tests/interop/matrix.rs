@@ -20,10 +20,30 @@ const COLUMNS: [(&str, &str); 3] = [
     ("both at once", "with_both::"),
 ];
 
-/// What the name of a test begins with in the log when it has run on a cluster.
-const ON_CLUSTER: &str = "cluster:";
+/// Where the tests run.
+struct Place {
+    name: &'static str,
+    /// What the name of a test begins with in the log when it has run there: once for each.
+    runs: &'static [&'static str],
+}
 
-/// What runs on a cluster as well: the tests that every primitive has.
+const PLACES: [Place; 3] = [
+    Place {
+        name: "single",
+        runs: &[""],
+    },
+    Place {
+        name: CLUSTER,
+        runs: &["cluster:"],
+    },
+    Place {
+        name: "sentinels",
+        runs: &["sentinels:", "sentinels-after-failover:"],
+    },
+];
+const CLUSTER: &str = "cluster";
+
+/// What runs everywhere: the tests that every primitive has. The others run on one server.
 const EACH: &str = "::each_";
 
 /// The checks that each primitive has a row for; it may have more.
@@ -42,6 +62,9 @@ const MANY: &str = "threads and processes of all sides compete: no two recorded 
 const STATE: &str =
     "each call of Leasehold leaves in Redis what the same call of a live Redisson left (recorded)";
 
+const FAILOVER: &str =
+    "holds and waiters of all sides outlive a failover of a master behind sentinels";
+
 /// Begins a cell that has no test.
 const NOT: &str = "not: ";
 
@@ -59,7 +82,7 @@ struct Primitive {
     note: &'static str,
     /// What a reader has to know beside `ok`, by column.
     but: [&'static str; 3],
-    /// The same for a cluster.
+    /// And in a cluster beside that.
     but_on_cluster: [&'static str; 3],
     rows: Vec<Row>,
 }
@@ -156,6 +179,11 @@ fn plain() -> Primitive {
                     "together::plain_lock_loses_no_count_beside_redissons stress::plain_claims_stay_unique_despite_kills",
                 ),
                 each(
+                    FAILOVER,
+                    MIXED_ONLY,
+                    "failovers::plain_holds_and_waiters_outlive_a_failover",
+                ),
+                each(
                     STATE,
                     "golden::our_state_is_redissons_after_every_step",
                     ONE_AT_A_TIME,
@@ -214,11 +242,6 @@ fn fenced() -> Primitive {
             "",
             "a hold of 3.16.8 takes no token",
         ],
-        but_on_cluster: [
-            "3.16.8 has no fenced lock: its `getLock` takes part, without a token",
-            "",
-            "a hold of 3.16.8 takes no token",
-        ],
         rows: with(
             rows,
             [
@@ -249,6 +272,7 @@ fn fenced() -> Primitive {
                 ),
             ],
         ),
+        ..Primitive::default()
     }
 }
 
@@ -294,6 +318,11 @@ fn fair() -> Primitive {
                     "together::fair_lock_loses_no_count_beside_redissons stress::fair_claims_stay_unique_despite_kills",
                 ),
                 each(
+                    FAILOVER,
+                    MIXED_ONLY,
+                    "failovers::fair_holds_and_waiters_outlive_a_failover",
+                ),
+                each(
                     STATE,
                     "golden_fair::fair_lock_state_matches_redisson_recordings",
                     ONE_AT_A_TIME,
@@ -319,11 +348,6 @@ fn read_write() -> Primitive {
         redisson: "`getReadWriteLock`",
         note: "The checks that all primitives have are done with its write side.",
         but: [
-            "",
-            "",
-            "Redisson's versions break each other's holds: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
-        ],
-        but_on_cluster: [
             "",
             "",
             "Redisson's versions break each other's holds: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
@@ -367,12 +391,18 @@ fn read_write() -> Primitive {
                     "together::write_lock_loses_no_count_beside_redissons stress::write_claims_stay_unique_despite_kills",
                 ),
                 each(
+                    FAILOVER,
+                    MIXED_ONLY,
+                    "failovers::write_holds_and_waiters_outlive_a_failover",
+                ),
+                each(
                     STATE,
                     "golden_rw::rw_lock_state_matches_redisson_recordings golden_rw::rw_renewals_match_redisson_or_keep_longer",
                     ONE_AT_A_TIME,
                 ),
             ],
         ),
+        ..Primitive::default()
     }
 }
 
@@ -537,11 +567,6 @@ fn expirable() -> Primitive {
             "",
             "neither version of Redisson can release a permit of the other by its id, nor 3.16.8 one of Leasehold",
         ],
-        but_on_cluster: [
-            "3.16.8 can't release a permit of Leasehold by its id",
-            "",
-            "neither version of Redisson can release a permit of the other by its id, nor 3.16.8 one of Leasehold",
-        ],
         rows: vec![
             same(
                 TRY,
@@ -701,57 +726,101 @@ fn word(tests: &[String], outcomes: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// The same tests as they are named when they have run on a cluster; only some do.
-fn on_cluster(tests: &[String]) -> Vec<String> {
-    let each = tests.iter().filter(|test| test.contains(EACH));
-    each.map(|test| format!("{ON_CLUSTER}{test}")).collect()
+/// The same tests as they are named when they have run in this place.
+fn there(tests: &[String], place: &Place) -> Vec<String> {
+    let everywhere = tests.iter().filter(|test| test.contains(EACH));
+    let run = |run: &&str| match *run {
+        "" => tests.to_vec(),
+        run => (everywhere.clone())
+            .map(|test| format!("{run}{test}"))
+            .collect(),
+    };
+    place.runs.iter().flat_map(run).collect()
 }
 
-/// What the short table says of a primitive in one column: `ok`, or the reason why not; on one
-/// server and on a cluster.
-fn verdicts(
+/// Sentences that the short table names by their numbers.
+#[derive(Default)]
+struct Notes(Vec<String>);
+
+impl Notes {
+    /// The number of a note, which is made if nobody has said that before.
+    fn number(&mut self, said: &str) -> String {
+        let at = self.0.iter().position(|note| note == said);
+        let at = at.unwrap_or_else(|| {
+            self.0.push(said.to_owned());
+            self.0.len() - 1
+        });
+        format!(" ({})", at + 1)
+    }
+
+    fn shown(&self) -> String {
+        let lines = (1..).zip(&self.0);
+        let lines: Vec<_> = lines
+            .map(|(number, note)| format!("{number}. {note}"))
+            .collect();
+        lines.join("\n")
+    }
+}
+
+/// What the short table says of a primitive in one column and place: `ok`, or `none`, with the
+/// notes to it.
+fn verdict(
     primitive: &Primitive,
     column: usize,
+    place: &Place,
     outcomes: &BTreeMap<String, String>,
-) -> [String; 2] {
+    notes: &mut Notes,
+) -> String {
     let (_, module) = COLUMNS[column];
     let known = outcomes.keys().cloned().collect();
     let cells = primitive.rows.iter().map(|row| row.cells[column]);
     let (untested, tested): (Vec<&str>, Vec<&str>) = cells.partition(|cell| cell.starts_with(NOT));
     if tested.is_empty() {
-        let reason = untested[0].replacen(NOT, "", 1);
-        return [reason.clone(), reason];
+        return "none".to_owned() + &notes.number(&untested[0].replacen(NOT, "", 1));
     }
-    let tests = tests(&tested.join(" "), module, &known);
-    let on_cluster = on_cluster(&tests);
-    let but = |tests: &[String], but| match (word(tests, outcomes), but) {
-        (word, "") => word,
-        (word, but) => format!("{word}, but {but}"),
-    };
-    let single = but(&tests, primitive.but[column]);
-    match on_cluster.is_empty() {
-        true => [single, "one server is enough".to_owned()],
-        false => [single, but(&on_cluster, primitive.but_on_cluster[column])],
+    let tests = there(&tests(&tested.join(" "), module, &known), place);
+    if tests.is_empty() {
+        return "none".to_owned() + &notes.number("one server is enough");
     }
+    let mut said = word(&tests, outcomes);
+    let on_cluster = primitive.but_on_cluster[column];
+    let on_cluster = (place.name == CLUSTER).then_some(on_cluster);
+    for but in [Some(primitive.but[column]), on_cluster] {
+        if let Some(but) = but.filter(|but| !but.is_empty()) {
+            said += &notes.number(but);
+        }
+    }
+    said
 }
 
-/// A line for each primitive.
+/// A line for each primitive, and the notes below.
 fn table(primitives: &[Primitive], outcomes: &BTreeMap<String, String>) -> String {
-    let columns = COLUMNS.map(|(column, _)| format!("{column}, single | {column}, cluster"));
-    let columns = columns.join(" | ");
-    let mut table =
-        format!("| Leasehold | Redisson | {columns} |\n|---|---|---|---|---|---|---|---|");
+    let columns = COLUMNS.map(|(column, _)| {
+        let places = PLACES.map(|place| format!("{column}, {}", place.name));
+        places.join(" | ")
+    });
+    let mut table = format!(
+        "| Leasehold | Redisson | {} |\n|---|---|",
+        columns.join(" | ")
+    );
+    table += &"---|".repeat(COLUMNS.len() * PLACES.len());
+    let mut notes = Notes::default();
     for primitive in primitives {
         let Primitive { name, redisson, .. } = primitive;
         let anchor = name.to_lowercase().replace(' ', "-");
-        let cells = [0, 1, 2].map(|column| verdicts(primitive, column, outcomes).join(" | "));
+        let mut cells = Vec::new();
+        for column in 0..COLUMNS.len() {
+            for place in &PLACES {
+                cells.push(verdict(primitive, column, place, outcomes, &mut notes));
+            }
+        }
         let cells = cells.join(" | ");
         let _ = write!(
             table,
             "\n| [{name}](interop-tests.md#{anchor}) | {redisson} | {cells} |"
         );
     }
-    table
+    format!("{table}\n\n{}", notes.shown())
 }
 
 /// The checks that not every primitive has.
@@ -787,9 +856,11 @@ fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> Strin
     let known = outcomes.keys().cloned().collect();
     let tests = tests(cell, module, &known);
     let mut said = word(&tests, outcomes);
-    let on_cluster = on_cluster(&tests);
-    if !on_cluster.is_empty() {
-        let _ = write!(said, ", on a cluster {}", word(&on_cluster, outcomes));
+    for place in &PLACES[1..] {
+        let there = there(&tests, place);
+        if !there.is_empty() {
+            let _ = write!(said, ", {} {}", place.name, word(&there, outcomes));
+        }
     }
     // The column says which mount of it.
     let short = tests
@@ -827,8 +898,9 @@ them and writes both pages; interop.md has the date of the run. The tests are in
 `crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` says why
 there is no test.
 
-The tests in `each_lock`, `each_group` and `each_count` run on one server and on a cluster of three
-masters, the others on one server.
+The tests in `each_lock`, `each_group` and `each_count` run on one server, on a cluster of three
+masters, and behind sentinels: there once as they are, and once with a failover before the check,
+most often under clients that are connected already. The others run on one server.
 
 Most tests run once for each column. They are named here without the module of the column:
 `with_3_16_8::`, `with_4_7_0::`, `with_both::`.
@@ -900,8 +972,7 @@ fn matrix_cells_name_tests_or_give_reason() {
 #[test]
 fn interop_pages_match_generated_pages() {
     let known: Vec<_> = known().into_iter().collect();
-    let on_cluster = on_cluster(&known);
-    let all = known.into_iter().chain(on_cluster);
+    let all = PLACES.iter().flat_map(|place| there(&known, place));
     let all_ok = all.map(|test| (test, "ok".to_owned())).collect();
     let summary = std::fs::read_to_string(file("interop.md")).unwrap();
     for (file, expected) in pages(&all_ok, run_of(&summary)) {

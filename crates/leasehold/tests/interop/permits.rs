@@ -93,21 +93,25 @@ struct Scene {
 impl Scene {
     /// With one permit.
     async fn new(cast: &[RedissonVersion], sort: Sort) -> Self {
-        let site = Site::start();
+        let site = Site::start_whole();
         let clients: Vec<_> = cast
             .iter()
             .map(|version| JavaClient::new(*version, &site.url(), None))
             .collect();
         let ours = Client::connect(&site.url()).await.unwrap();
+        let threads: Vec<_> = clients.iter().map(|client| client.thread("t")).collect();
+        site.fails_over(&ours, &threads).await;
         let is_set = match sort {
             Sort::Counted => ours.semaphore("x").try_set_permits(1).await,
             Sort::Leased => ours.expirable_semaphore("x").try_set_permits(1).await,
         };
         assert!(is_set.unwrap());
-        let threads = clients.iter().map(|client| client.thread("t"));
         Self {
             sort,
-            sides: threads.map(Body::Java).chain([Body::Rust(ours)]).collect(),
+            sides: (threads.into_iter())
+                .map(Body::Java)
+                .chain([Body::Rust(ours)])
+                .collect(),
             between: Between::client(&site, cast).await,
             site,
             _clients: clients,

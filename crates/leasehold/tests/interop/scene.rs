@@ -34,7 +34,18 @@ impl Scene {
         what: What,
         watchdog: Option<Duration>,
     ) -> Self {
-        let site = Site::start();
+        let scene = Self::at(Site::start_whole(), cast, what, watchdog).await;
+        scene.fails_over().await;
+        scene
+    }
+
+    /// Everybody at this site, before its failover.
+    pub(crate) async fn at(
+        site: Site,
+        cast: &[RedissonVersion],
+        what: What,
+        watchdog: Option<Duration>,
+    ) -> Self {
         let mut sides: Vec<_> = cast
             .iter()
             .map(|version| Side::java(*version, what, &site.url(), watchdog))
@@ -47,6 +58,15 @@ impl Scene {
             sides,
             between,
         }
+    }
+
+    /// Replaces the master, if that was chosen, and waits until everybody calls the new one.
+    pub(crate) async fn fails_over(&self) {
+        let javas: Vec<_> = self.sides.iter().filter_map(Side::free_thread).collect();
+        let ours = self.sides.last().and_then(Side::client);
+        self.site
+            .fails_over(ours.expect("ours is the last"), &javas)
+            .await;
     }
 
     /// Makes a side wait; returns when it does: it has asked in vain, and a message wakes it.
@@ -71,10 +91,22 @@ impl Scene {
     }
 
     /// Lets all who wait in, one after the other; says in which order they came.
-    pub(crate) async fn serve(&mut self, mut waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
-        let between = self.passes_on();
+    pub(crate) async fn serve(&mut self, waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
+        self.serve_within(SOON, waiting).await
+    }
+
+    /// The same, when nobody may have heard of the first release.
+    pub(crate) async fn serve_in_the_end(&mut self, waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
+        self.serve_within(SOON + WATCHDOG, waiting).await
+    }
+
+    async fn serve_within(
+        &mut self,
+        mut limit: Duration,
+        mut waiting: Vec<(usize, Waiting)>,
+    ) -> Vec<usize> {
+        let (between, patience) = (self.passes_on(), limit);
         let mut order = Vec::new();
-        let mut limit = SOON;
         while !waiting.is_empty() {
             let next = async || waiting.iter().any(|(_, waiting)| waiting.is_done());
             let woken = tokio::time::timeout(limit, eventually("one is served", next)).await;
@@ -97,7 +129,10 @@ impl Scene {
             // Redisson's unlock of a write lock wakes its threads that sleep. One that does not
             // sleep yet looks again when the lease that it has been told is over.
             let may_be_missed = self.what == What::Write && self.sides[side].is_java();
-            limit = if may_be_missed { SOON + WATCHDOG } else { SOON };
+            limit = match may_be_missed {
+                true => SOON + WATCHDOG,
+                false => patience,
+            };
             order.push(side);
         }
         leaves(between).await;

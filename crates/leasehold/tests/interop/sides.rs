@@ -89,6 +89,22 @@ impl Side {
         }
     }
 
+    /// That of Redisson's which waits for nothing.
+    pub(crate) fn free_thread(&self) -> Option<RedissonThread> {
+        match &self.body {
+            Body::Java { other_thread, .. } => Some(other_thread.clone()),
+            Body::Rust { .. } => None,
+        }
+    }
+
+    /// That of ours.
+    pub(crate) fn client(&self) -> Option<&Client> {
+        match &self.body {
+            Body::Java { .. } => None,
+            Body::Rust { client, .. } => Some(client),
+        }
+    }
+
     pub(crate) fn is_java(&self) -> bool {
         matches!(self.body, Body::Java { .. })
     }

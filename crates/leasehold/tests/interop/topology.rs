@@ -1,12 +1,18 @@
 //! What the tests beside Redisson run on. Those that every primitive has run on each topology; the
 //! others on one server, whose state they look at.
 
-use leasehold_testkit::{Cluster, RedisServer, RedissonVersion, server::Builder};
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold_testkit::redisson::{LockKind, RedissonThread};
+use leasehold_testkit::{Cluster, RedisServer, RedissonVersion, Sentinels, server::Builder};
 
 use crate::support::eventually;
 
 const CHOICE: &str = "LEASEHOLD_TOPOLOGY";
 const MASTERS: usize = 3;
+/// A name that no check uses.
+const ELSEWHERE: &str = "elsewhere";
 
 /// One server.
 pub(crate) fn start() -> RedisServer {
@@ -18,20 +24,100 @@ pub(crate) fn start_with(settings: Builder) -> RedisServer {
     settings.start().unwrap()
 }
 
-/// What `LEASEHOLD_TOPOLOGY` names: `single`, which is the default, or `cluster`.
+/// What `LEASEHOLD_TOPOLOGY` names: `single`, which is the default, `cluster`, `sentinels`, or
+/// `sentinels-after-failover`.
 #[allow(clippy::large_enum_variant, reason = "there is one per test")]
 pub(crate) enum Site {
     Single(RedisServer),
     Cluster(Cluster),
+    Sentinels {
+        sentinels: Sentinels,
+        /// It has the failover before it that [`fails_over`](Self::fails_over) makes.
+        fails_over: bool,
+    },
 }
 
 impl Site {
+    /// Whoever connects comes after the failover, if there is one.
     pub(crate) fn start() -> Self {
+        let site = Self::start_whole();
+        site.replace_the_master();
+        site
+    }
+
+    /// As [`start`](Self::start), before the failover: [`fails_over`](Self::fails_over) makes it.
+    pub(crate) fn start_whole() -> Self {
         match name().as_str() {
             "single" => Self::Single(start()),
             "cluster" => Self::Cluster(Cluster::start(MASTERS, 0)),
-            other => panic!("{CHOICE}={other}: there are `single` and `cluster`"),
+            "sentinels" => Self::Sentinels {
+                sentinels: Sentinels::start(1),
+                fails_over: false,
+            },
+            "sentinels-after-failover" => Self::behind_sentinels(),
+            other => panic!(
+                "{CHOICE}={other}: there are `single`, `cluster`, `sentinels` and \
+                 `sentinels-after-failover`"
+            ),
         }
+    }
+
+    /// A master behind sentinels, whatever was chosen. It fails over when that is asked for.
+    pub(crate) fn behind_sentinels() -> Self {
+        Self::Sentinels {
+            sentinels: Sentinels::start(1),
+            fails_over: true,
+        }
+    }
+
+    /// Replaces the master under these clients, if a failover was chosen, and waits until each of
+    /// them calls the new one.
+    pub(crate) async fn fails_over(&self, ours: &Client, javas: &[RedissonThread]) {
+        if self.replace_the_master() {
+            self.is_followed(ours, javas).await;
+        }
+    }
+
+    fn replace_the_master(&self) -> bool {
+        let Self::Sentinels {
+            sentinels,
+            fails_over: true,
+        } = self
+        else {
+            return false;
+        };
+        tokio::task::block_in_place(|| sentinels.fail_over());
+        true
+    }
+
+    /// Returns when each of these clients calls the present master.
+    pub(crate) async fn is_followed(&self, ours: &Client, javas: &[RedissonThread]) {
+        let lock = ours.lock(ELSEWHERE);
+        eventually("ours calls the new master", async || {
+            let Ok(Some(guard)) = lock.try_acquire().await else {
+                return false;
+            };
+            let is_there = self.has(ELSEWHERE);
+            guard.release().await.is_ok() && is_there
+        })
+        .await;
+        for java in javas {
+            let java = java.kind(LockKind::Plain);
+            // A lease of its own, or a timer of 4.7.0's would stay behind.
+            let lease = Some(Duration::from_secs(60));
+            eventually("Redisson calls the new master", async || {
+                let taken = java.try_lock_wait(ELSEWHERE, Duration::ZERO, lease);
+                let is_there = taken.is_ok_and(|taken| taken.value) && self.has(ELSEWHERE);
+                java.unlock(ELSEWHERE).is_ok() && is_there
+            })
+            .await;
+        }
+        eventually("it is free", async || !self.has(ELSEWHERE)).await;
+    }
+
+    fn has(&self, key: &str) -> bool {
+        let exists = self.server_of(key).command(&["EXISTS", key]);
+        exists.is_ok_and(|exists| exists.as_int() == Some(1))
     }
 
     /// Where clients connect.
@@ -39,6 +125,7 @@ impl Site {
         match self {
             Self::Single(server) => server.url(),
             Self::Cluster(cluster) => cluster.url(),
+            Self::Sentinels { sentinels, .. } => sentinels.url(),
         }
     }
 
@@ -47,6 +134,7 @@ impl Site {
         match self {
             Self::Single(server) => server,
             Self::Cluster(cluster) => cluster.node_of(key),
+            Self::Sentinels { sentinels, .. } => sentinels.master_server(),
         }
     }
 
@@ -54,6 +142,7 @@ impl Site {
         match self {
             Self::Single(server) => server.keys(),
             Self::Cluster(cluster) => cluster.keys(),
+            Self::Sentinels { sentinels, .. } => sentinels.keys(),
         }
     }
 
@@ -71,6 +160,8 @@ impl Site {
         let servers = match self {
             Self::Single(server) => std::slice::from_ref(server),
             Self::Cluster(cluster) => cluster.nodes(),
+            // What a replica is told of a script's work is no script.
+            Self::Sentinels { sentinels, .. } => sentinels.servers(),
         };
         servers.iter()
     }

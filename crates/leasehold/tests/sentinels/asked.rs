@@ -9,7 +9,7 @@ use super::failovers::{leads_to, master_of};
 use crate::support::eventually;
 
 /// A proxy before each sentinel, and the URL of all.
-fn behind_proxies(sentinels: &Sentinels) -> (Vec<Proxy>, String) {
+pub(super) fn behind_proxies(sentinels: &Sentinels) -> (Vec<Proxy>, String) {
     let ports = sentinels.sentinels().iter().map(RedisServer::port);
     let proxies: Vec<_> = ports.map(Proxy::to).collect();
     let url = sentinels.url_by(proxies.iter().map(Proxy::port));

@@ -4,6 +4,7 @@ use leasehold::{Client, Error, ErrorKind};
 use leasehold_testkit::{RedisServer, Sentinels};
 
 use super::failovers::leads_to;
+use crate::support::wire::allowed_at_sentinels;
 
 async fn refused(url: &str) -> Error {
     Client::connect(url).await.expect_err(url)
@@ -47,11 +48,10 @@ async fn url_has_to_say_what_is_a_sentinel() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_have_a_password_of_their_own() {
+    let rules = allowed_at_sentinels();
     let (servers, watching) = (
         RedisServer::builder().user("app", "pw"),
-        RedisServer::builder().user("looks", "s3cret").rules(
-            "resetchannels &+switch-master +sentinel|master +sentinel|get-master-addr-by-name +subscribe +ping",
-        ),
+        RedisServer::builder().user("looks", "s3cret").rules(&rules),
     );
     let sentinels = Sentinels::of(&servers, &watching, 1);
     let client = Client::connect(&sentinels.url()).await.unwrap();

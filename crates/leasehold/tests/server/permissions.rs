@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold::settings::{Backoff, WaitStrategy};
-use leasehold::{Client, ErrorKind, Result};
-use leasehold_testkit::{RedisServer, Reply};
+use leasehold::{Client, Error, ErrorKind, Result};
+use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels};
 
 use crate::support::wire::allowed_commands;
 use crate::support::{HOUR, eventually};
@@ -191,25 +191,70 @@ async fn user_of_a_prefix_may_use_every_kind_under_it() {
 async fn error_names_every_missing_acl_rule() {
     for kind in KINDS {
         let server = RedisServer::start().unwrap();
-        let other = Client::connect(&server.url()).await.unwrap();
-        let client = client_with(&server, &["resetchannels"]).await;
-        // Told for a user who may nothing, and for one who may run scripts.
-        for allowed in ["+evalsha", "+eval"] {
-            let error = use_all(kind, &client, &other).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Denied, "{kind}: {error}");
-            let text = error.to_string();
-            let (_, rule) = text.split_once("ACL SETUSER USER ").expect(&text);
-            let rule = rule.split(';').next().unwrap();
-            let rules: Vec<_> = match allowed {
-                "+eval" => rule.split(' ').collect(),
-                _ => vec![allowed],
-            };
-            let command = [&["ACL", "SETUSER", "app"][..], &rules].concat();
+        names_every_rule(kind, &server.url(), std::slice::from_ref(&server)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_of_a_cluster_names_every_missing_acl_rule() {
+    let cluster = Cluster::start(2, 0);
+    for kind in KINDS {
+        names_every_rule(kind, &cluster.url(), cluster.nodes()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_behind_sentinels_names_every_missing_acl_rule() {
+    let sentinels = Sentinels::start(1);
+    for kind in KINDS {
+        names_every_rule(kind, &sentinels.url(), sentinels.servers()).await;
+    }
+}
+
+/// A user who is given just what the errors name can do all that a client does with one sort of
+/// thing.
+async fn names_every_rule(kind: &str, url: &str, servers: &[RedisServer]) {
+    let set_user = |rules: &[&str]| {
+        let command = [&["ACL", "SETUSER", "app"][..], rules].concat();
+        for server in servers {
             assert_eq!(server.command(&command).unwrap(), Reply::Text("OK".into()));
+        }
+    };
+    let clear = || {
+        for server in servers {
+            // A replica refuses it, and follows its master.
             server.command(&["FLUSHALL"]).unwrap();
         }
-        if let Err(error) = use_all(kind, &client, &other).await {
-            panic!("{kind} with what the error says: {error}");
+    };
+    let rules_of = |error: &Error| {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{kind}: {error}");
+        let text = error.to_string();
+        let (_, rule) = text.split_once("ACL SETUSER USER ").expect(&text);
+        rule.split(';').next().unwrap().to_owned()
+    };
+    let other = Client::connect(url).await.unwrap();
+    set_user(&["reset", "on", ">pw", "resetchannels"]);
+    let as_app = url.replacen("://", "://app:pw@", 1);
+    let client = match Client::connect(&as_app).await {
+        Ok(client) => client,
+        // A node of a cluster has to say where the others are.
+        Err(error) => {
+            set_user(&rules_of(&error).split(' ').collect::<Vec<_>>());
+            Client::connect(&as_app).await.unwrap()
         }
+    };
+    // Told for a user who may nothing, and for one who may run scripts.
+    for allowed in ["+evalsha", "+eval"] {
+        let error = use_all(kind, &client, &other).await.unwrap_err();
+        let rule = rules_of(&error);
+        match allowed {
+            "+eval" => set_user(&rule.split(' ').collect::<Vec<_>>()),
+            _ => set_user(&[allowed]),
+        }
+        clear();
     }
+    if let Err(error) = use_all(kind, &client, &other).await {
+        panic!("{kind} with what the error says: {error}");
+    }
+    clear();
 }

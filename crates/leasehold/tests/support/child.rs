@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leasehold_testkit::{eventually, process};
+use leasehold_testkit::{Hosts, eventually, process};
 
 const JOB: &str = "LEASEHOLD_TEST_JOB";
 
@@ -20,7 +20,20 @@ pub(crate) struct Child {
 impl Child {
     /// Starts the test `test` of this binary as the child; it finds its words in [`job`].
     pub(crate) fn start(test: &str, job: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        Self::of(Command::new(std::env::current_exe().unwrap()), test, job)
+    }
+
+    /// The same on one of these hosts.
+    pub(crate) fn on(hosts: &Hosts, host: usize, test: &str, job: &str) -> Self {
+        let there = hosts.on(host);
+        let mut command = Command::new(&there[0]);
+        command.args(&there[1..]);
+        command.arg(std::env::current_exe().unwrap());
+        Self::of(command, test, job)
+    }
+
+    fn of(mut command: Command, test: &str, job: &str) -> Self {
+        let mut process = command
             .args(["--exact", test, "--nocapture"])
             .env(JOB, job)
             // Ends when this process waits for it.

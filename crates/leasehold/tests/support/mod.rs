@@ -53,8 +53,15 @@ pub(crate) fn embedded_place() -> Place {
     Place::Embedded(Embedded::new())
 }
 
-/// As a user who may run the commands that the docs name, and no other.
+/// As a user who may run the commands that the docs name, and no other. With
+/// `LEASEHOLD_TOPOLOGY=sentinels-after-failover` it is a [`sentinels_place`], so that all that runs
+/// on a server can run there; each place takes some seconds then.
 pub(crate) fn server_place() -> Place {
+    match std::env::var("LEASEHOLD_TOPOLOGY").as_deref() {
+        Err(_) | Ok("single") => {}
+        Ok("sentinels-after-failover") => return sentinels_place(),
+        Ok(other) => panic!("{other}: here are `single` and `sentinels-after-failover`"),
+    }
     let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
     start(RedisServer::builder().user("app", "pw").rules(&rules), "")
 }
@@ -100,11 +107,12 @@ pub(crate) fn cluster_place() -> Place {
 }
 
 /// As a user who may run the commands that the docs name, and no other, at a master that its
-/// sentinels have just promoted.
+/// sentinels have just promoted, and as another such user at the sentinels.
 pub(crate) fn sentinels_place() -> Place {
     let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
     let servers = RedisServer::builder().user("app", "pw").rules(&rules);
-    let watching = RedisServer::builder().password("watch");
+    let rules = wire::allowed_at_sentinels();
+    let watching = RedisServer::builder().user("looks", "s3cret").rules(&rules);
     let sentinels = Sentinels::of(&servers, &watching, 1);
     sentinels.fail_over();
     Place::Sentinels(sentinels)

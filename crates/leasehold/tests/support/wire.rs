@@ -15,8 +15,14 @@ pub(crate) fn allowed_in_a_cluster() -> String {
     rules_behind("In a cluster it needs besides")
 }
 
+/// What the page says that the user at sentinels needs.
+pub(crate) fn allowed_at_sentinels() -> String {
+    rules_behind("The user at sentinels needs")
+}
+
 fn rules_behind(words: &str) -> String {
-    let (_, rest) = PAGE.split_once(words).unwrap();
+    let page = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, rest) = page.split_once(words).unwrap();
     let rules = rest.split('`').nth(1).unwrap();
     rules.split_whitespace().collect::<Vec<_>>().join(" ")
 }

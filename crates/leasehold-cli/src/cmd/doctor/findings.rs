@@ -176,6 +176,27 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_are_missing_are_a_note_where_they_count() {
+        let without = || {
+            server(|facts| {
+                for name in ["WAIT", "WAITAOF", "SPUBLISH"] {
+                    facts.commands.insert(name.into(), false);
+                }
+            })
+        };
+        let found_in = |place| {
+            let findings = of(place, &[without()]);
+            let all = findings.iter().map(|one| (one.about, one.severity));
+            all.collect::<Vec<_>>()
+        };
+        let acknowledgements = ("acknowledgements", Severity::Note);
+        assert_eq!(found_in(Place::Single), []);
+        assert_eq!(found_in(Place::Sentinels), [acknowledgements]);
+        let sharded = ("sharded", Severity::Note);
+        assert_eq!(found_in(Place::Cluster), [acknowledgements, sharded]);
+    }
+
+    #[test]
     fn old_version_is_a_warning() {
         let of = |version: &str| {
             found(server(|facts| {

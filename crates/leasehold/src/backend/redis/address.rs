@@ -190,6 +190,15 @@ impl Address {
         self.db
     }
 
+    /// What an error adds when nothing was answered. A plain server takes a TLS greeting for the
+    /// start of a command, and waits for the rest of it.
+    pub(crate) fn plain_hint(&self) -> &'static str {
+        match self.target {
+            Target::Tcp { tls: true, .. } => "; if the port is a plain one use redis://",
+            _ => "",
+        }
+    }
+
     /// For messages: without credentials, and shortened if it is long.
     pub(crate) fn shown(&self) -> &Arc<str> {
         &self.shown

@@ -236,14 +236,8 @@ impl Connector {
         tokio::time::timeout(self.connect_timeout, open)
             .await
             .unwrap_or_else(|_| {
-                // A plain server takes a TLS greeting for the start of a command, and
-                // waits for the rest of it.
-                let hint = match at.target {
-                    Target::Tcp { tls: true, .. } => "; if the port is a plain one use redis://",
-                    _ => "",
-                };
                 let limit = self.connect_timeout;
-                let what = format!("no connection within {limit:?}{hint}");
+                let what = format!("no connection within {limit:?}{}", at.plain_hint());
                 Err(no_connection(at, what, None))
             })
     }
@@ -281,21 +275,9 @@ impl Connector {
             return Err(no_connection(at, "TLS is not set up".into(), None));
         };
         let stream = tls.connect(host, stream).await.map_err(|error| {
-            no_connection(
-                at,
-                format!(
-                    "the TLS handshake failed ({error}); if the port is a plain one use redis://, \
-                     if the certificate is of your own authority add that to the client{}",
-                    match self.address.is_told {
-                        true => {
-                            "; if it is for another name let the nodes announce that \
-                             (cluster-announce-hostname, cluster-preferred-endpoint-type hostname)"
-                        }
-                        false => "",
-                    }
-                ),
-                Some(Arc::new(error)),
-            )
+            let advice = super::tls::advice(&error, self.address.is_told);
+            let what = format!("the TLS handshake failed ({error}); {advice}");
+            no_connection(at, what, Some(Arc::new(error)))
         })?;
         Ok(Box::new(stream))
     }
@@ -360,7 +342,12 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
     // A port for TLS takes the handshake for a broken greeting. It closes the connection, or
     // answers with an alert that is no reply.
     let what = if error.is_io_error() || error.kind() == redis::ErrorKind::Parse {
-        format!("the server ended the handshake ({error}); if the port expects TLS use rediss://")
+        let advice = match at.target {
+            #[cfg(feature = "tls")]
+            Target::Tcp { tls: true, .. } => super::tls::WANTS_A_CERTIFICATE,
+            _ => "if the port expects TLS use rediss:// (rediss-cluster://, rediss-sentinel://)",
+        };
+        format!("the server ended the handshake ({error}); {advice}")
     } else {
         format!("the handshake failed ({error})")
     };

@@ -148,6 +148,16 @@ pub(crate) async fn ask_for_slots(
         Ok(reply) => read_map(&reply).ok_or_else(|| no_map("the reply makes no sense")),
         Err(error) => Err(match reply_text(&error) {
             Some(said) if said.starts_with("ERR") => no_map(&said),
+            Some(said) if said.starts_with("NOPERM") => {
+                let rules = &node.script.command_rules;
+                let (said, who) = (Shown(&said), "whoever uses a cluster");
+                let needs = format!("{said}; {who} needs ACL SETUSER USER {rules}");
+                Failure::new(
+                    Outcome::DidNotRun,
+                    Cause::Denied(needs),
+                    Arc::clone(address),
+                )
+            }
             Some(said) => Failure::from_reply(&said, address),
             None => Failure::no_answer(Outcome::DidNotRun, error.to_string(), Arc::clone(address)),
         }),

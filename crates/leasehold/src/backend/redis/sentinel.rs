@@ -94,7 +94,7 @@ impl Sentinels {
             .map(|(number, sentinel)| async move { (number, self.ask_one(sentinel).await) })
             .collect();
         let late = |one: &Connector| {
-            let what = format!("no answer within {limit:?}");
+            let what = format!("no answer within {limit:?}{}", one.address.plain_hint());
             let address = Arc::clone(one.address.shown());
             Err(Silence::Failed(Failure::no_answer(
                 Outcome::DidNotRun,

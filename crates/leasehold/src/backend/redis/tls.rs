@@ -92,6 +92,47 @@ impl Connector {
     }
 }
 
+/// What to do about a handshake that failed. `is_told`: a node of the cluster has told the address.
+pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
+    use rustls::CertificateError::{
+        BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
+        NotValidYet, NotValidYetContext, UnknownIssuer,
+    };
+    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
+    let error = error.get_ref();
+    match error.and_then(|error| error.downcast_ref::<rustls::Error>()) {
+        // Another authority of the same name has another signature.
+        Some(InvalidCertificate(UnknownIssuer | BadSignature)) => {
+            "if the certificate is of your own authority add that to the client (tls_authorities, \
+             --cacert)"
+        }
+        Some(InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
+            match is_told {
+                true => {
+                    "let the nodes announce the name that their certificates are for \
+                 (cluster-announce-hostname, cluster-preferred-endpoint-type hostname)"
+                }
+                false => {
+                    "use a name that the certificate is for in the URL, or say it (tls_server_name, --sni)"
+                }
+            }
+        }
+        Some(InvalidCertificate(
+            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
+        )) => "renew the server's certificate, or set this machine's clock right",
+        Some(AlertReceived(_)) => WANTS_A_CERTIFICATE,
+        Some(InvalidMessage(_)) => "if the port is a plain one use redis://",
+        _ => {
+            "if the port is a plain one use redis://, if the certificate is of your own authority \
+             add that to the client (tls_authorities, --cacert)"
+        }
+    }
+}
+
+/// In TLS 1.3 the server says so behind the client's handshake, when the first answer is read.
+pub(crate) const WANTS_A_CERTIFICATE: &str = "if the server wants a certificate of the client \
+     give one of an authority that it trusts (tls_identity, --cert and --key)";
+
 fn bad_authority(what: &dyn std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::Misuse,

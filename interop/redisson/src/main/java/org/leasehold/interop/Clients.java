@@ -18,11 +18,13 @@ import org.redisson.config.BaseMasterSlaveServersConfig;
 import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.MasterSlaveServersConfig;
+import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
 
 /** The Redisson clients of this process by name, each with its named threads. */
 final class Clients {
     private static final String CLUSTER = "redis-cluster://";
+    private static final String SENTINELS = "redis-sentinel://";
 
     private final String defaultAddress;
     private final Map<String, Client> clients = new ConcurrentHashMap<>();
@@ -77,6 +79,10 @@ final class Clients {
                 .ifPresent(check -> Newer.call(config, "setCheckLockSyncedSlaves", check));
         if (address.startsWith(CLUSTER)) {
             clustered(address, config, call);
+            return config;
+        }
+        if (address.startsWith(SENTINELS)) {
+            watched(address, config, call);
             return config;
         }
         URI server = URI.create(address);
@@ -146,11 +152,27 @@ final class Clients {
         for (String node : address.substring(CLUSTER.length()).split(",")) {
             cluster.addNodeAddress("redis://" + node);
         }
-        cluster.setMasterConnectionPoolSize(16)
+        roomy(cluster);
+        set(cluster, call);
+    }
+
+    /** A master and its sentinels: {@code redis-sentinel://host:port,host:port/master}. */
+    private static void watched(String address, Config config, Call call) {
+        String[] hostsAndMaster = address.substring(SENTINELS.length()).split("/", 2);
+        SentinelServersConfig watched = config.useSentinelServers();
+        watched.setMasterName(hostsAndMaster[1]);
+        for (String sentinel : hostsAndMaster[0].split(",")) {
+            watched.addSentinelAddress("redis://" + sentinel);
+        }
+        roomy(watched);
+        set(watched, call);
+    }
+
+    private static void roomy(BaseMasterSlaveServersConfig<?> several) {
+        several.setMasterConnectionPoolSize(16)
                 .setSubscriptionConnectionPoolSize(8)
                 // A fair lock listens on a channel for each waiting thread.
                 .setSubscriptionsPerConnection(50);
-        set(cluster, call);
     }
 
     private static void set(BaseMasterSlaveServersConfig<?> several, Call call) {

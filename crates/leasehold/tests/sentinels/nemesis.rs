@@ -1,0 +1,364 @@
+//! Several processes use the primitives while the master behind sentinels is replaced, dies and
+//! stands still, and the sentinels die, are late or can't be heard.
+//!
+//! `LEASEHOLD_NEMESIS_SECONDS` lets it go on for longer, `LEASEHOLD_NEMESIS_SEED` repeats the choices
+//! of another run (not what the processes make of them).
+
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::Client;
+use leasehold::testing::history::monotonic_ns;
+use leasehold_testkit::{Proxy, RedisServer, Sentinels, eventually};
+use tokio::task::JoinSet;
+
+use super::account::Account;
+use super::asked::behind_proxies;
+use super::worker::{JOBS, Job, PERMITS, PLACES, Worker, make_semaphores};
+use crate::support::child::{Child, job};
+
+const TEST: &str = "sentinels::nemesis::a_process_of_its_own";
+const PROCESSES: usize = 2;
+const TASKS: usize = 10;
+/// Of each place so many locks are held all the time.
+const KEPT: usize = 10;
+/// What an old master has taken back, the new one has until the lease ends: a short one.
+const LEASE: Duration = Duration::from_secs(5);
+/// That of what is kept, which outlasts the longest trouble.
+const KEPT_LEASE: Duration = Duration::from_secs(120);
+/// So long that some are inside when the master is replaced.
+const LONG: Duration = Duration::from_secs(2);
+/// What each trouble takes at most; it only ends a hopeless wait.
+const LIMIT: Duration = Duration::from_secs(90);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    /// Another server is made the master, and the old one goes on for a while.
+    FailOver,
+    /// The master dies, and comes back when another one is in its place.
+    Kill,
+    /// It stands still until then.
+    Freeze,
+    /// The master is replaced, and one process does not hear of it.
+    Deaf,
+    /// The master is replaced while a sentinel stands still, which is asked with its old news.
+    OldNews,
+    /// Two of three sentinels die, and nobody finds the way back to the master before they return.
+    Blind,
+    /// All connections are cut.
+    Cut,
+}
+
+impl Trouble {
+    const ALL: [Self; 7] = [
+        Self::FailOver,
+        Self::Kill,
+        Self::Freeze,
+        Self::Deaf,
+        Self::OldNews,
+        Self::Blind,
+        Self::Cut,
+    ];
+
+    fn replaces_the_master(self) -> bool {
+        !matches!(self, Self::Blind | Self::Cut)
+    }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(format!("LEASEHOLD_NEMESIS_{name}")).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+#[test]
+fn troubled_sentinels_keep_the_promise() {
+    let seconds = setting("SECONDS").unwrap_or(10);
+    let seed = setting("SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    println!("LEASEHOLD_NEMESIS_SEED={seed} LEASEHOLD_NEMESIS_SECONDS={seconds}");
+    let mut arena = Arena::open(fastrand::Rng::with_seed(seed));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    // The short form has an ordered failover, whatever else there is time for.
+    arena.make(Trouble::FailOver);
+    while Instant::now() < end {
+        let mut round = Trouble::ALL.to_vec();
+        arena.random.shuffle(&mut round);
+        for trouble in round {
+            if Instant::now() < end {
+                arena.make(trouble);
+            }
+        }
+    }
+    arena.close();
+}
+
+struct Arena {
+    random: fastrand::Rng,
+    sentinels: Sentinels,
+    /// Each process hears the sentinels through proxies of its own.
+    processes: Vec<(Vec<Proxy>, Child)>,
+    /// When the master was replaced, until nobody called the old one any more.
+    spans: Vec<RangeInclusive<u64>>,
+}
+
+impl Arena {
+    fn open(random: fastrand::Rng) -> Self {
+        let sentinels = Sentinels::start(2);
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let client = Client::connect(&sentinels.url()).await.unwrap();
+            for place in PLACES {
+                make_semaphores(&client, place).await.unwrap();
+            }
+        });
+        let process = |n| {
+            let (proxies, url) = behind_proxies(&sentinels);
+            (proxies, Child::start(TEST, &format!("{url} {n}")))
+        };
+        Self {
+            processes: (0..PROCESSES).map(process).collect(),
+            random,
+            sentinels,
+            spans: Vec::new(),
+        }
+    }
+
+    fn make(&mut self, trouble: Trouble) {
+        self.goes_on();
+        let began = (Instant::now(), monotonic_ns());
+        let old = self.sentinels.master();
+        match trouble {
+            Trouble::FailOver => {
+                self.sentinels.fail_over();
+            }
+            Trouble::Kill => self.kill(old),
+            Trouble::Freeze => {
+                self.sentinels.servers()[old].pause().unwrap();
+                self.sentinels.wait_until_replaced(old);
+                self.sentinels.servers()[old].resume().unwrap();
+            }
+            Trouble::Deaf => self.replace_unheard(),
+            Trouble::OldNews => self.replace_with_old_news(),
+            Trouble::Blind => self.blind(),
+            Trouble::Cut => self.cut(),
+        }
+        let replaced = began.0.elapsed();
+        self.follows();
+        let followed = began.0.elapsed();
+        if trouble.replaces_the_master() {
+            assert_ne!(self.sentinels.master(), old);
+            self.spans.push(began.1..=monotonic_ns());
+        }
+        self.sentinels.wait_until_whole();
+        println!(
+            "{trouble:?} took {replaced:?}, was followed after {followed:?}, over after {:?}",
+            began.0.elapsed()
+        );
+        for (_, child) in &mut self.processes {
+            assert!(!child.has_ended(), "a process has ended after {trouble:?}");
+        }
+    }
+
+    fn kill(&self, old: usize) {
+        self.sentinels.servers()[old].kill().unwrap();
+        self.sentinels.wait_until_replaced(old);
+        // It calls itself a master for a while.
+        self.sentinels.servers()[old].restart().unwrap();
+    }
+
+    fn replace_unheard(&mut self) {
+        let deaf = self.random.usize(..PROCESSES);
+        let hold = |hold| {
+            for proxy in &self.processes[deaf].0 {
+                proxy.hold(hold);
+            }
+        };
+        hold(true);
+        self.sentinels.fail_over();
+        hold(false);
+    }
+
+    fn replace_with_old_news(&mut self) {
+        let late = self.random.usize(..3);
+        let late = &self.sentinels.sentinels()[late];
+        late.pause().unwrap();
+        self.sentinels.fail_over();
+        late.resume().unwrap();
+        self.cut();
+    }
+
+    fn blind(&mut self) {
+        let seeing = self.random.usize(..3);
+        let others = || (0..3).filter(move |n| *n != seeing);
+        for n in others() {
+            self.sentinels.sentinels()[n].kill().unwrap();
+        }
+        // Whoever is connected goes on.
+        self.goes_on();
+        self.cut();
+        for n in others() {
+            self.sentinels.sentinels()[n].restart().unwrap();
+        }
+    }
+
+    fn cut(&self) {
+        for (proxies, _) in &self.processes {
+            for proxy in proxies {
+                proxy.cut();
+            }
+        }
+        for server in self.running() {
+            for kind in ["normal", "pubsub"] {
+                // It may just have been told to be a replica.
+                let _ = server.command(&["CLIENT", "KILL", "TYPE", kind]);
+            }
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = &RedisServer> {
+        let servers = self.sentinels.servers().iter();
+        servers.filter(|server| server.is_running())
+    }
+
+    /// Waits until each process calls the master, and nobody another server.
+    fn follows(&self) {
+        eventually("each process calls the master", LIMIT, || {
+            let master = self.sentinels.master_server();
+            let of_master = callers(master);
+            let is_called = |n| of_master.contains(&format!("name=leasehold:crew{n} "));
+            let mut others = self.running().filter(|server| server.pid() != master.pid());
+            (0..PROCESSES).all(is_called) && !others.any(|server| callers(server).contains("crew"))
+        });
+    }
+
+    /// Waits until each process has done everything once more.
+    fn goes_on(&self) {
+        for (_, child) in &self.processes {
+            let long = ["done long".to_owned()].into_iter();
+            let all: Vec<_> = jobs()
+                .map(|job| format!("done {job:?}"))
+                .chain(long)
+                .collect();
+            let counts = || all.iter().map(|word| child.count(word)).collect::<Vec<_>>();
+            let before = counts();
+            eventually("each process goes on", LIMIT, || {
+                counts()
+                    .iter()
+                    .zip(&before)
+                    .all(|(now, before)| now > before)
+            });
+        }
+    }
+
+    fn close(mut self) {
+        self.goes_on();
+        let mut account = Account::default();
+        for (process, (_, child)) in self.processes.drain(..).enumerate() {
+            account.read(process, &child.finished());
+        }
+        account.judge_behind_sentinels(&self.spans);
+        for error in &account.errors {
+            let is_told = ["error Unavailable ", "error OutcomeUnknown "];
+            let is_told = is_told.iter().any(|told| error.starts_with(told));
+            assert!(is_told, "{error}");
+        }
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(self.permits_are_back());
+        eventually("nothing is left", LIMIT, || {
+            let keys = self.sentinels.keys().into_iter();
+            // Counters of tokens stay, and markers end by themselves.
+            let mut keys =
+                keys.filter(|key| !key.contains("_token:") && !key.starts_with("leasehold:"));
+            keys.next().is_none() && self.sentinels.channels().is_empty()
+        });
+    }
+
+    /// Those with leases come back by themselves, whatever was lost with a master.
+    async fn permits_are_back(&self) {
+        let client = Client::connect(&self.sentinels.url()).await.unwrap();
+        for place in PLACES {
+            let leased = client.expirable_semaphore(&format!("{place}leased"));
+            crate::support::eventually("every permit is back", async || {
+                leased.available_permits().await.unwrap() == i64::from(PERMITS)
+            })
+            .await;
+            leased.delete().await.unwrap();
+            let semaphore = client.semaphore(&format!("{place}permits"));
+            semaphore.delete().await.unwrap();
+        }
+    }
+}
+
+/// Who is connected to a server; nothing when it has just gone.
+fn callers(server: &RedisServer) -> String {
+    let list = server.command(&["CLIENT", "LIST"]);
+    list.map_or(String::new(), |list| {
+        list.as_text().unwrap_or_default().to_owned()
+    })
+}
+
+/// A permit without a lease whose return was lost with a master is gone for good.
+fn jobs() -> impl Iterator<Item = Job> + Clone {
+    JOBS.into_iter().filter(|job| *job != Job::Permit)
+}
+
+/// Not a test when it is run as one: the job of a child.
+#[test]
+fn a_process_of_its_own() {
+    let Some(job) = job() else {
+        return;
+    };
+    let [url, seed] = &job[..] else {
+        panic!("no such job: {job:?}");
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(work(url, seed.parse().unwrap()));
+}
+
+/// Works until nobody writes to this process any more.
+async fn work(url: &str, seed: u64) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        stopped.store(true, Ordering::SeqCst);
+    });
+    let connect = async |lease| {
+        let builder = Client::builder().lease(lease).label(format!("crew{seed}"));
+        builder.connect(url).await.unwrap()
+    };
+    let worker = Worker {
+        client: connect(LEASE).await,
+        say: Arc::new(|line| println!("{line}")),
+        numbers: Arc::new(AtomicU64::new(0)),
+    };
+    let keeper = Worker {
+        client: connect(KEPT_LEASE).await,
+        ..worker.clone()
+    };
+    let mut kept = Vec::new();
+    for place in PLACES {
+        kept.extend(keeper.keep(place, KEPT).await);
+    }
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (worker, stop) = (worker.clone(), Arc::clone(&stop));
+        let mut random = fastrand::Rng::with_seed(seed * 1000 + task as u64);
+        let jobs: Vec<_> = jobs().collect();
+        tasks.spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let place = PLACES[random.usize(..PLACES.len())];
+                match task {
+                    0 => worker.hold_on(place, LONG).await,
+                    _ => worker.run(jobs[random.usize(..jobs.len())], place).await,
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    worker.client.close().await;
+    keeper.give_back(kept).await;
+    keeper.client.close().await;
+}

@@ -1,0 +1,153 @@
+//! TLS on one server, on a cluster and behind sentinels: each certificate that does not fit is an
+//! error that names address, cause and next step.
+
+use leasehold::settings::Identity;
+use leasehold::{Client, ClientBuilder, Error, ErrorKind};
+use leasehold_testkit::{Cluster, RedisServer, Sentinels, server::Builder};
+
+#[allow(clippy::large_enum_variant, reason = "there is one per test")]
+enum Site {
+    Single(RedisServer),
+    Cluster(Cluster),
+    Sentinels(Sentinels),
+}
+
+impl Site {
+    fn url(&self) -> String {
+        match self {
+            Self::Single(server) => server.url(),
+            Self::Cluster(cluster) => cluster.url(),
+            Self::Sentinels(sentinels) => sentinels.url(),
+        }
+    }
+
+    /// Which a client asks first.
+    fn first(&self) -> &RedisServer {
+        match self {
+            Self::Single(server) => server,
+            Self::Cluster(cluster) => &cluster.nodes()[0],
+            Self::Sentinels(sentinels) => &sentinels.sentinels()[0],
+        }
+    }
+}
+
+/// Servers that want certificates of their clients.
+fn wanting() -> Builder {
+    RedisServer::builder().tls_with_client_certificates()
+}
+
+fn identity_of(server: &RedisServer) -> Identity {
+    let (certificate, key) = server.client_certificates().remove(0);
+    Identity::from_pem(
+        std::fs::read(certificate).unwrap(),
+        std::fs::read(key).unwrap(),
+    )
+}
+
+fn with(builder: ClientBuilder, identity: Identity) -> ClientBuilder {
+    builder.tls_identity(move || Ok(identity.clone()))
+}
+
+async fn refused(builder: ClientBuilder, url: &str) -> Error {
+    builder.connect(url).await.expect_err(url)
+}
+
+/// It can't connect there, and the error has all of these words.
+async fn says(builder: ClientBuilder, url: &str, words: &[&str]) {
+    let error = refused(builder, url).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let text = format!("{error} {error:?}");
+    for word in words {
+        assert!(error.to_string().contains(word), "no {word}: {error}");
+    }
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+async fn certificates_are_wanted(site: Site) {
+    let (url, first) = (site.url(), site.first());
+    let trusting = || Client::builder().tls_authorities(first.ca_pem());
+    let known = with(trusting(), identity_of(first));
+    let client = known.clone().connect(&url).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    guard.release().await.unwrap();
+
+    let stranger = RedisServer::builder().tls().start().unwrap();
+    // Of several addresses any may be the first that is asked.
+    let wants = ["rediss://", "fatal alert", "tls_identity"];
+    says(trusting(), &url, &wants).await;
+    says(with(trusting(), identity_of(&stranger)), &url, &wants).await;
+
+    let advice = ["rediss://", "certificate", "tls_authorities", "--cacert"];
+    says(Client::builder(), &url, &advice).await;
+    let other = Client::builder().tls_authorities(stranger.ca_pem());
+    says(with(other, identity_of(first)), &url, &advice).await;
+
+    let name = ["rediss://", "example.org", "tls_server_name", "--sni"];
+    says(known.tls_server_name("example.org"), &url, &name).await;
+
+    let plain = url.replacen("rediss", "redis", 1);
+    let plain = plain.replace("localhost", "127.0.0.1");
+    let scheme = url.split("://").next().unwrap();
+    let uses = format!("{scheme}://");
+    says(Client::builder(), &plain, &["redis://", &uses]).await;
+}
+
+#[tokio::test]
+async fn single_server_has_to_know_the_clients_certificate() {
+    certificates_are_wanted(Site::Single(wanting().start().unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_has_to_know_the_clients_certificate() {
+    certificates_are_wanted(Site::Cluster(Cluster::of(&wanting(), 2, 0))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_have_to_know_the_clients_certificate() {
+    certificates_are_wanted(Site::Sentinels(Sentinels::of(&wanting(), &wanting(), 1))).await;
+}
+
+/// A server by the URL of each topology: whatever stands there is not trusted, and not asked.
+fn urls(server: &RedisServer) -> [String; 3] {
+    let port = server.port();
+    let login = "u:s3cret@127.0.0.1";
+    [
+        format!("rediss://{login}:{port}"),
+        format!("rediss-cluster://{login}:{port}"),
+        format!("rediss-sentinel://{login}:{port}/m"),
+    ]
+}
+
+#[tokio::test]
+async fn certificate_for_another_host_is_named_with_the_host() {
+    let elsewhere = RedisServer::builder().tls_for(&["elsewhere.example"]);
+    let server = elsewhere.start().unwrap();
+    let port = server.port().to_string();
+    let builder = || Client::builder().tls_authorities(server.ca_pem());
+    for url in urls(&server) {
+        let words = [&*port, "elsewhere.example", "tls_server_name", "--sni"];
+        says(builder(), &url, &words).await;
+    }
+    let url = &urls(&server)[0].replace("u:s3cret@", "");
+    let named = builder().tls_server_name("elsewhere.example");
+    named.connect(url).await.unwrap();
+}
+
+#[tokio::test]
+async fn expired_certificate_is_an_error_that_says_when() {
+    let server = RedisServer::builder().tls_expired().start().unwrap();
+    let port = server.port().to_string();
+    for url in urls(&server) {
+        let builder = Client::builder().tls_authorities(server.ca_pem());
+        says(builder, &url, &[&port, "expired", "renew", "clock"]).await;
+    }
+}
+
+#[tokio::test]
+async fn tls_to_a_plain_server_names_the_plain_scheme() {
+    let server = RedisServer::start().unwrap();
+    let port = server.port().to_string();
+    for url in urls(&server) {
+        says(Client::builder(), &url, &[&port, "use redis://"]).await;
+    }
+}
