@@ -369,6 +369,23 @@ impl Grant {
         self.tell_loss();
     }
 
+    /// Its server has forgotten it, because it was started again, at `started` at the earliest.
+    /// Whoever asks a majority does not count that server for a longest lease.
+    pub(crate) fn forgotten(&self, started: Moment) {
+        let mut state = self.state.lock();
+        let longest = state.stay.claims.terms().longest_lease;
+        // Less the drift, as any lease.
+        state.no_vote_until = longest.map(|longest| self.margin.end(started, longest));
+    }
+
+    /// Until when it stands for a majority although its server has forgotten it: nobody else counts
+    /// that server. `None` if that is not so.
+    pub(crate) fn stands_until(&self) -> Option<Moment> {
+        let state = self.state.lock();
+        let until = state.no_vote_until.filter(|_| state.lost.is_some())?;
+        Some(until.min(state.deadline()))
+    }
+
     /// Tells monitoring and hooks that it is lost, once.
     pub(crate) fn tell_loss(&self) {
         // Outside the lock: a hook may ask for anything.
@@ -592,10 +609,9 @@ impl Grant {
         Ok(())
     }
 
-    /// A guard holds for no longer than `limit` from now.
-    pub(crate) fn limit(&self, claim: ClaimId, limit: Duration) {
-        let now = self.clock.now();
-        self.state.lock().stay.claims.limit(claim, limit, now);
+    /// A guard holds for no longer than `limit` from `since`.
+    pub(crate) fn limit(&self, claim: ClaimId, limit: Duration, since: Moment) {
+        self.state.lock().stay.claims.limit(claim, limit, since);
         self.changed.notify_waiters();
     }
 

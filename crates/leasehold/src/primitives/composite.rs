@@ -3,7 +3,9 @@
 mod majority;
 mod member;
 mod multi;
+mod part;
 mod quorum;
+mod returned;
 
 use std::sync::Arc;
 

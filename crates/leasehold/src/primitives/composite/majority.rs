@@ -1,7 +1,9 @@
 //! The lock of a majority: one name on several servers that know nothing of each other.
 
 mod ballot;
+mod granted;
 mod longest;
+mod rejoin;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -207,13 +209,13 @@ impl Majority {
     }
 
     /// For how long a server that was started has no vote; `None`: it votes at once.
-    fn distrust(&self) -> Option<&Longest> {
-        self.distrust_restarted.then_some(&*self.longest)
+    fn distrust(&self) -> Option<&Arc<Longest>> {
+        self.distrust_restarted.then_some(&self.longest)
     }
 
     /// These settings, with the limit of every lease on which the distrust relies.
     fn bounded(&self, settings: &Settings, key: &Key) -> Result<Settings> {
-        let longest_lease = self.distrust().map(Longest::own);
+        let longest_lease = self.distrust().map(|longest| longest.own());
         if let Some(longest) = longest_lease {
             check_longest_lease(longest, key)?;
         }
