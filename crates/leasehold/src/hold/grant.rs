@@ -372,10 +372,16 @@ impl Grant {
     /// Its server has forgotten it, because it was started again, at `started` at the earliest.
     /// Whoever asks a majority does not count that server for a longest lease.
     pub(crate) fn forgotten(&self, started: Moment) {
-        let mut state = self.state.lock();
-        let longest = state.stay.claims.terms().longest_lease;
+        let until = self.no_vote_until(started);
+        self.state.lock().no_vote_until = until;
+    }
+
+    /// Until when no majority counts a server that was started then. `None` if nobody relies on
+    /// that.
+    pub(crate) fn no_vote_until(&self, started: Moment) -> Option<Moment> {
+        let longest = self.terms().longest_lease?;
         // Less the drift, as any lease.
-        state.no_vote_until = longest.map(|longest| self.margin.end(started, longest));
+        Some(self.margin.end(started, longest))
     }
 
     /// Until when it stands for a majority although its server has forgotten it: nobody else counts

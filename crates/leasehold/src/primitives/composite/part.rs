@@ -64,6 +64,12 @@ impl Part {
         (self.clock.now() < until).then_some(until)
     }
 
+    /// Whether it has counted until now, if its server had forgotten it and had no vote until
+    /// `until`.
+    pub(super) fn stood_since(&self, until: Option<Moment>) -> bool {
+        self.distrusts && until.is_some_and(|until| self.clock.now() < until)
+    }
+
     /// Resolves when its loss has to be looked at anew; never if it is lost for good.
     pub(super) fn changes(&self) -> impl Future<Output = ()> + Send + use<> {
         let (hold, clock) = (self.hold(), self.clock);
@@ -100,8 +106,8 @@ impl Part {
         self.clock.to_instant(self.hold().confirmed_at())
     }
 
-    /// The instant as its client's clock has it.
-    pub(super) fn moment_of(&self, instant: Instant) -> Moment {
-        self.clock.moment_of(instant)
+    /// An instant that has passed, as its client's clock has it.
+    pub(super) fn moment_of(&self, past: Instant) -> Moment {
+        self.clock.now() - Instant::now().saturating_duration_since(past)
     }
 }

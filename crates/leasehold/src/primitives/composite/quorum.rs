@@ -111,15 +111,13 @@ impl Quorum {
     pub(in crate::primitives) async fn release(self) -> Result<()> {
         // Asked before the guards leave: a hold that was given back notices no loss any more.
         let loss = self.members.loss();
-        let stands: Vec<_> = self.members.parts.iter().map(Part::stands).collect();
         // Before any release: no member is set again behind its release.
         let mut again = self.returned.take();
         again.resize_with(self.guards.len(), || None);
-        let releases = self.guards.into_iter().zip(again);
-        let releases = releases.map(|(first, again)| Box::pin(give_back(first, again)));
-        let results = join_all(releases).await.into_iter().zip(stands);
-        // Its server says that it is not there. It was held until now all the same.
-        let results = results.map(|(result, stood)| if stood { Ok(()) } else { result });
+        let parts = self.members.parts.iter();
+        let releases = parts.zip(self.guards.into_iter().zip(again));
+        let releases = releases.map(|(part, both)| Box::pin(give_back(part, both)));
+        let results = join_all(releases).await;
         let results = self.members.parts.iter().zip(results);
         self.members.judge("releasing", loss, results).map(drop)
     }
@@ -381,10 +379,26 @@ impl Members {
 }
 
 /// Gives back what a member granted to the acquire, and what it has granted since.
-async fn give_back(first: LockGuard, again: Option<LockGuard>) -> Result<()> {
-    match again {
-        None => first.release().await,
-        Some(again) => join(first.release(), again.release()).await.1,
+async fn give_back(part: &Part, both: (LockGuard, Option<LockGuard>)) -> Result<()> {
+    // Its server says that it is not there. It was held until now all the same.
+    let (stood, counted) = (part.stands(), part.loss().is_none());
+    let hold = part.hold();
+    let context = Arc::clone(both.0.share().context());
+    let result = match both {
+        (first, None) => first.release().await,
+        (first, Some(again)) => join(first.release(), again.release()).await.1,
+    };
+    let forgot = |error: &Error| {
+        let is_gone = matches!(
+            error.loss(),
+            Some(LossReason::Deleted | LossReason::Taken { .. })
+        );
+        let started = context.backend.replaced_since(hold.confirmed_at());
+        is_gone && part.stood_since(started.and_then(|started| hold.no_vote_until(started)))
+    };
+    match result {
+        Err(error) if stood || counted && forgot(&error) => Ok(()),
+        result => result,
     }
 }
 
