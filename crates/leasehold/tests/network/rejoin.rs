@@ -384,6 +384,31 @@ async fn note_of_the_longest_lease_comes_back_with_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn member_counts_from_before_its_request_left() {
+    let scene = Scene::new(1).await;
+    let lock = scene.ours().member_timeout(5 * SECOND);
+    let guard = lock.acquire().await.unwrap();
+    let (seen, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    scene.our_networks[0].on_request(move |request| match request.step {
+        Step::LockAcquire => {
+            seen.send(Instant::now()).unwrap();
+            Fate::delivered(Duration::ZERO, 2 * SECOND)
+        }
+        _ => Fate::default(),
+    });
+    scene.masters[0].restart();
+    let asked = asked.recv().await.unwrap();
+    let before = guard.valid_until();
+    while guard.valid_until() == before {
+        sleep(10 * MS).await;
+    }
+    assert!(Instant::now() >= asked + 2 * SECOND, "before its answer");
+    assert!(guard.valid_until() > asked + 29 * SECOND);
+    assert!(guard.valid_until() < asked + 30 * SECOND);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn maximum_hold_time_outlasts_restarts() {
     let scene = Scene::new(3).await;
     let lock = scene.ours().max_hold(100 * SECOND);
