@@ -38,6 +38,11 @@ macro_rules! any_of_several {
                     // The kind's own method, which comes before that of the trait: no recursion.
                     self.quorum()
                 }
+
+                fn distrusts(&self) -> bool {
+                    // As above.
+                    self.distrusts()
+                }
             }
 
             impl From<Lock<$kind>> for AnyLock {

@@ -192,6 +192,10 @@ impl Majority {
         self.members.len() / 2 + 1
     }
 
+    pub(super) fn distrusts(&self) -> bool {
+        self.distrust_restarted
+    }
+
     fn limit(&self, lease: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_millis(500);
         const SHORTEST: Duration = Duration::from_millis(1);
@@ -282,7 +286,11 @@ async fn enter_or_wait(
 ) -> Result<Option<LockGuard>> {
     let (key, kind) = (lock.key()?, lock.kind());
     // An owner that holds the lock already never waits behind a stranger, who may wait for it.
-    let enters_again = lock.owner().is_some_and(|owner| lock.is_held_by(owner));
+    // By any member that it has: the others may be set again just now.
+    let enters_again = lock.owner().is_some_and(|owner| {
+        let mut members = kind.members.iter();
+        members.any(|member| member.counts_for(owner, kind.distrusts()))
+    });
     // Any other answer is left to the wait below, which asks again and reports what stands in the
     // way.
     if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {

@@ -94,6 +94,12 @@ impl Multi {
     pub(super) fn quorum(&self) -> usize {
         self.members.len()
     }
+
+    /// A member that its server has forgotten is lost.
+    #[expect(clippy::unused_self, reason = "a majority's goes by its setting")]
+    pub(super) fn distrusts(&self) -> bool {
+        false
+    }
 }
 
 impl Kind for Multi {
