@@ -31,6 +31,9 @@ pub struct Scenario {
     pub workers: Vec<Worker>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// Nothing goes wrong but that the servers of a majority are restarted one after the other: no
+    /// hold may be lost by that.
+    pub rolls_gently: bool,
 }
 
 /// One task of one machine.
@@ -146,6 +149,7 @@ impl Scenario {
             poll_cap_ms: if polls { 1000 } else { LONG_LEASE_MS },
             workers: Vec::new(),
             faults: Vec::new(),
+            rolls_gently: false,
         };
         // Where many tasks of one process want it for a moment, they hand it over to each other.
         let crowded = subject == Subject::Lock && rng.u32(0..3) == 0;
@@ -202,6 +206,9 @@ impl Scenario {
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
             turn.fixed_lease_ms = turn.fixed_lease_ms.map(|lease_ms| lease_ms.min(6000));
         }
+        if rng.bool() {
+            return self.restart_all(rng);
+        }
         // Some have one server less to choose from, for longer than the others hold the lock.
         for machine in 0..self.machines {
             if rng.bool() {
@@ -223,6 +230,45 @@ impl Scenario {
             turn.extends_to_ms = Some(long_ms);
             turn.max_hold_ms = None;
             turn.stay_ms = rng.u64(0..long_ms * 3 / 4);
+        }
+    }
+
+    /// Restarts all servers, one after the other, and lets some hold the lock for as long.
+    fn restart_all(&mut self, rng: &mut Rng) {
+        self.rolls_gently = rng.bool();
+        if self.rolls_gently {
+            self.lease_ms = self.lease_ms.max(1000);
+            self.faults.clear();
+        }
+        let (lease_ms, from_ms) = (self.lease_ms, rng.u64(5..250));
+        let apart_ms = rng.u64(0..lease_ms * 3 / 2);
+        let down_ms = if self.rolls_gently {
+            lease_ms / 20
+        } else {
+            lease_ms
+        };
+        let mut order: Vec<_> = (0..self.servers).collect();
+        rng.shuffle(&mut order);
+        for (server, n) in order.into_iter().zip(0..) {
+            self.faults.push(Fault {
+                kind: Kind::RestartEmpty,
+                machine: 0,
+                server,
+                at: from_ms + n * apart_ms,
+                span_ms: rng.u64(0..=down_ms),
+                step: "",
+            });
+        }
+        let long_ms = apart_ms * self.servers as u64 + lease_ms * 2;
+        for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
+            if rng.u32(0..4) == 0 {
+                turn.stay_ms = rng.u64(0..long_ms);
+                turn.max_hold_ms = None;
+                turn.fixed_lease_ms = None;
+            }
+            if self.rolls_gently {
+                (turn.fixed_lease_ms, turn.extends_to_ms) = (None, None);
+            }
         }
     }
 

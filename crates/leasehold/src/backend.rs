@@ -134,6 +134,19 @@ impl Backend {
         started.filter(|started| *started > since)
     }
 
+    /// If it is known that the server was started again, or is another one, since a request left at
+    /// `sent`: when it started at the earliest. Never for servers that pass their data on to each
+    /// other: what one of them has forgotten another may have.
+    pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
+        match self {
+            Self::Memory(memory) => memory.started().filter(|started| sent <= *started),
+            #[cfg(feature = "testing")]
+            Self::Network(linked) => linked.replaced_since(sent),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis) => redis.replaced_since(sent),
+        }
+    }
+
     /// Which start of a server it is, and which of its databases: the same by whatever address
     /// it is called. `None` if the server does not say, and for an embedded keyspace, which
     /// has no second address.

@@ -342,9 +342,9 @@ impl Share {
         }
     }
 
-    /// Ends the hold `limit` from now at the latest.
-    pub(crate) fn limit(&self, limit: Duration) {
-        self.hold().limit(self.claim, limit);
+    /// Ends the hold `limit` from `since` at the latest.
+    pub(crate) fn limit(&self, limit: Duration, since: Moment) {
+        self.hold().limit(self.claim, limit, since);
         self.context.watchdog.keep(self.hold());
     }
 

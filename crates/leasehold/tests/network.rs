@@ -16,6 +16,8 @@ mod majority;
 mod queue;
 #[path = "network/readers.rs"]
 mod readers;
+#[path = "network/rejoin.rs"]
+mod rejoin;
 #[path = "network/renewals.rs"]
 mod renewals;
 #[path = "network/restarts.rs"]

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use self::line::{Event, Events, Pending};
 pub use self::step::Step;
-use super::about::About;
+use super::about::{About, Uptime};
 use super::channels::{Channels, Message, Section, Transport};
 use super::failure::{Cause, Failure, Outcome};
 use super::memory::{ADDRESS, Memory};
@@ -252,6 +252,10 @@ impl Linked {
         self.link.about.started()
     }
 
+    pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
+        self.link.about.replaced_since(sent)
+    }
+
     pub(crate) fn reply_timeout(&self) -> Duration {
         self.link.reply_timeout
     }
@@ -423,12 +427,17 @@ impl Link {
     fn connected(&self) {
         let now = self.clock.now();
         let told = !self.state().start_hidden;
+        let started = self.memory.started();
         // One that was never started again is older than anything.
-        let uptime = || match self.memory.started() {
-            Some(started) => now.saturating_sub(started),
-            None => Duration::MAX,
+        let uptime = started.map_or(Duration::MAX, |started| now.saturating_sub(started));
+        let uptime = Uptime {
+            least: uptime,
+            most: uptime,
         };
-        self.about.connected(now, told.then(uptime), None);
+        // Which start it is.
+        let run_id = format!("{started:?}");
+        self.about
+            .connected(now, told.then_some(uptime), told.then_some(&*run_id));
     }
 
     fn cut_messages(&self) {

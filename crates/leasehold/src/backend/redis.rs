@@ -184,6 +184,17 @@ impl Redis {
         }
     }
 
+    /// If it is known that the server is another one than at `sent`, or was started again: when it
+    /// started at the earliest.
+    pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
+        match self {
+            Self::Single { server, .. } if server.node.connector.sentinels.is_none() => {
+                server.node.about.replaced_since(sent)
+            }
+            _ => None,
+        }
+    }
+
     /// Of the server, and the database. A cluster is several servers.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
         match self {

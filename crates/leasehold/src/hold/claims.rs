@@ -122,10 +122,10 @@ impl Claims {
         }
     }
 
-    /// This guard holds for no longer than `limit` from now.
-    pub(super) fn limit(&mut self, id: ClaimId, limit: Duration, now: Moment) {
+    /// This guard holds for no longer than `limit` from `since`.
+    pub(super) fn limit(&mut self, id: ClaimId, limit: Duration, since: Moment) {
         if let Some(claim) = self.find(id) {
-            claim.limit = Some((now + limit, limit));
+            claim.limit = Some((since + limit, limit));
         }
     }
 

@@ -369,6 +369,29 @@ impl Grant {
         self.tell_loss();
     }
 
+    /// Its server has forgotten it, because it was started again, at `started` at the earliest.
+    /// Whoever asks a majority does not count that server for a longest lease.
+    pub(crate) fn forgotten(&self, started: Moment) {
+        let until = self.no_vote_until(started);
+        self.state.lock().no_vote_until = until;
+    }
+
+    /// Until when no majority counts a server that was started then. `None` if nobody relies on
+    /// that.
+    pub(crate) fn no_vote_until(&self, started: Moment) -> Option<Moment> {
+        let longest = self.terms().longest_lease?;
+        // Less the drift, as any lease.
+        Some(self.margin.end(started, longest))
+    }
+
+    /// Until when it stands for a majority although its server has forgotten it: nobody else counts
+    /// that server. `None` if that is not so.
+    pub(crate) fn stands_until(&self) -> Option<Moment> {
+        let state = self.state.lock();
+        let until = state.no_vote_until.filter(|_| state.lost.is_some())?;
+        Some(until.min(state.deadline()))
+    }
+
     /// Tells monitoring and hooks that it is lost, once.
     pub(crate) fn tell_loss(&self) {
         // Outside the lock: a hook may ask for anything.
@@ -592,10 +615,9 @@ impl Grant {
         Ok(())
     }
 
-    /// A guard holds for no longer than `limit` from now.
-    pub(crate) fn limit(&self, claim: ClaimId, limit: Duration) {
-        let now = self.clock.now();
-        self.state.lock().stay.claims.limit(claim, limit, now);
+    /// A guard holds for no longer than `limit` from `since`.
+    pub(crate) fn limit(&self, claim: ClaimId, limit: Duration, since: Moment) {
+        self.state.lock().stay.claims.limit(claim, limit, since);
         self.changed.notify_waiters();
     }
 

@@ -44,6 +44,8 @@ pub(super) struct State {
     /// Its client was closed: it is not renewed any more.
     pub(super) closed: bool,
     pub(super) lost: Option<LossReason>,
+    /// Its server has forgotten it by a restart, and no majority counts that server before then.
+    pub(super) no_vote_until: Option<Moment>,
     pub(super) failing: Option<(Moment, Cow<'static, str>)>,
 }
 
@@ -71,6 +73,7 @@ impl State {
             over: false,
             closed: false,
             lost: None,
+            no_vote_until: None,
             failing: None,
         }
     }

@@ -565,8 +565,15 @@ impl Request<'_> {
 /// The server says that it does not have a hold any more: its holder is told why.
 pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, clock: Clock) {
     if !hold.is_over() {
+        // Asked first: it is about the answer that has come, and the server may be started again at
+        // any time.
+        let started = backend.replaced_since(hold.confirmed_at());
         let reason = why_lost(backend, hold, clock).await;
         tracing::error!(key = %hold.key, %reason, "lock lost");
+        // An operator that ends it by force has done so since.
+        if let (Some(started), false) = (started, reason == LossReason::Forced) {
+            hold.forgotten(started);
+        }
         hold.lose(reason);
     }
 }

@@ -11,6 +11,7 @@ use super::lock::{Kind, Lock, LockGuard, LockInfo, OneKey};
 use crate::backend::step::Operation;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hold::Hold;
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::wait::Deadline;
@@ -81,8 +82,8 @@ pub(super) trait OneName: Erased {
     /// Whether nobody can acquire it while somebody holds it.
     fn excludes(&self) -> bool;
 
-    /// Whether `owner` holds it, by what this process knows.
-    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> bool;
+    /// What `owner` holds, or held until it was lost, by what this process knows.
+    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold>;
 }
 
 /// What is known of every lock that is made of several.
@@ -92,11 +93,15 @@ pub(super) trait Several: Erased {
     /// How many members have to be held.
     fn quorum(&self) -> usize;
 
+    /// Whether nobody counts a server that was started less than a longest lease ago.
+    fn distrusts(&self) -> bool;
+
     /// Whether `owner` holds as many members as it needs, by what this process knows.
     fn is_held_by(&self, owner: &Owner) -> bool {
         let members = self.members().iter();
-        let held = members.filter(|member| member.is_held_by(owner)).count();
-        held >= self.quorum()
+        let distrusts = self.distrusts();
+        let held = members.filter(|member| member.counts_for(owner, distrusts));
+        held.count() >= self.quorum()
     }
 }
 
@@ -118,12 +123,12 @@ impl<K: OneKey> OneName for K {
         self.is_exclusive()
     }
 
-    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> bool {
+    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold> {
         // What an owner holds is noted under its role. One that reads is not found as the holder of
         // a whole lock.
         let owner = owner.in_role(K::ROLE);
-        let held = context.locals.held_by(&self.line_key(key), &owner);
-        held.is_some_and(|held| held.hold().loss().is_none())
+        let held = context.locals.held_by(&self.line_key(key), &owner)?;
+        Some(held.hold().clone())
     }
 }
 
@@ -165,12 +170,24 @@ impl AnyLock {
     #[must_use]
     pub fn is_held_by(&self, owner: &Owner) -> bool {
         match &self.kind().0 {
-            AnyKind::One(kind) => {
-                let key = self.key();
-                key.is_ok_and(|key| kind.held_by(self.context(), key, owner))
-            }
+            AnyKind::One(_) => self.counts_for(owner, false),
             AnyKind::Several(kind) => kind.is_held_by(owner),
         }
+    }
+
+    /// Whether `owner` holds this member, for a lock that is made of several. `distrusts`: a hold
+    /// that its server has forgotten counts until the server does.
+    pub(super) fn counts_for(&self, owner: &Owner, distrusts: bool) -> bool {
+        let AnyKind::One(kind) = &self.kind().0 else {
+            return false;
+        };
+        let context = self.context();
+        let hold = self.key().ok();
+        let hold = hold.and_then(|key| kind.held_by(context, key, owner));
+        hold.is_some_and(|hold| {
+            let until = hold.stands_until().filter(|_| distrusts);
+            hold.loss().is_none() || until.is_some_and(|until| context.clock.now() < until)
+        })
     }
 
     /// Whether anybody holds the lock now; of several, whether more members are held than the lock

@@ -3,7 +3,9 @@
 mod majority;
 mod member;
 mod multi;
+mod part;
 mod quorum;
+mod returned;
 
 use std::sync::Arc;
 
@@ -35,6 +37,11 @@ macro_rules! any_of_several {
                 fn quorum(&self) -> usize {
                     // The kind's own method, which comes before that of the trait: no recursion.
                     self.quorum()
+                }
+
+                fn distrusts(&self) -> bool {
+                    // As above.
+                    self.distrusts()
                 }
             }
 

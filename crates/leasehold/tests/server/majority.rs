@@ -172,6 +172,45 @@ async fn restarted_servers_lose_vote_for_longest_lease() {
     next.release().await.unwrap();
 }
 
+#[tokio::test]
+async fn hold_outlives_the_restart_of_each_server() {
+    const LONG: Duration = Duration::from_secs(6);
+    let servers = start(5);
+    let (ours, theirs) = (of(&servers), of(&servers));
+    let lock = |clients| {
+        let lock = distrusting(clients).longest_lease(LONG).lease(LONG);
+        lock.member_timeout(LONG / 4).outage_timeout(HOUR)
+    };
+    let (ours, theirs) = (lock(&ours), lock(&theirs));
+    let mut guard = None;
+    eventually("all five take part", async || {
+        let now = guard.insert(ours.acquire().await.unwrap());
+        now.members().len() == 5 || {
+            guard.take().unwrap().release().await.unwrap();
+            false
+        }
+    })
+    .await;
+    let guard = guard.unwrap();
+    let waiter = tokio::spawn(async move { theirs.acquire().await });
+    for server in &servers {
+        server.kill().unwrap();
+        server.restart().unwrap();
+        eventually("the server has the lock again", async || {
+            assert!(guard.is_held(), "{:?}", guard.loss());
+            server.keys().contains(&"x".to_owned())
+        })
+        .await;
+        assert!(!waiter.is_finished(), "two have it");
+    }
+    let lost = tokio::time::timeout(LONG * 2, guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    assert!(!waiter.is_finished(), "two have it");
+    guard.release().await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    next.release().await.unwrap();
+}
+
 /// How the server comes not to say when it was started.
 #[derive(Clone, Copy, Debug)]
 enum Untold {

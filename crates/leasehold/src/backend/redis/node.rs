@@ -18,7 +18,7 @@ use super::sentinel::Sentinels;
 use super::slots::{Range, slot_of};
 #[cfg(feature = "tls")]
 use super::tls;
-use crate::backend::about::About;
+use crate::backend::about::{About, Uptime};
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::step::{Operation, Step};
 use crate::clock::{Clock, Moment};
@@ -316,7 +316,7 @@ pub(crate) struct Told {
     pub(crate) time_ms: Option<i64>,
     /// It has loaded all scripts.
     pub(crate) has_scripts: bool,
-    pub(crate) uptime: Option<Duration>,
+    pub(crate) uptime: Option<Uptime>,
     pub(crate) run_id: Option<String>,
     /// The address from which we have connected.
     pub(crate) seen_as: Option<String>,
@@ -356,7 +356,10 @@ mod tests {
             at: Moment::from_millis(90_000),
             has_scripts: false,
             time_ms: Some(1_000_000),
-            uptime: Some(Duration::from_secs(60)),
+            uptime: Some(Uptime {
+                least: Duration::from_secs(60),
+                most: Duration::from_secs(62),
+            }),
             run_id: run_id.map(str::to_owned),
             seen_as: None,
             slots: None,

@@ -53,6 +53,7 @@ pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
 async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failure> {
     let (connection, mut driver) = node.connector.open(address).await?;
     let questions = async {
+        let asked = node.clock.now();
         let time = ::redis::cmd("TIME");
         let info = ::redis::cmd("INFO");
         let mut ours = ::redis::cmd("CLIENT");
@@ -83,16 +84,17 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
         if node.connector.sentinels.is_some() {
             server_info::check_role(&info, address.shown())?;
         }
+        // Read behind the answers: the start of the server must not come out too early, or a
+        // majority would trust it too soon.
+        let at = node.clock.now();
         Ok(Told {
             address: Arc::clone(address),
-            // Read behind the answers: the start of the server must not come out too early, or a
-            // majority would trust it too soon.
-            at: node.clock.now(),
+            at,
             // Older than `at` by the time that the questions took, so a deadline comes out early at
             // first. At worst a call is late once, and its reply corrects the clock.
             time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
             has_scripts,
-            uptime: server_info::uptime(&info),
+            uptime: server_info::uptime(&info, at.saturating_sub(asked)),
             run_id: server_info::run_id(&info).map(str::to_owned),
             seen_as: server_info::seen_as(&ours.unwrap_or_default()).map(str::to_owned),
             slots: match node.is_of_a_cluster() {

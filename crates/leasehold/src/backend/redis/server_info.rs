@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::about::Uptime;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::text::Shown;
 
@@ -99,12 +100,15 @@ pub(crate) fn check_role(info: &str, address: &Arc<str>) -> Result<(), Failure> 
     }
 }
 
-/// How long the server has been up, at least.
-pub(crate) fn uptime(info: &str) -> Option<Duration> {
+/// How long the server has been up. It took so long to ask.
+pub(crate) fn uptime(info: &str, took: Duration) -> Option<Uptime> {
     let seconds: u64 = field(info, "uptime_in_seconds:")?.parse().ok()?;
-    // It tells whole seconds, and up to one too many. An uptime that is too long would let a
-    // server that has just forgotten its locks vote in a majority.
-    Some(Duration::from_secs(seconds.saturating_sub(1)))
+    // It tells whole seconds, and up to one too many or too few. An uptime that is too long would
+    // let a server that has just forgotten its locks vote in a majority.
+    Some(Uptime {
+        least: Duration::from_secs(seconds.saturating_sub(1)),
+        most: Duration::from_secs(seconds.saturating_add(1)).saturating_add(took),
+    })
 }
 
 /// The id that the server drew at random when it started.

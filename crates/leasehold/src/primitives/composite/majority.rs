@@ -1,7 +1,9 @@
 //! The lock of a majority: one name on several servers that know nothing of each other.
 
 mod ballot;
+mod granted;
 mod longest;
+mod rejoin;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -190,6 +192,10 @@ impl Majority {
         self.members.len() / 2 + 1
     }
 
+    pub(super) fn distrusts(&self) -> bool {
+        self.distrust_restarted
+    }
+
     fn limit(&self, lease: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_millis(500);
         const SHORTEST: Duration = Duration::from_millis(1);
@@ -207,13 +213,13 @@ impl Majority {
     }
 
     /// For how long a server that was started has no vote; `None`: it votes at once.
-    fn distrust(&self) -> Option<&Longest> {
-        self.distrust_restarted.then_some(&*self.longest)
+    fn distrust(&self) -> Option<&Arc<Longest>> {
+        self.distrust_restarted.then_some(&self.longest)
     }
 
     /// These settings, with the limit of every lease on which the distrust relies.
     fn bounded(&self, settings: &Settings, key: &Key) -> Result<Settings> {
-        let longest_lease = self.distrust().map(Longest::own);
+        let longest_lease = self.distrust().map(|longest| longest.own());
         if let Some(longest) = longest_lease {
             check_longest_lease(longest, key)?;
         }
@@ -280,7 +286,11 @@ async fn enter_or_wait(
 ) -> Result<Option<LockGuard>> {
     let (key, kind) = (lock.key()?, lock.kind());
     // An owner that holds the lock already never waits behind a stranger, who may wait for it.
-    let enters_again = lock.owner().is_some_and(|owner| lock.is_held_by(owner));
+    // By any member that it has: the others may be set again just now.
+    let enters_again = lock.owner().is_some_and(|owner| {
+        let mut members = kind.members.iter();
+        members.any(|member| member.counts_for(owner, kind.distrusts()))
+    });
     // Any other answer is left to the wait below, which asks again and reports what stands in the
     // way.
     if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {

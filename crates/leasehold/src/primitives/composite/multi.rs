@@ -94,6 +94,12 @@ impl Multi {
     pub(super) fn quorum(&self) -> usize {
         self.members.len()
     }
+
+    /// A member that its server has forgotten is lost.
+    #[expect(clippy::unused_self, reason = "a majority's goes by its setting")]
+    pub(super) fn distrusts(&self) -> bool {
+        false
+    }
 }
 
 impl Kind for Multi {
@@ -125,7 +131,7 @@ impl Acquire for Multi {
             return Ok(None);
         };
         let held = members.iter().zip(guards).collect();
-        let guard = LockGuard::of_quorum(Quorum::new(key, held, lock.kind().quorum()));
+        let guard = LockGuard::of_quorum(Quorum::new(key, held, lock.kind().quorum(), false));
         if let Some(limit) = terms.max_hold {
             guard.limit(limit);
         }

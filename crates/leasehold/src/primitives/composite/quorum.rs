@@ -4,29 +4,34 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::AnyLock;
-use crate::clock::Clock;
+use super::part::Part;
+use super::returned::{Again, Present, Returned};
 use crate::error::{Error, Result};
 use crate::hold::{Hold, next_number};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::fenced::draw;
 use crate::primitives::lock::LockGuard;
+use crate::sync::Mutex;
 
 /// The guards of the members, and what is known of all members together.
 pub(in crate::primitives) struct Quorum {
     pub(in crate::primitives) guards: Vec<LockGuard>,
     pub(in crate::primitives) members: Arc<Members>,
+    /// Those that members have given since.
+    returned: Returned,
 }
 
 /// What is known of the members.
 pub(in crate::primitives) struct Members {
-    members: Vec<MemberHold>,
+    pub(super) parts: Vec<Part>,
     /// How many members have to be valid.
     quorum: usize,
     pub(in crate::primitives) key: Key,
@@ -35,58 +40,93 @@ pub(in crate::primitives) struct Members {
     /// everybody who asks is told the same.
     broken: OnceLock<(LossReason, Instant)>,
     /// The fencing token of this guard.
-    token: OnceLock<u64>,
-}
-
-struct MemberHold {
-    hold: Hold,
-    clock: Clock,
-    member: String,
+    pub(super) token: OnceLock<u64>,
+    /// Since when the maximum hold time counts, and what that is.
+    pub(super) limit: OnceLock<(Instant, Duration)>,
+    /// The guards of members that were set again.
+    pub(super) again: Mutex<Again>,
+    /// Notified when a member counts again, or the guard leaves.
+    pub(super) changed: Notify,
 }
 
 impl Quorum {
+    /// `distrusts`: nobody counts a server that was started less than a longest lease ago.
     pub(in crate::primitives) fn new(
         key: &Key,
         held: Vec<(&AnyLock, LockGuard)>,
         quorum: usize,
+        distrusts: bool,
     ) -> Self {
         let members = held.iter().flat_map(|(member, guard)| {
             // Each guard has one share, because no member is made of several locks itself.
             let shares = guard.one().into_iter();
-            shares.map(|share| MemberHold {
-                hold: share.hold().clone(),
-                clock: share.context().clock,
-                member: member.shown(),
+            shares.map(|share| {
+                let clock = share.context().clock;
+                Part::new(share.hold(), clock, member.shown(), distrusts)
             })
         });
         let members = Arc::new(Members {
-            members: members.collect(),
+            parts: members.collect(),
             quorum,
             key: key.clone(),
             number: next_number(),
             broken: OnceLock::new(),
             token: OnceLock::new(),
+            limit: OnceLock::new(),
+            again: Mutex::default(),
+            changed: Notify::new(),
         });
         Self {
             guards: held.into_iter().map(|(_, guard)| guard).collect(),
+            returned: Returned::of(&members),
             members,
         }
+    }
+
+    /// The guard of each member that counts.
+    fn present(&self) -> Vec<Present<'_>> {
+        let again = self.members.again.lock();
+        let guards = self.guards.iter().enumerate();
+        let present = guards.map(|(place, first)| again.present(place, first));
+        present.collect()
+    }
+
+    /// Gives each member its maximum hold time, counted from now.
+    pub(in crate::primitives) fn limit(&self, limit: Duration) {
+        let _ = self.members.limit.set((Instant::now(), limit));
+        for guard in &self.guards {
+            let share = guard.share();
+            share.limit(limit, share.context().clock.now());
+        }
+    }
+
+    pub(in crate::primitives) fn forget(self) {
+        // First: no member is set again for a guard that has gone.
+        let again = self.returned.take();
+        let all = self.guards.into_iter().chain(again.into_iter().flatten());
+        all.for_each(LockGuard::forget);
     }
 
     /// Gives all members back at once. A release that fails stops no other.
     pub(in crate::primitives) async fn release(self) -> Result<()> {
         // Asked before the guards leave: a hold that was given back notices no loss any more.
         let loss = self.members.loss();
-        let releases = self.guards.into_iter().map(LockGuard::release);
-        let results = join_all(releases.map(Box::pin)).await;
-        let results = self.members.members.iter().zip(results);
+        // Before any release: no member is set again behind its release.
+        let mut again = self.returned.take();
+        again.resize_with(self.guards.len(), || None);
+        let parts = self.members.parts.iter();
+        let releases = parts.zip(self.guards.into_iter().zip(again));
+        let releases = releases.map(|(part, both)| Box::pin(give_back(part, both)));
+        let results = join_all(releases).await;
+        let results = self.members.parts.iter().zip(results);
         self.members.judge("releasing", loss, results).map(drop)
     }
 
     pub(in crate::primitives) async fn extend(&self, lease: Duration) -> Result<()> {
-        let extensions = self.guards.iter().map(|guard| guard.extend(lease));
+        let present = self.present();
+        let extensions = present.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
-        let results = self.members.members.iter().zip(results);
+        let results = self.members.parts.iter().zip(results);
         // Asked behind the answers: they may have come when the whole was lost already.
         let loss = self.members.loss();
         self.members.judge("extending", loss, results).map(drop)
@@ -100,7 +140,8 @@ impl Quorum {
     /// Enough members have to do each of the two. All members that are held are asked, because the
     /// one that the next holder has in common with this one may lose its counter.
     pub(in crate::primitives) async fn fencing_token(&self) -> Result<u64> {
-        let shares = || self.guards.iter().map(LockGuard::share);
+        let present = self.present();
+        let shares = || present.iter().map(|guard| guard.share());
         // Before the first draw: for a whole that can have no token, no server is asked.
         for share in shares() {
             draw::check_kind(share.hold())?;
@@ -115,13 +156,19 @@ impl Quorum {
             drawn = self.enough(shares().map(draw::token_of)).await?;
         }
         // Numbers that the owner was given for these members before, by another guard of the whole.
-        let raised = self.members.members.iter();
-        let raised = raised.filter_map(|part| part.hold.raised_to());
+        let raised = self.members.parts.iter();
+        let raised = raised.filter_map(|part| part.hold().raised_to());
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
         self.enough(shares().map(|share| draw::raise(share, token)))
             .await?;
         // Two tasks may have drawn by this guard at the same time, and a guard has one token.
-        Ok(*self.members.token.get_or_init(|| token))
+        let token = self.members.settle(token);
+        // A member that was set again meanwhile has not heard of it. To the others nothing is sent.
+        let present = self.present();
+        let shares = present.iter().map(|guard| guard.share());
+        self.enough(shares.map(|share| draw::raise(share, token)))
+            .await?;
+        Ok(token)
     }
 
     /// Asks each member, and waits until enough have done what they were asked, or too many have
@@ -130,7 +177,7 @@ impl Quorum {
         &self,
         asks: impl Iterator<Item = impl Future<Output = Result<T>>>,
     ) -> Result<Vec<T>> {
-        let members = self.members.members.iter();
+        let members = self.members.parts.iter();
         let mut asked: FuturesUnordered<_> = members
             .zip(asks)
             .map(|(part, ask)| async move { (part, ask.await) })
@@ -161,7 +208,7 @@ impl Members {
         &self,
         what: &str,
         loss: Option<LossReason>,
-        results: impl IntoIterator<Item = (&'a MemberHold, Result<T>)>,
+        results: impl IntoIterator<Item = (&'a Part, Result<T>)>,
     ) -> Result<Vec<T>> {
         let (mut done, mut errors) = (Vec::new(), Vec::new());
         // Losses that have come to light just now.
@@ -170,7 +217,8 @@ impl Members {
             match result {
                 Ok(output) => done.push(output),
                 Err(error) => {
-                    lost.extend(error.loss().map(|reason| part.lost(reason.clone())));
+                    let loss = error.loss().filter(|_| !part.stands());
+                    lost.extend(loss.map(|reason| part.lost(reason.clone())));
                     errors.push(error);
                 }
             }
@@ -198,16 +246,10 @@ impl Members {
     /// before, no more tokens than needed, and the smallest, so that a token that comes late
     /// changes nothing.
     fn drawn(&self) -> Vec<u64> {
-        let held = self
-            .members
-            .iter()
-            .filter(|part| part.hold.loss().is_none());
-        let mut drawn: Vec<_> = held.filter_map(|part| part.hold.token()).collect();
-        if self
-            .members
-            .iter()
-            .any(|part| part.hold.raised_to().is_some())
-        {
+        let holds = || self.parts.iter().map(Part::hold);
+        let held = holds().filter(|hold| hold.loss().is_none());
+        let mut drawn: Vec<_> = held.filter_map(|hold| hold.token()).collect();
+        if holds().any(|hold| hold.raised_to().is_some()) {
             drawn.sort_unstable();
             drawn.truncate(self.quorum);
         }
@@ -216,7 +258,7 @@ impl Members {
 
     /// How many members may be lost.
     fn spare(&self) -> usize {
-        self.members.len() - self.quorum
+        self.parts.len() - self.quorum
     }
 
     /// Why the whole is lost; `None` while enough members are held.
@@ -224,8 +266,8 @@ impl Members {
         if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
         }
-        let lost = self.members.iter().filter_map(|part| {
-            let reason = part.hold.loss()?;
+        let lost = self.parts.iter().filter_map(|part| {
+            let reason = part.loss()?;
             Some((part.deadline(), part.lost(reason)))
         });
         let mut lost: Vec<_> = lost.collect();
@@ -234,38 +276,65 @@ impl Members {
         let (_, reason) = lost.into_iter().nth(self.spare())?;
         // Not later than now: a server can say that a member is lost long before its deadline, and
         // the whole is over then.
-        let until = || self.enough(MemberHold::deadline).min(Instant::now());
+        let until = || self.enough(Part::deadline).min(Instant::now());
         let (reason, _) = self.broken.get_or_init(|| (reason, until()));
         Some(reason.clone())
     }
 
+    /// The hold of the member at this place that counts.
+    pub(super) fn hold(&self, place: usize) -> Hold {
+        self.parts[place].hold()
+    }
+
+    /// Resolves with the places of those members whose holds are lost, as soon as there are any
+    /// among `these`.
+    pub(super) async fn lost_among(&self, these: impl Fn(usize) -> bool) -> Vec<usize> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, or a change between the two would be missed.
+            changed.as_mut().enable();
+            let holds = self.parts.iter().map(Part::hold).enumerate();
+            let holds: Vec<_> = holds.filter(|(place, _)| these(*place)).collect();
+            let lost = holds.iter().filter(|(_, hold)| hold.loss().is_some());
+            let lost: Vec<_> = lost.map(|(place, _)| *place).collect();
+            if !lost.is_empty() {
+                return lost;
+            }
+            let mut losses: FuturesUnordered<_> =
+                holds.iter().map(|(_, hold)| hold.lost()).collect();
+            tokio::select! {
+                biased;
+                Some(_) = losses.next() => {}
+                () = changed => {}
+            }
+        }
+    }
+
     /// Resolves with the reason when too many members are lost.
     pub(in crate::primitives) async fn lost(self: Arc<Self>) -> LossReason {
-        let mut losses: FuturesUnordered<_> = self
-            .members
-            .iter()
-            .map(|part| {
-                let hold = part.hold.clone();
-                async move { hold.lost().await }
-            })
-            .collect();
         loop {
-            // Looked at before each wait: too many may be lost from the start.
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, or a change between the two would be missed.
+            changed.as_mut().enable();
             if let Some(reason) = self.loss() {
                 return reason;
             }
-            if losses.next().await.is_none() {
-                // It does not come to this: with the last member the whole is lost, which the look
-                // above tells.
-                return std::future::pending().await;
+            let mut changes: FuturesUnordered<_> = self.parts.iter().map(Part::changes).collect();
+            tokio::select! {
+                biased;
+                _ = changes.next() => {}
+                () = changed => {}
             }
         }
     }
 
     /// The loss that comes unless renewal gets through, if renewal fails for too many members.
     pub(in crate::primitives) fn renewal_failure(&self) -> Option<LossReason> {
-        let failing = self.members.iter().filter_map(|part| {
-            let reason = part.hold.loss().or_else(|| part.hold.renewal_failure())?;
+        let failing = self.parts.iter().filter_map(|part| {
+            let hold = part.hold();
+            let reason = hold.loss().or_else(|| hold.renewal_failure())?;
             Some(part.lost(reason))
         });
         failing.skip(self.spare()).last()
@@ -278,21 +347,20 @@ impl Members {
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,
-            None => self.enough(MemberHold::deadline),
+            None => self.enough(Part::deadline),
         }
     }
 
-    #[cfg(feature = "testing")]
     pub(in crate::primitives) fn confirmed_at(&self) -> Instant {
-        self.enough(|part| part.clock.to_instant(part.hold.confirmed_at()))
+        self.enough(Part::confirmed_at)
     }
 
     /// The latest instant that enough members have reached, of those that are still valid.
-    fn enough(&self, instant: impl Fn(&MemberHold) -> Instant) -> Instant {
-        let good = |part: &&MemberHold| part.hold.loss().is_none();
-        let mut instants: Vec<_> = self.members.iter().filter(good).map(&instant).collect();
+    fn enough(&self, instant: impl Fn(&Part) -> Instant) -> Instant {
+        let good = |part: &&Part| part.loss().is_none();
+        let mut instants: Vec<_> = self.parts.iter().filter(good).map(&instant).collect();
         if instants.len() < self.quorum {
-            instants = self.members.iter().map(&instant).collect();
+            instants = self.parts.iter().map(&instant).collect();
         }
         // The latest first: at the place of the quorum, so many members are still held.
         instants.sort_by(|one, other| other.cmp(one));
@@ -300,27 +368,37 @@ impl Members {
     }
 
     pub(in crate::primitives) fn guards(&self) -> usize {
-        let guards = self.members.iter().map(|part| part.hold.guards());
+        let guards = self.parts.iter().map(|part| part.hold().guards());
         guards.min().unwrap_or(0)
     }
 
     pub(in crate::primitives) fn holder_id(&self) -> &str {
-        self.members
-            .first()
-            .map_or("", |part| part.hold.steps.wire_id())
+        let first = self.parts.first();
+        first.map_or("", |part| part.first().steps.wire_id())
     }
 }
 
-impl MemberHold {
-    fn lost(&self, reason: LossReason) -> LossReason {
-        LossReason::Member {
-            member: self.member.clone(),
-            reason: Box::new(reason),
-        }
-    }
-
-    fn deadline(&self) -> Instant {
-        self.clock.to_instant(self.hold.deadline())
+/// Gives back what a member granted to the acquire, and what it has granted since.
+async fn give_back(part: &Part, both: (LockGuard, Option<LockGuard>)) -> Result<()> {
+    // Its server says that it is not there. It was held until now all the same.
+    let (stood, counted) = (part.stands(), part.loss().is_none());
+    let hold = part.hold();
+    let context = Arc::clone(both.0.share().context());
+    let result = match both {
+        (first, None) => first.release().await,
+        (first, Some(again)) => join(first.release(), again.release()).await.1,
+    };
+    let forgot = |error: &Error| {
+        let is_gone = matches!(
+            error.loss(),
+            Some(LossReason::Deleted | LossReason::Taken { .. })
+        );
+        let started = context.backend.replaced_since(hold.confirmed_at());
+        is_gone && part.stood_since(started.and_then(|started| hold.no_vote_until(started)))
+    };
+    match result {
+        Err(error) if stood || counted && forgot(&error) => Ok(()),
+        result => result,
     }
 }
 

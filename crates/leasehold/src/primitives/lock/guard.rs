@@ -68,16 +68,16 @@ impl LockGuard {
 
     /// Gives each member its maximum hold time, counted from now.
     pub(in crate::primitives) fn limit(&self, limit: Duration) {
-        for member in self.members() {
-            // Always so: `in_order` refuses a member that is several locks itself.
-            if let Some(share) = member.one() {
-                share.limit(limit);
-            }
+        if let Body::Quorum(quorum) = &self.body {
+            quorum.limit(limit);
         }
     }
 
     /// The guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or of those
     /// that make up the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
+    ///
+    /// They are those that the acquire was given. If a server of a `RedLock` is restarted and takes
+    /// part again, its guard here is lost and stays so.
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],
@@ -184,7 +184,6 @@ impl LockGuard {
     }
 
     /// When the last confirmed request was sent.
-    #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
         match &self.body {
             Body::One(share) => {
@@ -244,7 +243,7 @@ impl LockGuard {
     pub fn forget(self) {
         match self.body {
             Body::One(share) => share.forget(),
-            Body::Quorum(quorum) => quorum.guards.into_iter().for_each(Self::forget),
+            Body::Quorum(quorum) => quorum.forget(),
         }
     }
 

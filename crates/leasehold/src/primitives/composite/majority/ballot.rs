@@ -1,7 +1,7 @@
 //! One ballot: it asks all servers at once, and a majority has to grant.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -14,7 +14,6 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::any::AnyLock;
-use crate::primitives::composite::Quorum;
 use crate::primitives::composite::member::{Said, Terms, one_server};
 use crate::primitives::lock::LockGuard;
 use crate::sync::Mutex;
@@ -29,7 +28,7 @@ pub(super) struct Ballot<'a> {
     /// How long to wait for a server.
     pub(super) limit: Duration,
     /// How long a server has no vote after its start; `None`: it votes at once.
-    pub(super) longest: Option<&'a Longest>,
+    pub(super) longest: Option<&'a Arc<Longest>>,
     /// Whether there will be another ballot.
     pub(super) waits: bool,
     /// Rounds in which some members were granted, but no majority.
@@ -162,7 +161,7 @@ impl<'a> Ballot<'a> {
     }
 
     fn trust(&self, member: &AnyLock) -> Result<()> {
-        let longest = self.longest.map(Longest::of_all);
+        let longest = self.longest.map(|longest| longest.of_all());
         let restarted = longest.and_then(|longest| self.restarted(member, longest));
         restarted.map_or(Ok(()), Err)
     }
@@ -233,25 +232,6 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// The hold, if it is valid for long enough to be of use.
-    fn hold(&self, granted: Vec<(&AnyLock, LockGuard)>) -> Result<LockGuard, Failure> {
-        let guard = LockGuard::of_quorum(Quorum::new(self.key, granted, self.quorum));
-        let left = guard
-            .valid_until()
-            .saturating_duration_since(Instant::now());
-        // A hold that the owner has already is good, however little of it is left.
-        let is_new = guard.hold_count() == 1;
-        if guard.is_held() && (left >= self.terms.settings.lease() / 3 || !is_new) {
-            return Ok(guard);
-        }
-        // The guard is dropped with this, so all votes go back.
-        Err(Failure::no_answer(
-            Outcome::MayHaveRun,
-            "a majority granted it, but so late that little of the lease is left; set a longer lease",
-            self.masters(self.quorum),
-        ))
-    }
-
     /// There is no majority: answers are missing, or the lock is held.
     fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
         let spare = self.members.len() - self.quorum;
@@ -313,7 +293,7 @@ impl<'a> Ballot<'a> {
         Failure::new(outcome, cause, self.masters(errors.len()))
     }
 
-    fn masters(&self, count: usize) -> String {
+    pub(super) fn masters(&self, count: usize) -> String {
         format!("{count} of {} masters", self.members.len())
     }
 
@@ -380,6 +360,7 @@ impl Ask for Ballot<'_> {
         self.longest_is_known().await?;
         let began = Instant::now();
         let votes = loop {
+            let asked = Instant::now();
             let mut votes = self.votes(|member| self.vote(member)).await;
             // Only here: a server says which one it is when it is connected to, and the votes may
             // have been the first to need the connection. They are dropped with the error, and so
@@ -395,7 +376,7 @@ impl Ask for Ballot<'_> {
                 .granted
                 .retain(|(member, _)| self.trust(member).is_ok());
             if votes.granted.len() >= self.quorum {
-                return self.hold(votes.granted).map(Answer::Granted);
+                return self.hold(votes.granted, asked).await.map(Answer::Granted);
             }
         };
         if votes.given_back > 0 && self.waits {

@@ -47,6 +47,18 @@ impl Longest {
         self.own.max(heard)
     }
 
+    /// How long a ballot may take that a majority grants. By the default, if that is shorter: those
+    /// that expect no more need not have read a note.
+    pub(super) fn ballot_limit(&self) -> Duration {
+        self.of_all().min(DEFAULT_LONGEST_LEASE) * 2 / 5
+    }
+
+    /// How long a server has been up before the holder of a majority sets its member again: longer
+    /// than a ballot may take, also by a clock that drifts.
+    pub(super) fn rejoin_after(&self) -> Duration {
+        self.of_all() / 2
+    }
+
     /// Reads the member's note, and notes a lease that is longer than everybody expects.
     pub(super) async fn ask(&self, member: &AnyLock) -> Result<()> {
         let known = self.of_all();

@@ -1,0 +1,113 @@
+//! One member of a hold that is made of several.
+
+use futures_util::future::Either;
+use tokio::time::Instant;
+
+use crate::clock::{Clock, Moment};
+use crate::hold::Hold;
+use crate::loss::LossReason;
+use crate::sync::Mutex;
+
+pub(super) struct Part {
+    /// The hold that the acquire was given.
+    first: Hold,
+    /// The hold that has taken its place since, on a server that had forgotten the one before.
+    again: Mutex<Option<Hold>>,
+    clock: Clock,
+    member: String,
+    /// Nobody else counts a server that was started a moment ago.
+    distrusts: bool,
+}
+
+impl Part {
+    pub(super) fn new(hold: &Hold, clock: Clock, member: String, distrusts: bool) -> Self {
+        Self {
+            first: hold.clone(),
+            again: Mutex::default(),
+            clock,
+            member,
+            distrusts,
+        }
+    }
+
+    pub(super) fn first(&self) -> &Hold {
+        &self.first
+    }
+
+    /// The hold that counts.
+    pub(super) fn hold(&self) -> Hold {
+        let again = self.again.lock();
+        again.as_ref().unwrap_or(&self.first).clone()
+    }
+
+    /// From now on this hold counts.
+    pub(super) fn replace(&self, hold: Hold) {
+        let before = self.again.lock().replace(hold);
+        // Dropped behind the lock: a grant may go with it.
+        drop(before);
+    }
+
+    /// Why it is lost for the whole; `None` while it counts.
+    pub(super) fn loss(&self) -> Option<LossReason> {
+        let hold = self.hold();
+        let reason = hold.loss()?;
+        self.stands_until(&hold).is_none().then_some(reason)
+    }
+
+    /// Whether it counts although its server has forgotten it.
+    pub(super) fn stands(&self) -> bool {
+        self.stands_until(&self.hold()).is_some()
+    }
+
+    fn stands_until(&self, hold: &Hold) -> Option<Moment> {
+        let until = hold.stands_until().filter(|_| self.distrusts)?;
+        (self.clock.now() < until).then_some(until)
+    }
+
+    /// Whether it has counted until now, if its server had forgotten it and had no vote until
+    /// `until`.
+    pub(super) fn stood_since(&self, until: Option<Moment>) -> bool {
+        self.distrusts && until.is_some_and(|until| self.clock.now() < until)
+    }
+
+    /// Resolves when its loss has to be looked at anew; never if it is lost for good.
+    pub(super) fn changes(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (hold, clock) = (self.hold(), self.clock);
+        let until = self.stands_until(&hold);
+        if hold.loss().is_some() {
+            return Either::Left(async move {
+                match until {
+                    Some(until) => clock.sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            });
+        }
+        Either::Right(async move {
+            hold.lost().await;
+        })
+    }
+
+    /// As a loss of the whole.
+    pub(super) fn lost(&self, reason: LossReason) -> LossReason {
+        LossReason::Member {
+            member: self.member.clone(),
+            reason: Box::new(reason),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let hold = self.hold();
+        let until = self.stands_until(&hold);
+        self.clock
+            .to_instant(until.unwrap_or_else(|| hold.deadline()))
+    }
+
+    pub(super) fn confirmed_at(&self) -> Instant {
+        self.clock.to_instant(self.hold().confirmed_at())
+    }
+
+    /// An instant that has passed, as its client's clock has it.
+    pub(super) fn moment_of(&self, past: Instant) -> Moment {
+        self.clock.now() - Instant::now().saturating_duration_since(past)
+    }
+}
