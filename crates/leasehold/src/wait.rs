@@ -542,7 +542,14 @@ impl Wait<'_> {
 
     async fn ask_and_tell<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
         self.tell(AcquireSpan::asks);
-        let answer = asker.ask().await;
+        let answer = match asker.ask().await {
+            // Nobody can have it now, and an earlier holder may have it still.
+            Err(Failure {
+                cause: Cause::Guarded { left },
+                ..
+            }) => Ok(Answer::Busy { ttl: Some(left) }),
+            answer => answer,
+        };
         match &answer {
             Ok(Answer::Granted(_)) => {}
             Ok(_) => self.tell(|told| told.waits(Why::Held)),
