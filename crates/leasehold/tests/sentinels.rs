@@ -14,4 +14,5 @@ mod sentinels {
     mod asked;
     mod bad_input;
     mod failovers;
+    mod guard;
 }

@@ -590,6 +590,11 @@ mod tests {
         }
         let late = read("*2\r\n$4\r\nlate\r\n:5\r\n");
         assert!(matches!(late, Answer::Late { server_ms: 5 }), "{late:?}");
+        for (ms, expected) in [(5, 5), (-5, 0)] {
+            let guarded = read(&format!("*2\r\n$7\r\nguarded\r\n:{ms}\r\n"));
+            let expected = Duration::from_millis(expected);
+            assert!(matches!(guarded, Answer::Guarded { left } if left == expected));
+        }
         for (bytes, outcome) in [
             ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
             // The first whole number that a script can't tell from its neighbour.
@@ -614,6 +619,10 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("ACL SETUSER USER "), "{said}");
+        let guarded = Script::of(&[], Form::Guarded { span_ms: 1 });
+        let said = Failure::from_reply("NOPERM no key", &address());
+        let said = failure_of(&operation, said, &guarded).cause.to_string();
+        assert!(said.contains(" ~leasehold:guard "), "{said}");
         let nobody = denied("NOAUTH log in").cause.to_string();
         assert_eq!(nobody, "NOAUTH log in", "no permission is missing");
     }

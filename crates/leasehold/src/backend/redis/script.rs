@@ -443,6 +443,35 @@ mod tests {
     }
 
     #[test]
+    fn scripts_without_a_guard_have_nothing_of_it() {
+        let steps = crate::primitives::steps();
+        let guarded = Script::of(&steps, Form::Guarded { span_ms: 12_345 });
+        for form in [Form::Server, Form::Cluster(&[Transport::Global])] {
+            let script = Script::of(&steps, form);
+            for text in script.texts() {
+                assert!(!text.text.to_lowercase().contains("guard"), "{form:?}");
+            }
+        }
+        for text in guarded.texts() {
+            assert!(!text.text.contains("--[["), "a mark is left");
+        }
+        assert!(guarded.any.text.contains("12345"));
+        let own = guarded.own(&crate::primitives::lock::steps::ACQUIRE);
+        assert!(own.is_some_and(|own| own.text.contains("12345")));
+        let own = |script: &Script| {
+            let own = script.own(&crate::primitives::lock::steps::RELEASE);
+            own.map(|own| own.sha.clone())
+        };
+        assert_eq!(own(&guarded), own(&Script::of(&steps, Form::Server)));
+        // Whoever may run the others needs one key more.
+        let rules = |form| Script::of(&steps, form).command_rules.clone();
+        let form = Form::Guarded { span_ms: 12_345 };
+        assert_eq!(rules(form), rules(Form::Server));
+        let page = include_str!("../../../../../docs/wire-format.md");
+        assert!(page.contains(&format!("`{GUARD_KEY}`")));
+    }
+
+    #[test]
     fn script_of_a_server_has_nothing_of_clusters() {
         let steps = crate::primitives::steps();
         let server = &Script::of(&steps, Form::Server).any.text;
