@@ -603,9 +603,9 @@ impl ClientBuilder {
     ///   they reach it, and the guard of the new master does not know.
     ///
     /// What it costs: for `span` nothing is granted after each failover, each restart and each `FLUSHALL`,
-    /// when it is used first, when a master gets its first replica, and when it has had none for an hour
-    /// (`repl-backlog-ttl`) and gets one again, because the id is another one then. Fair locks: whoever
-    /// stands in line meanwhile may have to line up anew.
+    /// when it is used first, when a master gets its first replica, and when it has had none any more for
+    /// an hour (`repl-backlog-ttl`), because the id is another one then. A fair lock may forget its line
+    /// meanwhile, and whoever stood in it lines up anew.
     ///
     /// The note is the key `leasehold:guard` of the database, whatever the client's
     /// [`prefix`](Self::prefix). A user of the server needs `~leasehold:guard +info +get +set +time`. A

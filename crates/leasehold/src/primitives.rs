@@ -50,8 +50,10 @@ mod tests {
         for step in steps().iter().filter(|step| step.for_holders) {
             assert!(step.grants, "{}", step.name);
             let mut keyspace = Keyspace::default();
+            // A number, and as long as the id of a permit.
+            let id = b"1000000000000016".to_vec();
             let count = if step.many { 3 } else { step.parameters.len() };
-            let reply = (step.twin)(&mut keyspace, &vec![b"16".to_vec(); count]);
+            let reply = (step.twin)(&mut keyspace, &vec![id.clone(); count]);
             assert!(keyspace.dump().is_empty(), "{}: {reply:?}", step.name);
         }
     }

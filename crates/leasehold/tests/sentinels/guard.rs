@@ -36,16 +36,16 @@ async fn lost(builder: ClientBuilder) -> Report {
     report
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_grant_is_given_again_without_a_guard() {
-    for report in each_failover(|| lost(builder(LONG))).await {
+#[test]
+fn lost_grant_is_given_again_without_a_guard() {
+    for report in each_failover(|| lost(builder(LONG))) {
         assert_eq!(report.overlaps.len(), 1, "{report:?}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guard_outlasts_a_lost_grant() {
-    for report in each_failover(|| lost(guarded(SPAN))).await {
+#[test]
+fn guard_outlasts_a_lost_grant() {
+    for report in each_failover(|| lost(guarded(SPAN))) {
         report.judge().unwrap();
     }
 }

@@ -89,40 +89,50 @@ fn now_ms(server: &RedisServer) -> u64 {
     number(seconds) * 1000 + number(micros) / 1000
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grant_that_a_failover_loses_is_given_again_without_a_guard() {
-    for report in each_failover(|| lost_by_failover(builder(LONG))).await {
+#[test]
+fn grant_that_a_failover_loses_is_given_again_without_a_guard() {
+    for report in each_failover(|| lost_by_failover(builder(LONG))) {
         assert_eq!(report.overlaps.len(), 1, "{report:?}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guard_outlasts_the_grant_that_a_failover_loses() {
-    for report in each_failover(|| lost_by_failover(guarded(SPAN))).await {
+#[test]
+fn guard_outlasts_the_grant_that_a_failover_loses() {
+    for report in each_failover(|| lost_by_failover(guarded(SPAN))) {
         report.judge().unwrap();
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guard_outlasts_the_grant_that_a_restart_loses() {
-    let unguarded = lost_by_restart(builder(LONG)).await;
-    assert_eq!(unguarded.overlaps.len(), 1, "{unguarded:?}");
-    for report in each_failover(|| lost_by_restart(guarded(SPAN))).await {
+#[test]
+fn guard_outlasts_the_grant_that_a_restart_loses() {
+    for report in each_failover(|| lost_by_restart(builder(LONG))) {
+        assert_eq!(report.overlaps.len(), 1, "{report:?}");
+    }
+    for report in each_failover(|| lost_by_restart(guarded(SPAN))) {
         report.judge().unwrap();
     }
 }
 
 #[tokio::test]
-async fn server_is_guarded_when_it_gets_its_first_replica() {
+async fn server_is_guarded_when_it_gets_a_replica_or_has_lost_it_for_long() {
     let server = RedisServer::builder().arg("repl-diskless-sync-delay", "0");
     let server = server.start().unwrap();
     is_known(&server);
     let client = guarded(LONG).connect(&server.url()).await.unwrap();
     let guard = client.lock("x").try_acquire().await.unwrap();
     guard.unwrap().release().await.unwrap();
-    let _replica = replica_of(&server).await;
+    let replica = replica_of(&server).await;
     assert!(client.lock("y").try_acquire().await.unwrap().is_none());
     assert_eq!(noted(&server).unwrap().0, replication_id(&server));
+    // And when it has had none for long.
+    is_known(&server);
+    tell(&server, &["CONFIG", "SET", "repl-backlog-ttl", "1"]);
+    drop(replica);
+    eventually("it has another id", async || {
+        noted(&server).unwrap().0 != replication_id(&server)
+    })
+    .await;
+    assert!(client.lock("y").try_acquire().await.unwrap().is_none());
 }
 
 /// Each kind, alone and with others in one call.
