@@ -542,17 +542,18 @@ impl Wait<'_> {
 
     async fn ask_and_tell<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
         self.tell(AcquireSpan::asks);
-        let answer = match asker.ask().await {
-            // Nobody can have it now, and an earlier holder may have it still.
-            Err(Failure {
-                cause: Cause::Guarded { left },
-                ..
-            }) => Ok(Answer::Busy { ttl: Some(left) }),
-            answer => answer,
-        };
+        let answer = asker.ask().await;
         match &answer {
             Ok(Answer::Granted(_)) => {}
             Ok(_) => self.tell(|told| told.waits(Why::Held)),
+            Err(Failure {
+                cause: Cause::Guarded { left },
+                ..
+            }) => {
+                // Nobody can have it now, and an earlier holder may have it still.
+                self.tell(|told| told.waits(Why::Held));
+                return Ok(Answer::Busy { ttl: Some(*left) });
+            }
             Err(failure) if failure.may_heal() && failure.cause != Cause::Late => {
                 self.tell(|told| told.waits(Why::NoAnswer));
             }

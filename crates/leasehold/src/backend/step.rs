@@ -32,7 +32,7 @@ pub(crate) struct Step {
     pub(crate) grants: bool,
     /// What it gives, it gives to those alone who hold already, instead of what they hold: more time,
     /// a token, the same hold in another form. A failover guard lets such a step run.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) for_holders: bool,
     /// It touches only keys that are declared, and none that it may have removed before. Then it may
     /// run while its slot moves from one node of a cluster to another, as soon as all of them are on

@@ -13,7 +13,8 @@ use crate::support::guarded::{
 use crate::support::{HOUR, eventually};
 
 /// As long as the leases.
-const SPAN: Duration = Duration::from_secs(5);
+const SPAN: Duration = Duration::from_millis(SPAN_MS);
+const SPAN_MS: u64 = 5000;
 /// So long that no test sees its end.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -144,7 +145,6 @@ async fn nobody_is_granted_anything_during_the_span() {
     let leases = client.expirable_semaphore("leases");
     leases.set_permits(3).await.unwrap();
     let rw = client.rw_lock("rw");
-    let reading = client.rw_lock("reads").read().await.unwrap();
     is_promoted(&server);
     for _ in 0..2 {
         assert!(client.lock("x").try_acquire().await.unwrap().is_none());
@@ -168,15 +168,23 @@ async fn nobody_is_granted_anything_during_the_span() {
         assert!(semaphore.try_acquire().await.unwrap().is_none());
         assert!(leases.try_acquire().await.unwrap().is_none());
     }
-    // A reader of whom this server has not heard may read.
-    let not_upgraded = reading.try_upgrade().await.unwrap_err();
-    assert!(not_upgraded.error().is_none(), "{not_upgraded}");
-    not_upgraded.into_guard().release().await.unwrap();
     assert_eq!(semaphore.available_permits().await.unwrap(), 3);
     assert_eq!(leases.available_permits().await.unwrap(), 3);
     let mut left = server.keys();
     left.retain(|key| !key.contains(":did:"));
     assert_eq!(left, [GUARD, "leases", "permits"], "nothing but numbers");
+}
+
+/// A reader of whom the server has not heard may read.
+#[tokio::test]
+async fn reader_is_not_upgraded_during_the_span() {
+    let (server, client) = known().await;
+    let reading = client.rw_lock("x").read().await.unwrap();
+    is_promoted(&server);
+    let not_upgraded = reading.try_upgrade().await.unwrap_err();
+    assert!(not_upgraded.error().is_none(), "{not_upgraded}");
+    not_upgraded.into_guard().release().await.unwrap();
+    assert_eq!(server.keys(), [GUARD]);
 }
 
 #[tokio::test]
@@ -235,7 +243,7 @@ async fn waiter_is_served_when_the_span_is_over() {
     let (one, two, three, at) = served.expect("they are served");
     let (id, since) = noted(&server).unwrap();
     assert_eq!(id, replication_id(&server));
-    assert!(at >= since + u64::try_from(SPAN.as_millis()).unwrap());
+    assert!(at >= since + SPAN_MS);
     one.release().await.unwrap();
     two.release().await.unwrap();
     three.release().await.unwrap();
@@ -262,7 +270,19 @@ async fn all_clients_of_a_database_have_one_guard() {
     while let Some(name) = listed.next().await {
         assert_ne!(name.unwrap().name, GUARD);
     }
-    // Spans may differ where names do.
+    for guard in [one.unwrap(), two.unwrap(), three] {
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn guards_differ_where_nobody_shares_a_name() {
+    let server = RedisServer::start().unwrap();
+    let at = now_ms(&server) - SPAN_MS;
+    let seen = (replication_id(&server), at);
+    tell(&server, &["SET", GUARD, &format!("{} {at}", seen.0)]);
+    let client = guarded(SPAN).connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").try_acquire().await.unwrap().unwrap();
     let patient = builder(SPAN).failover_guard(LONG).prefix("d:");
     let patient = patient.connect(&server.url()).await.unwrap();
     assert!(patient.lock("x").try_acquire().await.unwrap().is_none());
@@ -271,9 +291,7 @@ async fn all_clients_of_a_database_have_one_guard() {
     let elsewhere = guarded(SPAN).connect(&url).await.unwrap();
     assert!(elsewhere.lock("x").try_acquire().await.unwrap().is_none());
     assert_eq!(noted(&server).unwrap(), seen);
-    for guard in [one.unwrap(), two.unwrap(), three] {
-        guard.release().await.unwrap();
-    }
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
