@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use leasehold::settings::{Credentials, Identity};
+use leasehold::settings::{Credentials, Identity, Peers};
 use leasehold::{Client, ClientBuilder};
 
 use crate::cli::Tls;
@@ -77,15 +77,36 @@ impl Server {
     }
 
     /// A client that goes on trying to connect.
-    pub(crate) fn connect_in_background(&self, lease: Duration) -> Result<Client, Failure> {
-        let builder = builder()?.lease(lease);
-        Ok(builder.connect_in_background(&self.url)?)
+    pub(crate) fn connect_in_background(&self, terms: Terms) -> Result<Client, Failure> {
+        Ok(terms.builder()?.connect_in_background(&self.url)?)
+    }
+
+    /// Connects, for holds on these terms.
+    pub(crate) async fn connect_for_holds(&self, terms: Terms) -> Result<Client, Failure> {
+        Ok(terms.builder()?.connect(&self.url).await?)
     }
 
     /// Connects, with `lease` for renewed holds where one is given.
     pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Failure> {
         let builder = lease.into_iter().fold(builder()?, ClientBuilder::lease);
         Ok(builder.connect(&self.url).await?)
+    }
+}
+
+/// On which terms a command holds its lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    pub(crate) failover_guard: Option<Duration>,
+}
+
+impl Terms {
+    fn builder(self) -> Result<ClientBuilder, Failure> {
+        let builder = builder()?.lease(self.lease);
+        Ok(match self.failover_guard {
+            Some(span) => builder.peers(Peers::RustOnly).failover_guard(span),
+            None => builder,
+        })
     }
 }
 

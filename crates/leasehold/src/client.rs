@@ -408,6 +408,7 @@ impl Client {
                 Naming {
                     peers: builder.peers,
                     prefix: builder.prefix.clone(),
+                    failover_guard: builder.failover_guard,
                     observer: Observer::new(builder.hooks.clone(), &builder.metric_names),
                 },
                 builder.lease,
@@ -474,6 +475,7 @@ pub struct ClientBuilder {
     peers: Peers,
     prefix: String,
     declare_keys: bool,
+    failover_guard: Option<Duration>,
     credentials: Option<Source>,
     label: Option<String>,
     hooks: Hooks,
@@ -494,6 +496,7 @@ impl Default for ClientBuilder {
             peers: Peers::All,
             prefix: String::new(),
             declare_keys: false,
+            failover_guard: None,
             credentials: None,
             label: None,
             hooks: Hooks::default(),
@@ -575,6 +578,58 @@ impl ClientBuilder {
     #[must_use]
     pub fn declare_keys(mut self, declare: bool) -> Self {
         self.declare_keys = declare;
+        self
+    }
+
+    /// Lets nobody get anything for `span` after a failover or a restart of the server. None by default;
+    /// at least as long as every lease of the client, at most a year.
+    ///
+    /// A replica that takes over may not have heard of the last grants of its master, and a server that
+    /// was started again may have forgotten all of them. Without a guard the next who asks gets the
+    /// lock, although its holder believes in it until its lease is over. With a guard the first acquire
+    /// finds that the server's replication id is another one than before, or that the server has never
+    /// noted one, and notes it with the time. From then on nobody is granted anything for `span`, and by
+    /// then every earlier hold is over. Waits go on meanwhile, and `try_acquire` returns `None`. What is
+    /// held is renewed, extended and released as always.
+    ///
+    /// For it to hold:
+    ///
+    /// - Every client of these names has the same guard.
+    /// - [`peers`](Self::peers) is [`Peers::RustOnly`], because Redisson knows no guard.
+    /// - No lease is longer than `span`. An acquire, an extension or a client with a longer one is refused
+    ///   ([`ErrorKind::Misuse`]). Permits of a [`Semaphore`] have no lease: they are not granted during
+    ///   the span either, but after it they can be granted twice.
+    /// - The old master is dead. If it lives on beside the new one, its holders can renew for as long as
+    ///   they reach it, and the guard of the new master does not know.
+    ///
+    /// What it costs: for `span` nothing is granted after each failover, each restart and each `FLUSHALL`,
+    /// when it is used first, when a master gets its first replica, and when it has had none any more for
+    /// an hour (`repl-backlog-ttl`), because the id is another one then. A fair lock may forget its line
+    /// meanwhile, and whoever stood in it lines up anew.
+    ///
+    /// The note is the key `leasehold:guard` of the database, whatever the client's
+    /// [`prefix`](Self::prefix). A user of the server needs `~leasehold:guard +info +get +set +time`. A
+    /// cluster refuses a guard, because slots move between its servers ([`ErrorKind::Unsupported`]). An
+    /// embedded keyspace has no failover: there the settings are checked, and nothing else is done.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::settings::Peers;
+    /// use leasehold::{Client, Embedded};
+    /// use std::time::Duration;
+    ///
+    /// let builder = Client::builder()
+    ///     .peers(Peers::RustOnly)
+    ///     .lease(Duration::from_secs(10))
+    ///     .failover_guard(Duration::from_secs(10));
+    /// let client = builder.embedded(&Embedded::new())?;
+    /// # client.lock("orders").acquire().await?.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn failover_guard(mut self, span: Duration) -> Self {
+        self.failover_guard = Some(span);
         self
     }
 
@@ -881,6 +936,7 @@ impl ClientBuilder {
             credentials_every: self.credentials_every,
             peers: self.peers,
             declare_keys: self.declare_keys,
+            failover_guard: self.failover_guard,
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
         }
@@ -926,7 +982,10 @@ impl ClientBuilder {
                 ),
             ));
         }
-        Ok(())
+        match self.failover_guard {
+            Some(span) => config::check_failover_guard(span, self.lease, self.peers),
+            None => Ok(()),
+        }
     }
 }
 

@@ -314,6 +314,43 @@ pub(crate) fn check_longest(lease: Duration, longest: Option<Duration>, key: &Ke
     }
 }
 
+/// The error of a lease that could outlast a failover guard.
+pub(crate) fn outlasts_guard(lease: &str, span: Duration) -> Error {
+    Error::new(
+        ErrorKind::Misuse,
+        format!(
+            "{lease} is longer than the client's failover guard of {span:?}, so that another one could get \
+             the lock before it is over; set a shorter lease, or a longer failover guard on all clients"
+        ),
+    )
+}
+
+/// Checks a failover guard by what else the client is to do.
+pub(crate) fn check_failover_guard(span: Duration, lease: Duration, peers: Peers) -> Result<()> {
+    if span > MAX_LONGEST_LEASE {
+        return Err(Error::new(
+            ErrorKind::Misuse,
+            format!(
+                "a failover guard of {span:?} is over the maximum of {MAX_LONGEST_LEASE:?}; set a shorter one"
+            ),
+        ));
+    }
+    if lease > span {
+        return Err(outlasts_guard(
+            &format!("a client's lease of {lease:?}"),
+            span,
+        ));
+    }
+    if peers != Peers::RustOnly {
+        return Err(Error::new(
+            ErrorKind::Misuse,
+            "Redisson knows no failover guard, and gets at once what the guard keeps back; set peers(Peers::RustOnly), \
+             and share the names with no Redisson",
+        ));
+    }
+    Ok(())
+}
+
 /// Checks the longest lease of a majority.
 pub(crate) fn check_longest_lease(longest: Duration, key: &Key) -> Result<()> {
     check_span("longest lease", longest, MIN_LEASE, "", key)?;

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::{Backend, NameOf};
 use crate::clock::Clock;
-use crate::config::{Peers, Settings};
+use crate::config::{self, Peers, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
 use crate::hold::cleanup::Cleanup;
@@ -38,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) peers: Peers,
     /// In front of each name.
     pub(crate) prefix: String,
+    /// For how long nothing is granted after a failover: no lease may be longer.
+    failover_guard: Option<Duration>,
     default_lease: Duration,
     holds: AtomicU64,
     closed: AtomicBool,
@@ -48,6 +50,7 @@ pub(crate) struct Context {
 pub(crate) struct Naming {
     pub(crate) peers: Peers,
     pub(crate) prefix: String,
+    pub(crate) failover_guard: Option<Duration>,
     pub(crate) observer: Observer,
 }
 
@@ -75,6 +78,7 @@ impl Context {
             default_lease,
             peers: naming.peers,
             prefix: naming.prefix,
+            failover_guard: naming.failover_guard,
             observer: naming.observer,
             holds: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -100,6 +104,18 @@ impl Context {
 
     pub(crate) fn settings(&self) -> Settings {
         Settings::new(self.default_lease)
+    }
+
+    /// Checks a lease against the client's failover guard.
+    pub(crate) fn check_lease(&self, lease: Duration, key: &Key) -> Result<()> {
+        match self.failover_guard.filter(|span| lease > *span) {
+            None => Ok(()),
+            Some(span) => Err(config::outlasts_guard(
+                &format!("a lease of {lease:?} for `{key}`"),
+                span,
+            )
+            .with_key(key)),
+        }
     }
 
     pub(crate) fn close(&self) {

@@ -395,6 +395,7 @@ fn twins_and_scripts_agree() {
         reply_timeout: Duration::from_secs(5),
         peers: crate::config::Peers::All,
         declare_keys: false,
+        failover_guard: None,
         #[cfg(feature = "tls")]
         tls: crate::tls::TlsSettings::default(),
     };

@@ -318,6 +318,7 @@ impl Share {
     pub(crate) async fn extend(&self, lease: Duration) -> Result<()> {
         let hold = self.hold();
         check_lease(lease, &hold.key)?;
+        self.context.check_lease(lease, &hold.key)?;
         hold.check()?;
         // The claim alone: the deadline moves when the server has confirmed it.
         hold.raise(self.claim, lease)?;

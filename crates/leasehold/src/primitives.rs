@@ -39,3 +39,45 @@ pub(crate) fn steps() -> Vec<&'static Step> {
     ]
     .concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::memory::Keyspace;
+
+    #[test]
+    fn step_for_holders_gives_a_stranger_nothing() {
+        for step in steps().iter().filter(|step| step.for_holders) {
+            assert!(step.grants, "{}", step.name);
+            let mut keyspace = Keyspace::default();
+            // A number, and as long as the id of a permit.
+            let id = b"1000000000000016".to_vec();
+            let count = if step.many { 3 } else { step.parameters.len() };
+            let reply = (step.twin)(&mut keyspace, &vec![id.clone(); count]);
+            assert!(keyspace.dump().is_empty(), "{}: {reply:?}", step.name);
+        }
+    }
+
+    /// Whoever adds a step that grants something finds here that it is one of these.
+    #[cfg(feature = "redis")]
+    #[test]
+    fn acquires_are_guarded() {
+        let guarded = steps().into_iter().filter(|step| step.is_guarded());
+        let names: Vec<_> = guarded.map(|step| step.name).collect();
+        assert_eq!(
+            names,
+            [
+                "lock.acquire",
+                "lock.acquire_in_turn",
+                "group.acquire",
+                "fenced.acquire",
+                "fair.acquire",
+                "rw.acquire_read",
+                "rw.acquire_write",
+                "rw.upgrade",
+                "semaphore.acquire",
+                "expirable.acquire",
+            ]
+        );
+    }
+}

@@ -546,6 +546,14 @@ impl Wait<'_> {
         match &answer {
             Ok(Answer::Granted(_)) => {}
             Ok(_) => self.tell(|told| told.waits(Why::Held)),
+            Err(Failure {
+                cause: Cause::Guarded { left },
+                ..
+            }) => {
+                // Nobody can have it now, and an earlier holder may have it still.
+                self.tell(|told| told.waits(Why::Held));
+                return Ok(Answer::Busy { ttl: Some(*left) });
+            }
             Err(failure) if failure.may_heal() && failure.cause != Cause::Late => {
                 self.tell(|told| told.waits(Why::NoAnswer));
             }

@@ -16,6 +16,7 @@ mod sentinels {
     mod asked;
     mod bad_input;
     mod failovers;
+    mod guard;
     mod nemesis;
     #[path = "../cluster/worker.rs"]
     mod worker;

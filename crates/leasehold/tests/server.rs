@@ -20,6 +20,7 @@ mod server {
     mod fair;
     mod faults;
     mod group;
+    mod guard;
     mod keys;
     mod login;
     mod long_outages;

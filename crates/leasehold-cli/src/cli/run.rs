@@ -188,6 +188,11 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
+    /// Gets nothing for this long after a failover or a restart of the server: as long as the longest
+    /// lease at least, the same for all who use the name, and no Redisson among them (not on clusters)
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) failover_guard: Option<Duration>,
+
     /// Exit code when the lock was not free in time
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
     pub(crate) conflict_exit_code: u8,

@@ -42,3 +42,33 @@ fn loss_of_a_held_lock_ends_with_70() {
     eventually("it has ended", LIMIT, || !is_alive(hold.pid()));
     hold.done().expect_code(70).expect_on_stderr("is lost");
 }
+
+#[test]
+fn failover_guard_keeps_the_lock_back() {
+    let server = server();
+    let guarded = ["--failover-guard", "1h", "-n"];
+    // It has never seen this server.
+    let kept_back = done(&mut run_script(&server, &guarded, "true"));
+    kept_back.expect_code(75).expect_on_stderr("failover guard");
+    done(
+        leasehold_at(&server)
+            .args(["hold"])
+            .args(guarded)
+            .arg("job"),
+    )
+    .expect_code(75);
+    let info = server.command(&["INFO", "replication"]).expect("it runs");
+    let info = info.as_text().expect("a text");
+    let id = info
+        .lines()
+        .find_map(|line| line.strip_prefix("master_replid:"));
+    let long_ago = format!("{} 1", id.expect("it has one").trim());
+    let noted = server.command(&["SET", "leasehold:guard", &long_ago]);
+    noted.expect("it runs");
+    done(&mut run_script(&server, &guarded, "true")).expect_code(0);
+    let short = ["--failover-guard", "5s"];
+    let refused = done(&mut run_script(&server, &short, "true"));
+    refused
+        .expect_code(2)
+        .expect_on_stderr("failover guard of 5s");
+}

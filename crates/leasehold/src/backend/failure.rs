@@ -5,6 +5,7 @@ mod texts;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::step::Step;
 use crate::error::{Error, ErrorKind};
@@ -40,6 +41,10 @@ pub(crate) enum Cause {
     NoVoteYet(String),
     /// The call reached the server after its deadline and granted nothing.
     Late,
+    /// The server has been another one, or was started again, and a failover guard lets nobody get
+    /// anything for so long. That is no outage.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    Guarded { left: Duration },
     /// A permission or a password. Does not heal by itself.
     Denied(String),
     /// The key holds something else. Does not heal by itself.
@@ -66,6 +71,10 @@ impl fmt::Display for Cause {
             | Self::WrongKind(what)
             | Self::Other(what) => f.write_str(what),
             Self::Late => f.write_str("the request came too late"),
+            Self::Guarded { left } => write!(
+                f,
+                "the failover guard grants nothing for {left:.1?} more, because it is another server or was started again"
+            ),
             Self::Missing => f.write_str("there is no semaphore"),
             Self::RuntimeEnded => f.write_str("the client's runtime has ended"),
             Self::TooOld { found, needed } => {
@@ -107,7 +116,11 @@ impl Failure {
             self.cause,
             // Not `RuntimeEnded`: nothing carries a later request, and a wait would go on until its
             // outage limit.
-            Cause::NoAnswer(_) | Cause::NotNow(_) | Cause::NoVoteYet(_) | Cause::Late
+            Cause::NoAnswer(_)
+                | Cause::NotNow(_)
+                | Cause::NoVoteYet(_)
+                | Cause::Guarded { .. }
+                | Cause::Late
         )
     }
 
@@ -115,7 +128,7 @@ impl Failure {
     pub(crate) fn is_outage(&self) -> bool {
         // The servers answer, and a longest lease is as long as the outage limit by default: a wait
         // would end just before they vote again.
-        !matches!(self.cause, Cause::NoVoteYet(_))
+        !matches!(self.cause, Cause::NoVoteYet(_) | Cause::Guarded { .. })
     }
 
     /// Whether it lasts as long as the key holds what it holds.
@@ -239,7 +252,7 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match (&self.cause, self.outcome) {
             (Cause::NoAnswer(_) | Cause::NoVoteYet(_), Outcome::DidNotRun)
-            | (Cause::NotNow(_) | Cause::Late, _) => ErrorKind::Unavailable,
+            | (Cause::NotNow(_) | Cause::Guarded { .. } | Cause::Late, _) => ErrorKind::Unavailable,
             (
                 Cause::NoAnswer(_) | Cause::NoVoteYet(_) | Cause::RuntimeEnded,
                 Outcome::MayHaveRun,

@@ -52,7 +52,7 @@ use super::channels::{Channels, Transport};
 use super::failure::Failure;
 use super::step::{Operation, Step};
 use crate::clock::{Clock, Moment};
-use crate::config::Peers;
+use crate::config::{Peers, wire_ms};
 use crate::credentials::Source;
 use crate::error::Result;
 #[cfg(feature = "tls")]
@@ -72,8 +72,22 @@ pub(crate) struct Endpoint {
     pub(crate) peers: Peers,
     /// Each operation goes to a node of a cluster alone, with its keys declared.
     pub(crate) declare_keys: bool,
+    /// For how long nothing is granted after a failover or a restart.
+    pub(crate) failover_guard: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(crate) tls: TlsSettings,
+}
+
+impl Endpoint {
+    /// What runs on a single server.
+    fn form(&self) -> Form {
+        match self.failover_guard {
+            Some(span) => Form::Guarded {
+                span_ms: wire_ms(span),
+            },
+            None => Form::Server,
+        }
+    }
 }
 
 /// The backend itself.
@@ -255,7 +269,7 @@ fn single(
     steps: &[&Step],
     clock: Clock,
 ) -> Result<Arc<Node>> {
-    let common = Common::new(endpoint, &address, steps, clock, Form::Server)?;
+    let common = Common::new(endpoint, &address, steps, clock, endpoint.form())?;
     Ok(Node::new(address, &common))
 }
 
@@ -265,6 +279,6 @@ fn master(
     steps: &[&Step],
     clock: Clock,
 ) -> Result<Arc<Node>> {
-    let common = Common::new(endpoint, &place.master, steps, clock, Form::Server)?;
+    let common = Common::new(endpoint, &place.master, steps, clock, endpoint.form())?;
     Ok(Node::master(place, &common))
 }

@@ -30,6 +30,10 @@ pub(crate) struct Step {
     /// drops it when nobody waits for it any more.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     pub(crate) grants: bool,
+    /// What it gives, it gives to those alone who hold already, instead of what they hold: more time,
+    /// a token, the same hold in another form. A failover guard lets such a step run.
+    #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
+    pub(crate) for_holders: bool,
     /// It touches only keys that are declared, and none that it may have removed before. Then it may
     /// run while its slot moves from one node of a cluster to another, as soon as all of them are on
     /// one side. Any other step waits until the slot is whole.
@@ -66,6 +70,7 @@ impl Shared {
 macro_rules! step {
     (
         $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
+        $(for_holders: $for_holders:literal,)?
         $(while_moving: $while_moving:literal,)?
         $(own_script: $own_script:literal,)?
         keys: [$($key:ident),*],
@@ -80,6 +85,7 @@ macro_rules! step {
             keys: <[&str]>::len(&[$(stringify!($key)),*]),
             many: false,
             grants: $grants,
+            for_holders: false $(|| $for_holders)?,
             while_moving: false $(|| $while_moving)?,
             own_script: false $(|| $own_script)?,
             twin: |keyspace, parts| $Arguments::read(parts)?.twin(keyspace),
@@ -171,6 +177,13 @@ pub(crate) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
 }
 
 impl Step {
+    /// Whether a failover guard keeps it from running. A step that grants something is taken for an
+    /// acquire unless it says otherwise.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.grants && !self.for_holders
+    }
+
     /// What the step works on, in words: the first part of its name.
     pub(super) fn kind(&self) -> &'static str {
         match self.name.split('.').next() {

@@ -35,6 +35,7 @@ impl Stage {
             reply_timeout: Duration::from_secs(30),
             peers: crate::config::Peers::All,
             declare_keys: false,
+            failover_guard: None,
             #[cfg(feature = "tls")]
             tls: crate::tls::TlsSettings::default(),
         };

@@ -268,6 +268,7 @@ impl ExpirableSemaphore {
     ) -> Result<Option<ExpirablePermit>> {
         let names = self.names()?;
         let terms = self.settings.terms(&names.key)?;
+        self.context.check_lease(terms.lease, &names.key)?;
         check_several(permits.into(), &names.key)?;
         self.context.check_open(&names.key)?;
         namesake::look(&self.context, &names.key);
@@ -344,6 +345,7 @@ impl ExpirableSemaphore {
     pub async fn update_lease(&self, id: PermitId, lease: Duration) -> Result<bool> {
         let names = self.names()?;
         check_lease(lease, &names.key)?;
+        self.context.check_lease(lease, &names.key)?;
         Ok(self.change(names.update(id, lease)).await? == 1)
     }
 

@@ -44,6 +44,7 @@ fn context() -> std::sync::Arc<Context> {
         crate::context::Naming {
             peers: Peers::All,
             prefix: String::new(),
+            failover_guard: None,
             observer: crate::observe::Observer::default(),
         },
         lease,

@@ -13,7 +13,7 @@ use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, Event, Shown, tell};
-use crate::server::Server;
+use crate::server::{Server, Terms};
 use crate::signals::Signals;
 
 /// How a wait ended.
@@ -79,13 +79,16 @@ impl<'a> Waiting<'a> {
 
     /// A majority of servers is enough, so those may be down now.
     async fn connect(&self) -> Result<Vec<Client>, Failure> {
-        let lease = self.args.lease;
+        let terms = Terms {
+            lease: self.args.lease,
+            failover_guard: self.args.failover_guard,
+        };
         if let ([server], []) = (self.servers, &self.args.redlock[..]) {
-            return Ok(vec![server.connect(Some(lease)).await?]);
+            return Ok(vec![server.connect_for_holds(terms).await?]);
         }
         let servers = self.servers.iter();
         servers
-            .map(|server| server.connect_in_background(lease))
+            .map(|server| server.connect_in_background(terms))
             .collect()
     }
 
@@ -126,7 +129,11 @@ impl<'a> Waiting<'a> {
 
     async fn tell_busy(&self, lock: &Wanted) {
         let holder = lock.in_the_way().await.ok().flatten();
-        let holder = holder.unwrap_or_else(|| "held by another".to_owned());
+        let unknown = match self.args.failover_guard {
+            Some(_) => "held by another, or kept back by the failover guard",
+            None => "held by another",
+        };
+        let holder = holder.unwrap_or_else(|| unknown.to_owned());
         let name = Shown(self.name);
         match self.args.wait {
             Some(wait) => tell(format_args!(

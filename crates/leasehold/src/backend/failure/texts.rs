@@ -19,6 +19,10 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
         (Cause::NoVoteYet(said), Outcome::DidNotRun) => {
             format!("{at} have no vote yet{subject}: {said}; a wait goes on until they have")
         }
+        (Cause::Guarded { .. }, _) => format!(
+            "nothing is granted at {at}{subject}: {}; try again then, or wait",
+            failure.cause
+        ),
         (Cause::Late, _) => format!(
             "the request{subject} reached {at} too late and was not granted; check the delay to the server and its clock"
         ),

@@ -7,10 +7,12 @@
 -- Returns a list: the call's number, so that no other call's reply is taken for this
 --       one's, then one reply per operation. A text is an error; the list
 --       { 'late', now } says that the operation was not run because the call came
---       too late; anything else is the step's own reply.
+--       too late, and { 'guarded', ms } that a failover guard let nobody get anything
+--       for that long; anything else is the step's own reply.
 
 local ARGV, KEYS = ARGV, KEYS
 --[[LATE]]
+--[[GUARD]]
 
 --[[CLUSTER]]
 -- What several steps share. A step that uses it makes it, so no other call pays for it. It gets

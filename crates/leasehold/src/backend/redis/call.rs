@@ -8,7 +8,7 @@ use std::vec;
 use redis::{Cmd, RedisError, ServerErrorKind};
 
 use super::connect::reply_text;
-use super::script::{Script, Text, commands};
+use super::script::{GUARD_KEY, Script, Text, commands};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::step::{Operation, Value};
 use crate::key::Key;
@@ -280,6 +280,10 @@ pub(crate) enum Answer {
     Late {
         server_ms: i64,
     },
+    /// A failover guard lets nobody get anything for this long. The operation did not run.
+    Guarded {
+        left: Duration,
+    },
     Failed(Failure),
 }
 
@@ -295,6 +299,9 @@ pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> Answer {
             [Value::Text(word), Value::Int(now_ms)] if word == b"late" => {
                 Answer::Late { server_ms: *now_ms }
             }
+            [Value::Text(word), Value::Int(left_ms)] if word == b"guarded" => Answer::Guarded {
+                left: Duration::from_millis(u64::try_from(*left_ms).unwrap_or(0)),
+            },
             [Value::Text(word)] if word == b"moving" => Answer::Moving,
             _ => Answer::Value(Value::List(items)),
         },
@@ -343,7 +350,13 @@ pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Scrip
 /// No server says which key it denies, and some versions do not say which command.
 fn what_is_needed(operation: &Operation, script: &Script) -> String {
     let step = operation.step;
-    let commands = commands(step);
+    let (commands, guard_key) = match script.guards(step) {
+        true => (
+            commands(step) + ", and the failover guard INFO, GET and SET",
+            format!(" {GUARD_KEY}"),
+        ),
+        false => (commands(step), String::new()),
+    };
     // It was checked before it was sent.
     let key = operation.name().map(String::from_utf8_lossy);
     let Some(Ok(key)) = key.map(|name| Key::parse(&name)) else {
@@ -354,7 +367,7 @@ fn what_is_needed(operation: &Operation, script: &Script) -> String {
         );
     };
     format!(
-        "{} runs {commands}; whoever uses this name needs ACL SETUSER USER {} {}",
+        "{} runs {commands}; whoever uses this name needs ACL SETUSER USER {}{guard_key} {}",
         step.name,
         key.access_rules(),
         script.command_rules,
@@ -377,6 +390,7 @@ mod tests {
         uses: &[],
         parameters: &["name", "channel", "argument"],
         grants: true,
+        for_holders: false,
         twin: |_, _| Ok(Value::Nil),
     };
     static RELEASE: Step = Step {
@@ -576,6 +590,11 @@ mod tests {
         }
         let late = read("*2\r\n$4\r\nlate\r\n:5\r\n");
         assert!(matches!(late, Answer::Late { server_ms: 5 }), "{late:?}");
+        for (ms, expected) in [(5, 5), (-5, 0)] {
+            let guarded = read(&format!("*2\r\n$7\r\nguarded\r\n:{ms}\r\n"));
+            let expected = Duration::from_millis(expected);
+            assert!(matches!(guarded, Answer::Guarded { left } if left == expected));
+        }
         for (bytes, outcome) in [
             ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
             // The first whole number that a script can't tell from its neighbour.
@@ -600,6 +619,10 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("ACL SETUSER USER "), "{said}");
+        let guarded = Script::of(&[], Form::Guarded { span_ms: 1 });
+        let said = Failure::from_reply("NOPERM no key", &address());
+        let said = failure_of(&operation, said, &guarded).cause.to_string();
+        assert!(said.contains(" ~leasehold:guard "), "{said}");
         let nobody = denied("NOAUTH log in").cause.to_string();
         assert_eq!(nobody, "NOAUTH log in", "no permission is missing");
     }

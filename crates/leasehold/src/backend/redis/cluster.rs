@@ -31,7 +31,7 @@ use crate::backend::failure::Failure;
 use crate::backend::step::{Operation, Step, Value};
 use crate::clock::{Clock, Moment};
 use crate::config::Peers;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::text::Shown;
 
@@ -116,6 +116,13 @@ impl Cluster {
         steps: &[&Step],
         clock: Clock,
     ) -> Result<Arc<Self>> {
+        if endpoint.failover_guard.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a cluster has no failover guard, because slots move between servers all the time; \
+                 leave it out, or use one server or a master behind sentinels",
+            ));
+        }
         let transports = transports(endpoint.peers);
         let form = Form::Cluster(transports);
         let common = Common::new(endpoint, &seeds[0], steps, clock, form)?;

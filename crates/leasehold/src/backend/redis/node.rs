@@ -104,7 +104,7 @@ impl Common {
             clock,
             script: Script::of(steps, form),
             declare_keys: endpoint.declare_keys,
-            slots_may_have_moved: (form != Form::Server).then(Arc::default),
+            slots_may_have_moved: form.is_of_a_cluster().then(Arc::default),
         })
     }
 
@@ -341,6 +341,7 @@ mod tests {
             connect_timeout: Duration::from_secs(3),
             reply_timeout: Duration::from_secs(2),
             peers: crate::config::Peers::All,
+            failover_guard: None,
             declare_keys: false,
             #[cfg(feature = "tls")]
             tls: crate::tls::TlsSettings::default(),

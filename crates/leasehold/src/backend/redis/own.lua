@@ -8,6 +8,7 @@
 --          list  anything else, as `call.lua` returns it for one operation
 
 --[[LATE]]
+--[[GUARD]]
 --[[STEP]]
 local ok, reply = true, late
 if not late then

@@ -314,6 +314,7 @@ mod tests {
         uses: &[],
         parameters: &["name", "argument"],
         grants: true,
+        for_holders: false,
         twin: |_, _| Ok(Value::Nil),
     };
 

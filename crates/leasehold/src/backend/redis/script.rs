@@ -13,6 +13,13 @@ use crate::sync::Mutex;
 const CALL: &str = include_str!("call.lua");
 const OWN: &str = include_str!("own.lua");
 const LATE: &str = include_str!("late.lua");
+/// What it has besides for a client with a failover guard.
+const GUARD: &str = include_str!("guard.lua");
+/// Stands in a step that is no acquire, and yet may grant something to another one.
+const OR_GUARDED: &str = " --[[OR GUARDED]]";
+/// The commands of the guard, and its key as a rule.
+const GUARD_COMMANDS: [&str; 4] = ["get", "info", "set", "time"];
+pub(super) const GUARD_KEY: &str = "~leasehold:guard";
 /// What it has besides on a node of a cluster.
 const CLUSTER: &str = include_str!("cluster.lua");
 
@@ -43,8 +50,26 @@ const CLUSTER_CONNECTION: [&str; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     Server,
+    /// On a server for a client that gets nothing for so long after a failover.
+    Guarded {
+        span_ms: u64,
+    },
     /// On a node of a cluster, where it publishes by these.
     Cluster(&'static [Transport]),
+}
+
+impl Form {
+    pub(crate) fn is_of_a_cluster(self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// What a script has besides, if it has to ask `guarded` whether it may grant something.
+    fn guard(self) -> Option<String> {
+        let Self::Guarded { span_ms } = self else {
+            return None;
+        };
+        Some(GUARD.replace("--[[SPAN_MS]]", &span_ms.to_string()))
+    }
 }
 
 /// A script as it is sent, and its hash.
@@ -70,6 +95,7 @@ pub(crate) struct Script {
     pub(crate) any: Text,
     /// Each runs one step, once.
     own: Vec<(&'static str, Text)>,
+    form: Form,
     /// All commands that a user needs, as rules: `+del +get`.
     pub(crate) command_rules: String,
 }
@@ -79,6 +105,11 @@ impl Script {
     pub(crate) fn texts(&self) -> impl Iterator<Item = &Text> {
         let own = self.own.iter().map(|(_, text)| text);
         [&self.any].into_iter().chain(own)
+    }
+
+    /// Whether it asks a failover guard before it runs this step.
+    pub(crate) fn guards(&self, step: &Step) -> bool {
+        matches!(self.form, Form::Guarded { .. }) && step.is_guarded()
     }
 
     /// The script that runs this step alone, if it has one.
@@ -118,28 +149,44 @@ impl Script {
         let text = text.replace("--[[LATE]]", LATE);
         let text = match form {
             Form::Server => text,
+            Form::Guarded { .. } => text.replace("--[[GUARD]]", &form.guard().unwrap_or_default()),
             Form::Cluster(transports) => for_a_cluster(&text, transports),
         };
         let own = steps
             .iter()
-            .filter(|step| step.own_script && form == Form::Server);
+            .filter(|step| step.own_script && !form.is_of_a_cluster());
         Self {
             // Last, because the marks that are replaced above are comments themselves.
-            any: Text::new(&text),
-            own: own.map(|step| (step.name, own_text(step))).collect(),
+            any: Text::new(&or_guarded(&text, form)),
+            own: own.map(|step| (step.name, own_text(step, form))).collect(),
+            form,
             command_rules: command_rules(steps, form),
         }
     }
 }
 
+/// The script in which what may grant something asks the guard, if there is one.
+fn or_guarded(text: &str, form: Form) -> String {
+    let guarded = matches!(form, Form::Guarded { .. });
+    text.replace(OR_GUARDED, if guarded { " or guarded()" } else { "" })
+}
+
 /// The script of one step.
-fn own_text(step: &Step) -> Text {
+fn own_text(step: &Step, form: Form) -> Text {
     let late = if step.grants {
         LATE
     } else {
         // It gives something back, and runs whenever it arrives.
         "local late = false\n"
     };
+    let asks = match step.is_guarded() {
+        true => "late = late or guarded()\n",
+        false => "",
+    };
+    let guard = form
+        .guard()
+        .filter(|_| step.is_guarded() || step.lua.contains(OR_GUARDED));
+    let guard = guard.map_or(String::new(), |guard| guard + asks);
     let keys = (1..=step.keys).map(|n| format!(", KEYS[{n}]"));
     // Behind the call's number and, if it grants something, its latest time.
     let first = 2 + usize::from(step.grants);
@@ -152,8 +199,9 @@ fn own_text(step: &Step) -> Text {
             &format!("{}{parameters}", function_name(step)),
         )
         .replace("--[[STEP]]", &with_uses(step.lua, step.uses, &whole))
-        .replace("--[[LATE]]", late);
-    Text::new(&text)
+        .replace("--[[LATE]]", late)
+        .replace("--[[GUARD]]", &guard);
+    Text::new(&or_guarded(&text, form))
 }
 
 /// What a script of one step says where the step uses this.
@@ -257,9 +305,14 @@ fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String
     let word = if number == 0 { "if" } else { "elseif" };
     // A step for many keys looks at each of them itself, and one without keys is for this node
     // whatever slots it has.
-    let looks = form != Form::Server && !step.many && step.keys > 0;
+    let looks = form.is_of_a_cluster() && !step.many && step.keys > 0;
+    let guarded = form.guard().is_some() && step.is_guarded();
     // A step that gives something back runs whenever it arrives.
     let unless_late = match (looks, step.grants) {
+        (false, true) if guarded => {
+            "local closed = late or guarded()\n\
+             if closed then reply = closed else"
+        }
         (false, true) => "if not late then",
         (false, false) => "do",
         (true, true) => {
@@ -337,8 +390,10 @@ fn command_rules(steps: &[&Step], form: Form) -> String {
     let called = steps.iter().flat_map(|step| called(step));
     let mut names: Vec<_> = called.map(str::to_lowercase).collect();
     names.extend(CONNECTION.map(str::to_owned));
-    if form != Form::Server {
-        names.extend(CLUSTER_CONNECTION.map(str::to_owned));
+    match form {
+        Form::Server => {}
+        Form::Guarded { .. } => names.extend(GUARD_COMMANDS.map(str::to_owned)),
+        Form::Cluster(_) => names.extend(CLUSTER_CONNECTION.map(str::to_owned)),
     }
     names.sort_unstable();
     names.dedup();
@@ -385,6 +440,35 @@ mod tests {
         assert!(words.join(" ").contains(&format!("`{rules}`")), "{rules}");
         let more = CLUSTER_CONNECTION.join(" +");
         assert!(words.join(" ").contains(&format!("`+{more}`")), "{more}");
+    }
+
+    #[test]
+    fn scripts_without_a_guard_have_nothing_of_it() {
+        let steps = crate::primitives::steps();
+        let guarded = Script::of(&steps, Form::Guarded { span_ms: 12_345 });
+        for form in [Form::Server, Form::Cluster(&[Transport::Global])] {
+            let script = Script::of(&steps, form);
+            for text in script.texts() {
+                assert!(!text.text.to_lowercase().contains("guard"), "{form:?}");
+            }
+        }
+        for text in guarded.texts() {
+            assert!(!text.text.contains("--[["), "a mark is left");
+        }
+        assert!(guarded.any.text.contains("12345"));
+        let own = guarded.own(&crate::primitives::lock::steps::ACQUIRE);
+        assert!(own.is_some_and(|own| own.text.contains("12345")));
+        let own = |script: &Script| {
+            let own = script.own(&crate::primitives::lock::steps::RELEASE);
+            own.map(|own| own.sha.clone())
+        };
+        assert_eq!(own(&guarded), own(&Script::of(&steps, Form::Server)));
+        // Whoever may run the others needs one key more.
+        let rules = |form| Script::of(&steps, form).command_rules.clone();
+        let form = Form::Guarded { span_ms: 12_345 };
+        assert_eq!(rules(form), rules(Form::Server));
+        let page = include_str!("../../../../../docs/wire-format.md");
+        assert!(page.contains(&format!("`{GUARD_KEY}`")));
     }
 
     #[test]

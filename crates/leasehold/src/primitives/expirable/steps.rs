@@ -76,6 +76,7 @@ impl Acquire<'_> {
 
 step! {
     EXCHANGE: Exchange = expirable.exchange, grants: true,
+    for_holders: true,
     keys: [permits, timeout],
     args: [ids, next, lease_ms: u64],
     uses: [LEASES],
@@ -108,6 +109,7 @@ impl Exchange<'_> {
 
 step! {
     RENEW: Renew = expirable.renew, grants: true,
+    for_holders: true,
     keys: [permits, timeout],
     args: [ids, lease_ms: u64, most_ms: u64],
     uses: [LEASES],
@@ -178,6 +180,7 @@ impl Release<'_> {
 
 step! {
     UPDATE: Update = expirable.update, grants: true,
+    for_holders: true,
     keys: [permits, timeout],
     args: [id, lease_ms: u64, channel],
     uses: [LEASES, RECLAIM],

@@ -54,8 +54,9 @@ local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, 
   if ttl ~= -2 then
     return released
   end
+  -- A release that comes again behind a failover must not grant what a failover guard keeps back.
   local is_own = head and string.sub(head, 1, #own) == own
-  if released == 0 or lease_ms == '0' or not is_own then
+  if released == 0 or lease_ms == '0' or not is_own --[[OR GUARDED]] then
     call_head(channel, head)
     return released
   end

@@ -51,6 +51,7 @@ impl Acquire<'_> {
 
 step! {
     DRAW: Draw = fenced.draw, grants: true,
+    for_holders: true,
     while_moving: true,
     keys: [lock, counter],
     args: [hold, counter_ms: u64],

@@ -9,7 +9,7 @@ use super::kind::Named;
 use super::{Lock, LockGuard};
 use crate::backend::Backend;
 use crate::backend::channels::Listener;
-use crate::backend::failure::Failure;
+use crate::backend::failure::{Cause, Failure};
 use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::Share;
@@ -32,6 +32,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
 ) -> Result<Option<LockGuard>> {
     let key = lock.key()?;
     let terms = lock.kind.terms(lock.settings.terms(key)?);
+    lock.context.check_lease(terms.lease, key)?;
     // Before anything is sent: a closed client renews nothing, so the new holder would lose the
     // lock at the end of its first lease.
     lock.context.check_open(key)?;
@@ -274,6 +275,9 @@ impl<K: Named> Asker<'_, K> {
         let asked = match reply.await {
             Ok(reply) => hold.steps.read_acquire(reply),
             Err(failure) => {
+                if let Cause::Guarded { left } = failure.cause {
+                    self.is_held_for(left);
+                }
                 undo.failed(failure.outcome);
                 if keeps_place {
                     self.keep(undo);
@@ -310,14 +314,21 @@ impl<K: Named> Asker<'_, K> {
                     undo.disarm();
                 }
                 let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-                if let (Some(member), Some(ttl)) = (&self.lock.member, ttl) {
-                    member.held_for.get_or_init(|| ttl);
+                if let Some(ttl) = ttl {
+                    self.is_held_for(ttl);
                 }
                 Ok(Answer::Busy { ttl })
             }
             // The undo is still armed, and is dropped here: behind a reply that makes no sense
             // there may be a grant.
             None => Err(backend.malformed()),
+        }
+    }
+
+    /// Tells the lock of which it is a member.
+    fn is_held_for(&self, ttl: Duration) {
+        if let Some(member) = &self.lock.member {
+            member.held_for.get_or_init(|| ttl);
         }
     }
 }

@@ -157,6 +157,7 @@ impl ReleaseAndCall<'_> {
 
 step! {
     RENEW: Renew = lock.renew, grants: true,
+    for_holders: true,
     while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
@@ -192,6 +193,7 @@ pub(crate) static RENEW_MANY: Step = Step {
     while_moving: true,
     own_script: false,
     grants: true,
+    for_holders: true,
     twin: renew_many,
 };
 

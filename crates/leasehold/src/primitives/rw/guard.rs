@@ -229,7 +229,8 @@ impl NotUpgraded {
         (self.guard, self.error)
     }
 
-    /// The error; `None` when the reason is other readers.
+    /// The error; `None` when the reason is other readers, or that there may be some, for as long as a
+    /// [failover guard](crate::ClientBuilder::failover_guard) lasts.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
@@ -243,7 +244,7 @@ impl fmt::Display for NotUpgraded {
             Some(error) => write!(f, "the read lock `{key}` was not upgraded: {error}"),
             None => write!(
                 f,
-                "the read lock `{key}` was not upgraded, because others read; \
+                "the read lock `{key}` was not upgraded, because others read or may read; \
                  release it and acquire the write lock"
             ),
         }

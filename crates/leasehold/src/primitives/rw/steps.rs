@@ -179,6 +179,7 @@ impl ReleaseWrite<'_> {
 
 step! {
     RENEW_READ: RenewRead = rw.renew_read, grants: true,
+    for_holders: true,
     while_moving: true,
     keys: [lock, timeout],
     args: [hold, lease_ms: u64, most_ms: u64],
@@ -211,6 +212,7 @@ impl RenewRead<'_> {
 
 step! {
     RENEW_WRITE: RenewWrite = rw.renew_write, grants: true,
+    for_holders: true,
     while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
@@ -234,6 +236,7 @@ impl RenewWrite<'_> {
 
 step! {
     DOWNGRADE: Downgrade = rw.downgrade, grants: true,
+    for_holders: true,
     keys: [lock, timeout],
     args: [hold, read, lease_ms: u64, channel],
     uses: [TRIM_EXPIRY, WAKE_ALL],

@@ -204,6 +204,11 @@ pub(super) fn read(node: &Node, reply: redis::Value) -> Option<Result<Value, Fai
                 node.address(),
             ))
         }
+        Answer::Guarded { left } => Err(Failure::new(
+            Outcome::DidNotRun,
+            Cause::Guarded { left },
+            node.address(),
+        )),
     })
 }
 

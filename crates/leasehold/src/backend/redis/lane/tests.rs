@@ -39,6 +39,7 @@ async fn connect_to(url: String) -> Redis {
         reply_timeout: Duration::from_secs(60),
         peers: crate::config::Peers::All,
         declare_keys: false,
+        failover_guard: None,
         #[cfg(feature = "tls")]
         tls: crate::tls::TlsSettings::default(),
     };

@@ -1,0 +1,38 @@
+-- For a client with a failover guard. Makes `guarded`, which returns what an operation replies that
+-- asks for a hold: { 'guarded', ms } while nobody gets one, with the time until that ends; false when
+-- the operation may run; a text when the server does not tell. The server is asked once for a call.
+--
+-- leasehold:guard  text: the server's replication id, and since when (server time in ms). That id is
+--                  another one after a failover and after a restart. Not until when, because the spans
+--                  of those who share the server may differ.
+
+local function look_at_guard()
+  local id = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+  if not id then return 'ERR its INFO has no master_replid' end
+  local clock = time or redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local known, since = string.match(redis.call('GET', 'leasehold:guard') or '', '^(%x+) (%d+)$')
+  since = known == id and tonumber(since)
+  -- Nothing is later than now, unless the clock was set back.
+  if not since or since > now then
+    since = now
+    redis.call('SET', 'leasehold:guard', id .. ' ' .. string.format('%.0f', now))
+  end
+  local left = since + --[[SPAN_MS]] - now
+  return left > 0 and { 'guarded', left }
+end
+
+local seen
+local function guarded()
+  if seen == nil then
+    local ok, said = pcall(look_at_guard)
+    -- Older servers raise a text, newer ones a table.
+    if not ok and type(said) == 'table' then said = said.err end
+    if type(said) == 'string' then
+      said = said .. '; so the failover guard, which reads INFO and keeps leasehold:guard, grants nothing'
+    end
+    seen = said
+  end
+  return seen
+end
+

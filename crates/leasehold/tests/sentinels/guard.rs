@@ -1,0 +1,70 @@
+//! The failover guard behind sentinels: what a replica has not heard of is over when the next one gets
+//! the lock.
+
+use std::time::Duration;
+
+use leasehold::ClientBuilder;
+use leasehold::testing::history::Report;
+use leasehold_testkit::Sentinels;
+
+use super::failovers::{cut_off, leads_to};
+use crate::support::eventually;
+use crate::support::guarded::{Both, builder, each_failover, guarded, is_known, noted};
+
+/// Longer than the sentinels need to replace a master: otherwise a lost hold would be over before
+/// anybody could get the lock.
+const SPAN: Duration = Duration::from_secs(12);
+const LONG: Duration = Duration::from_secs(600);
+
+/// A client is granted the lock by a master that dies, and another one by the replica in its place,
+/// which has not heard of it.
+async fn lost(builder: ClientBuilder) -> Report {
+    let sentinels = Sentinels::start(1);
+    let [old, new] = sentinels.servers() else {
+        panic!("a master and a replica");
+    };
+    is_known(old);
+    eventually("it is replicated", async || noted(new).is_some()).await;
+    let connect = async || builder.connect(&sentinels.url()).await.unwrap();
+    let (first, second) = (connect().await, connect().await);
+    cut_off(new, old);
+    let mut both = Both::new();
+    both.hold(first.lock("x"), "first").await;
+    old.kill().unwrap();
+    let report = both.hold_second(second.lock("x")).await;
+    leads_to(&second, new).await;
+    report
+}
+
+#[test]
+fn lost_grant_is_given_again_without_a_guard() {
+    for report in each_failover(|| lost(builder(LONG))) {
+        assert_eq!(report.overlaps.len(), 1, "{report:?}");
+    }
+}
+
+#[test]
+fn guard_outlasts_a_lost_grant() {
+    for report in each_failover(|| lost(guarded(SPAN))) {
+        report.judge().unwrap();
+    }
+}
+
+/// What the replica has goes on during the span.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_that_was_replicated_goes_on_during_the_span() {
+    let sentinels = Sentinels::start(1);
+    is_known(&sentinels.servers()[0]);
+    let client = guarded(LONG).connect(&sentinels.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    let before = guard.valid_until();
+    let new = &sentinels.servers()[sentinels.fail_over()];
+    leads_to(&client, new).await;
+    assert!(client.lock("y").try_acquire().await.unwrap().is_none());
+    eventually("it is renewed", async || {
+        guard.valid_until() > before + Duration::from_millis(100)
+    })
+    .await;
+    guard.release().await.unwrap();
+    assert!(client.lock("x").try_acquire().await.unwrap().is_none());
+}

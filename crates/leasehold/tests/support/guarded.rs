@@ -1,0 +1,101 @@
+//! Clients with a failover guard, and holds that a failover loses.
+
+use std::time::Duration;
+
+use leasehold::settings::Peers;
+use leasehold::testing::history::{Inside, Recorder, Report};
+use leasehold::{Client, ClientBuilder, Lock, LockGuard};
+use leasehold_testkit::{RedisServer, Reply};
+
+/// The key of the guard.
+pub(crate) const GUARD: &str = "leasehold:guard";
+
+/// How often each failover is tried.
+pub(crate) fn failovers() -> usize {
+    let told = std::env::var("LEASEHOLD_FAILOVERS").ok();
+    told.map_or(3, |number| number.parse().expect("a number"))
+}
+
+/// A client that shares its names with no Redisson.
+pub(crate) fn builder(lease: Duration) -> ClientBuilder {
+    Client::builder().peers(Peers::RustOnly).lease(lease)
+}
+
+/// The same with a guard that lasts as long as a lease.
+pub(crate) fn guarded(span: Duration) -> ClientBuilder {
+    builder(span).failover_guard(span)
+}
+
+/// The server's replication id.
+pub(crate) fn replication_id(server: &RedisServer) -> String {
+    let info = server.command(&["INFO", "replication"]).unwrap();
+    let mut lines = info.as_text().unwrap().lines();
+    let id = lines.find_map(|line| line.strip_prefix("master_replid:"));
+    id.unwrap().trim().to_owned()
+}
+
+/// What the guard has noted: an id, and since when.
+pub(crate) fn noted(server: &RedisServer) -> Option<(String, u64)> {
+    let noted = server.command(&["GET", GUARD]).unwrap();
+    let (id, since) = noted.as_text()?.split_once(' ')?;
+    Some((id.to_owned(), since.parse().unwrap()))
+}
+
+/// The guard has seen this server long ago: nobody waits for it.
+pub(crate) fn is_known(server: &RedisServer) {
+    let noted = format!("{} 1", replication_id(server));
+    let set = server.command(&["SET", GUARD, &noted]).unwrap();
+    assert_eq!(set, Reply::Text("OK".into()));
+}
+
+/// Two clients that want one lock, one after the other. Its first holder never gives it back.
+pub(crate) struct Both {
+    recorder: Recorder,
+    holds: Vec<(LockGuard, Inside)>,
+}
+
+impl Both {
+    pub(crate) fn new() -> Self {
+        Self {
+            recorder: Recorder::new(),
+            holds: Vec::new(),
+        }
+    }
+
+    /// Gets the lock, however long it takes.
+    pub(crate) async fn hold(&mut self, lock: Lock, who: &str) {
+        let asked = self.recorder.ask("x", who);
+        let guard = lock.acquire().await.unwrap();
+        let inside = asked.acquired(&guard);
+        self.holds.push((guard, inside));
+    }
+
+    /// Gets the lock after the first one, who believes in its hold until its deadline.
+    pub(crate) async fn hold_second(&mut self, lock: Lock) -> Report {
+        self.hold(lock, "second").await;
+        self.recorder.report()
+    }
+}
+
+/// Tries it so often, three at a time: most of it is waiting. Each has threads of its own, because
+/// what starts and kills servers blocks them.
+pub(crate) fn each_failover<F>(lost: impl Fn() -> F + Sync) -> Vec<Report>
+where
+    F: Future<Output = Report>,
+{
+    let once = || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(lost())
+    };
+    let (mut reports, times) = (Vec::new(), failovers());
+    while reports.len() < times {
+        let at_once = (times - reports.len()).min(3);
+        reports.extend(std::thread::scope(|scope| {
+            let runs: Vec<_> = (0..at_once).map(|_| scope.spawn(once)).collect();
+            runs.into_iter()
+                .map(|run| run.join().unwrap())
+                .collect::<Vec<_>>()
+        }));
+    }
+    reports
+}
