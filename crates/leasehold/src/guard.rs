@@ -434,7 +434,11 @@ impl Release {
         let calls = calls && held.takes_turns() && backend.counts_listeners();
         let release = match next {
             Some(queued) => queued.release_to_next(terms.lease),
-            None => (steps.release_and_call().filter(|_| calls)).unwrap_or_else(|| steps.release()),
+            None => {
+                // Made only where it is sent: most releases call nobody.
+                let call = calls.then(|| steps.release_and_call()).flatten();
+                call.unwrap_or_else(|| steps.release())
+            }
         };
         let first = (backend.submit(release), now);
         if let Some(local) = local.as_ref().filter(|_| next.is_none()) {
