@@ -336,7 +336,7 @@ impl Share {
 
     /// A guard that came or went may have moved the watchdog's next look. Most move nothing, and a
     /// re-entry costs nothing then.
-    fn look_again(&self, moves_look: bool) {
+    pub(crate) fn look_again(&self, moves_look: bool) {
         if moves_look {
             self.context.watchdog.keep(self.hold());
         }
