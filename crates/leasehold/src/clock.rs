@@ -31,10 +31,6 @@ impl Moment {
     pub(crate) const fn as_nanos(self) -> u64 {
         self.0
     }
-
-    fn since_start(span: Duration) -> Self {
-        Self(nanos(span))
-    }
 }
 
 fn nanos(span: Duration) -> u64 {
@@ -77,10 +73,8 @@ impl Clock {
 
     pub(crate) fn now(self) -> Moment {
         match self {
-            Self::Boot => Moment::since_start(since_boot()),
-            Self::Runtime(start) => {
-                Moment::since_start(Instant::now().saturating_duration_since(start))
-            }
+            Self::Boot => since_boot(),
+            Self::Runtime(start) => Moment(nanos(Instant::now().saturating_duration_since(start))),
         }
     }
 
@@ -121,21 +115,21 @@ impl Clock {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn since_boot() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+fn since_boot() -> Moment {
+    moment_of(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
 // Elsewhere the monotonic clock is the best there is; on Apple's systems it goes
 // on during sleep as well.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn since_boot() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+fn since_boot() -> Moment {
+    moment_of(rustix::time::clock_gettime(
+        rustix::time::ClockId::Monotonic,
+    ))
+}
+
+fn moment_of(time: rustix::time::Timespec) -> Moment {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Moment::from_millis(seconds.saturating_mul(1000)) + Duration::from_nanos(nanos)
 }
