@@ -7,35 +7,41 @@ use tokio::time::Instant;
 
 /// A point on a [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
+// In nanoseconds since the clock began, half as large as a `Duration`: a hold has six of them. They
+// last for 584 years; a later point is that end.
+pub(crate) struct Moment(u64);
 
 impl Moment {
     pub(crate) fn saturating_sub(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    pub(crate) fn from_millis(ms: u64) -> Self {
-        Self(Duration::from_millis(ms))
+    pub(crate) const fn from_millis(ms: u64) -> Self {
+        Self(ms.saturating_mul(1_000_000))
     }
 
-    pub(crate) fn as_millis(self) -> u64 {
-        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    pub(crate) const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
     }
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
-        Self(Duration::from_nanos(nanos))
+        Self(nanos)
     }
 
-    pub(crate) fn as_nanos(self) -> u64 {
-        u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
     }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Add<Duration> for Moment {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(span))
+        Self(self.0.saturating_add(nanos(span)))
     }
 }
 
@@ -43,7 +49,7 @@ impl Sub<Duration> for Moment {
     type Output = Self;
 
     fn sub(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(span))
+        Self(self.0.saturating_sub(nanos(span)))
     }
 }
 
@@ -67,8 +73,8 @@ impl Clock {
 
     pub(crate) fn now(self) -> Moment {
         match self {
-            Self::Boot => Moment(since_boot()),
-            Self::Runtime(start) => Moment(Instant::now().saturating_duration_since(start)),
+            Self::Boot => since_boot(),
+            Self::Runtime(start) => Moment(nanos(Instant::now().saturating_duration_since(start))),
         }
     }
 
@@ -109,21 +115,21 @@ impl Clock {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn since_boot() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+fn since_boot() -> Moment {
+    moment_of(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
 // Elsewhere the monotonic clock is the best there is; on Apple's systems it goes
 // on during sleep as well.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn since_boot() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+fn since_boot() -> Moment {
+    moment_of(rustix::time::clock_gettime(
+        rustix::time::ClockId::Monotonic,
+    ))
+}
+
+fn moment_of(time: rustix::time::Timespec) -> Moment {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Moment::from_millis(seconds.saturating_mul(1000)) + Duration::from_nanos(nanos)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod namesakes;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -92,7 +93,13 @@ impl Context {
     pub(crate) fn fresh_wire_id(&self) -> String {
         // Relaxed is enough: the number has to be unique, and nothing else is read by it.
         let n = self.holds.fetch_add(1, Ordering::Relaxed);
-        format!("{}:{n}", self.client_id)
+        // With room for exactly that: an id is made for each acquire, and kept with its hold.
+        let digits = n.checked_ilog10().unwrap_or(0) as usize + 1;
+        let mut id = String::with_capacity(self.client_id.len() + 1 + digits);
+        id.push_str(&self.client_id);
+        // Writing to a text never fails.
+        let _ = write!(id, ":{n}");
+        id
     }
 
     /// The name of something of this client, behind the client's prefix.

@@ -148,11 +148,11 @@ impl Suite {
             let lease = vec![value(&"lease_ms")];
             return Operation::new(step, [next(KEYS, key), lease, next(HOLDS, hold)].concat());
         }
-        let mut operation = Operation::new(step, step.parameters.iter().map(value).collect());
-        for part in &mut operation.parts[..step.keys] {
+        let mut parts: Vec<_> = step.parameters.iter().map(value).collect();
+        for part in &mut parts[..step.keys] {
             *part = beside(KEYS[key], part);
         }
-        operation
+        Operation::new(step, parts)
     }
 
     fn foreign(&self, what: usize, key: usize) -> Vec<String> {

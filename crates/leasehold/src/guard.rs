@@ -337,7 +337,7 @@ impl Share {
 
     /// A guard that came or went may have moved the watchdog's next look. Most move nothing, and a
     /// re-entry costs nothing then.
-    fn look_again(&self, moves_look: bool) {
+    pub(crate) fn look_again(&self, moves_look: bool) {
         if moves_look {
             self.context.watchdog.keep(self.hold());
         }
@@ -435,7 +435,11 @@ impl Release {
         let calls = calls && held.takes_turns() && backend.counts_listeners();
         let release = match next {
             Some(queued) => queued.release_to_next(terms.lease),
-            None => (steps.release_and_call().filter(|_| calls)).unwrap_or_else(|| steps.release()),
+            None => {
+                // Made only where it is sent: most releases call nobody.
+                let call = calls.then(|| steps.release_and_call()).flatten();
+                call.unwrap_or_else(|| steps.release())
+            }
         };
         let first = (backend.submit(release), now);
         if let Some(local) = local.as_ref().filter(|_| next.is_none()) {

@@ -102,10 +102,8 @@ impl Locals {
     /// The record of this name, which is made if there is none.
     pub(crate) fn of(self: &Arc<Self>, key: &Key) -> Local {
         let mut table = self.table.lock();
-        let record = match table.records.get(key) {
-            Some(record) => Arc::clone(record),
-            None => Arc::clone(table.records.entry(key.clone()).or_default()),
-        };
+        // By one look: to hash a name costs more than to clone it.
+        let record = Arc::clone(table.records.entry(key.clone()).or_default());
         self.used(key, record)
     }
 

@@ -53,7 +53,8 @@ mod tests {
             // A number, and as long as the id of a permit.
             let id = b"1000000000000016".to_vec();
             let count = if step.many { 3 } else { step.parameters.len() };
-            let reply = (step.twin)(&mut keyspace, &vec![id.clone(); count]);
+            let parts = std::iter::repeat_n(&id, count).collect();
+            let reply = (step.twin)(&mut keyspace, &parts);
             assert!(keyspace.dump().is_empty(), "{}: {reply:?}", step.name);
         }
     }

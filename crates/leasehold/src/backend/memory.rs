@@ -124,7 +124,10 @@ impl Memory {
         drop(keyspace);
         let mut heard = Heard::default();
         for (channel, message) in published {
-            let channel = String::from_utf8_lossy(&channel).into_owned();
+            // Looked at for being text once, and not copied if it is, as it nearly always is.
+            let channel = String::from_utf8(channel);
+            let channel = channel
+                .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned());
             let tell = |message: Message<'_>| self.publish(message);
             heard.message(channel, &message, Transport::Global, tell);
         }

@@ -346,7 +346,7 @@ impl Link {
         // Before the state is locked: what decides may cut this network, which locks it.
         let fate = self.on_request.lock()(&Request {
             step: Step::of(operation.step.name).expect("every step has its name"),
-            name: &String::from_utf8_lossy(&operation.parts[0]),
+            name: &String::from_utf8_lossy(operation.parts.first()),
         });
         let mut state = self.state();
         if state.ended {

@@ -2,9 +2,12 @@
 //! keys and arguments that it is sent with, and its twin on the embedded keyspace. The steps
 //! themselves are beside their primitives, each declared once with [`step!`].
 
+mod parts;
+
 use std::str::FromStr;
 
 use super::memory::Keyspace;
+pub(crate) use parts::Parts;
 
 /// One atomic change.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ pub(crate) struct Step {
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) own_script: bool,
     /// The same change on the embedded keyspace.
-    pub(crate) twin: fn(&mut Keyspace, &[Vec<u8>]) -> Result<Value, Refusal>,
+    pub(crate) twin: fn(&mut Keyspace, &Parts) -> Result<Value, Refusal>,
 }
 
 /// Lua that several steps use: a file of local functions and constants. The script has it once.
@@ -98,19 +101,25 @@ macro_rules! step {
 
         impl<'a> $Arguments<'a> {
             pub(crate) fn operation(&self) -> $crate::backend::step::Operation {
-                use $crate::backend::step::{Argument as _, Operation};
-                let parts = vec![$(self.$key.write(),)* $(self.$arg.write()),*];
-                Operation::new(&$STEP, parts)
+                use $crate::backend::step::{Argument as _, Operation, Parts};
+                let bytes = 0 $(+ self.$key.room())* $(+ self.$arg.room())*;
+                let mut parts = Parts::with_room($STEP.parameters.len(), bytes);
+                $(self.$key.write(&mut parts);)*
+                $(self.$arg.write(&mut parts);)*
+                Operation::of(&$STEP, parts)
             }
 
-            fn read(parts: &'a [Vec<u8>]) -> Result<Self, $crate::backend::step::Refusal> {
+            fn read(parts: &'a $crate::backend::step::Parts) -> Result<Self, $crate::backend::step::Refusal> {
                 use $crate::backend::step::{Argument, Refusal};
-                let [$($key,)* $($arg),*] = parts else {
+                if parts.len() != $STEP.parameters.len() {
                     return Err(Refusal("ERR wrong number of arguments for a step".into()));
-                };
+                }
+                // As many as there are fields.
+                let mut texts = parts.iter();
+                let mut next = || texts.next().unwrap_or_default();
                 Ok(Self {
-                    $($key: Argument::read($key)?,)*
-                    $($arg: Argument::read($arg)?),*
+                    $($key: Argument::read(next())?,)*
+                    $($arg: Argument::read(next())?),*
                 })
             }
         }
@@ -122,13 +131,19 @@ pub(crate) use step;
 
 /// What an argument can be. On the wire all are texts.
 pub(crate) trait Argument<'a>: Sized {
-    fn write(&self) -> Vec<u8>;
+    /// At most so many bytes.
+    fn room(&self) -> usize;
+    fn write(&self, parts: &mut Parts);
     fn read(text: &'a [u8]) -> Result<Self, Refusal>;
 }
 
 impl<'a> Argument<'a> for &'a [u8] {
-    fn write(&self) -> Vec<u8> {
-        self.to_vec()
+    fn room(&self) -> usize {
+        self.len()
+    }
+
+    fn write(&self, parts: &mut Parts) {
+        parts.push(self);
     }
 
     fn read(text: &'a [u8]) -> Result<Self, Refusal> {
@@ -136,9 +151,16 @@ impl<'a> Argument<'a> for &'a [u8] {
     }
 }
 
+/// The digits of the longest number, and its sign.
+const LONGEST_NUMBER: usize = 20;
+
 impl Argument<'_> for u64 {
-    fn write(&self) -> Vec<u8> {
-        self.to_string().into_bytes()
+    fn room(&self) -> usize {
+        LONGEST_NUMBER
+    }
+
+    fn write(&self, parts: &mut Parts) {
+        parts.push_shown(self);
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
@@ -147,8 +169,12 @@ impl Argument<'_> for u64 {
 }
 
 impl Argument<'_> for i64 {
-    fn write(&self) -> Vec<u8> {
-        self.to_string().into_bytes()
+    fn room(&self) -> usize {
+        LONGEST_NUMBER
+    }
+
+    fn write(&self, parts: &mut Parts) {
+        parts.push_shown(self);
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
@@ -158,8 +184,12 @@ impl Argument<'_> for i64 {
 
 /// 1 or 0.
 impl Argument<'_> for bool {
-    fn write(&self) -> Vec<u8> {
-        i64::from(*self).write()
+    fn room(&self) -> usize {
+        1
+    }
+
+    fn write(&self, parts: &mut Parts) {
+        parts.push(if *self { b"1" } else { b"0" });
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
@@ -204,11 +234,11 @@ impl Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) step: &'static Step,
-    pub(crate) parts: Vec<Vec<u8>>,
+    pub(crate) parts: Parts,
 }
 
 impl Operation {
-    pub(crate) fn new(step: &'static Step, parts: Vec<Vec<u8>>) -> Self {
+    pub(crate) fn of(step: &'static Step, parts: Parts) -> Self {
         debug_assert!(
             if step.many {
                 parts.len() % 2 == 1
@@ -220,27 +250,35 @@ impl Operation {
         );
         Self { step, parts }
     }
+
+    #[cfg(test)]
+    pub(crate) fn new<T: AsRef<[u8]>>(
+        step: &'static Step,
+        parts: impl IntoIterator<Item = T>,
+    ) -> Self {
+        Self::of(step, parts.into_iter().collect())
+    }
 }
 
 #[cfg(feature = "redis")]
 impl Operation {
-    pub(crate) fn keys(&self) -> &[Vec<u8>] {
-        &self.parts[..self.key_count()]
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().take(self.key_count())
     }
 
     /// Those that are no keys.
-    pub(crate) fn arguments(&self) -> &[Vec<u8>] {
-        &self.parts[self.key_count()..]
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().skip(self.key_count())
     }
 
     /// The name that the operation is about: all its keys are derived from that. `None` if it is
     /// about many names, or about none.
     pub(crate) fn name(&self) -> Option<&[u8]> {
         let has_one = !self.step.many && self.step.keys > 0;
-        has_one.then(|| &self.parts[0][..])
+        has_one.then(|| self.parts.first())
     }
 
-    fn key_count(&self) -> usize {
+    pub(crate) fn key_count(&self) -> usize {
         match self.step.many {
             true => self.parts.len() / 2,
             false => self.step.keys,

@@ -190,6 +190,15 @@ impl Claims {
         claim.map_or_else(|| self.terms(), |claim| claim.terms)
     }
 
+    /// How often the watchdog has to act on the hold for one of them.
+    pub(super) fn watch_every(&self) -> Option<Duration> {
+        let each = self
+            .list
+            .iter()
+            .filter_map(|claim| claim.terms.watch_every());
+        each.min()
+    }
+
     /// Terms that are good enough for all of them.
     pub(super) fn terms(&self) -> Terms {
         let each = self.list.iter().map(|claim| claim.terms);

@@ -80,12 +80,12 @@ impl State {
 
     /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
     pub(super) fn watch_every(&self) -> Option<Duration> {
-        let terms = self.stay.claims.terms();
+        let claims = &self.stay.claims;
         if self.closed {
-            return terms.remind_every;
+            return claims.terms().remind_every;
         }
-        let kept = (self.kept > 0).then(|| terms.lease / 3);
-        terms.watch_every().into_iter().chain(kept).min()
+        let kept = (self.kept > 0).then(|| claims.terms().lease / 3);
+        claims.watch_every().into_iter().chain(kept).min()
     }
 
     /// What the holder and the watchdog go by. While it is the same, nobody has to be told that

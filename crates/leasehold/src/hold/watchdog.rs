@@ -20,7 +20,7 @@ use super::grant::{Due, Look};
 use super::wheel::{Placed, Wheel};
 use crate::backend::Backend;
 use crate::backend::failure::{Cause, Failure, Outcome};
-use crate::backend::step::{Operation, Value};
+use crate::backend::step::{Operation, Parts, Value};
 use crate::clock::{Clock, Moment};
 use crate::config::wire_ms;
 use crate::loss::LossReason;
@@ -392,6 +392,9 @@ impl Shared {
     }
 }
 
+/// At most so long is a lease in ms.
+const LEASE_LEN: usize = 20;
+
 /// The request that renews all of these; `None` if there is none for them, or only one.
 fn together(group: &[Renewal]) -> Option<Operation> {
     let [first, _, ..] = group else {
@@ -402,12 +405,12 @@ fn together(group: &[Renewal]) -> Option<Operation> {
         let steps = group.iter().map(|one| &one.hold.steps);
         steps.filter_map(|steps| steps.renewed_together())
     };
-    let lease = wire_ms(first.lease).to_string().into_bytes();
-    let mut parts = Vec::with_capacity(2 * group.len() + 1);
-    parts.extend(members().map(|member| member.key.to_vec()));
-    parts.push(lease);
-    parts.extend(members().map(|member| member.hold.to_vec()));
-    Some(Operation::new(step, parts))
+    let bytes = members().map(|member| member.key.len() + member.hold.len());
+    let mut parts = Parts::with_room(2 * group.len() + 1, bytes.sum::<usize>() + LEASE_LEN);
+    members().for_each(|member| parts.push(member.key));
+    parts.push_shown(&wire_ms(first.lease));
+    members().for_each(|member| parts.push(member.hold));
+    Some(Operation::of(step, parts))
 }
 
 impl Grant {

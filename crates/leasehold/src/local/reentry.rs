@@ -25,14 +25,14 @@ pub(crate) struct Held {
     since: Moment,
     standing: Arc<Standing>,
     undo: Mutex<Undo>,
-    /// The name and the owner by which it can be entered again.
-    owner: Option<(Local, Owner)>,
+    /// The name and the owner by which it can be entered again. In a box: few holds have an owner.
+    owner: Option<Box<(Local, Owner)>>,
     /// For how long the process keeps the lock from its grant on, if its waiters take turns.
     turn: Option<Duration>,
     /// Whether it was waited for: then others may wait still.
     waited_for: AtomicBool,
-    /// The name under which others of the process find it, if they may share it.
-    _crowd: Option<Local>,
+    /// The name under which others of the process find it, if they may share it. In a box as well.
+    _crowd: Option<Box<Local>>,
 }
 
 impl Held {
@@ -48,7 +48,7 @@ impl Held {
     /// A hold that others of the process may share.
     pub(crate) fn of_crowd(standing: &Arc<Standing>, undo: Undo, local: Local) -> Arc<Self> {
         let mut held = Self::made(standing, undo, None, None);
-        held._crowd = Some(local);
+        held._crowd = Some(Box::new(local));
         Arc::new(held)
     }
 
@@ -66,7 +66,7 @@ impl Held {
             hold,
             standing: Arc::clone(standing),
             undo: Mutex::new(undo),
-            owner,
+            owner: owner.map(Box::new),
             turn,
             waited_for: AtomicBool::new(false),
             _crowd: None,
@@ -78,7 +78,7 @@ impl Held {
     }
 
     pub(crate) fn owner(&self) -> Option<&Owner> {
-        self.owner.as_ref().map(|(_, owner)| owner)
+        self.owner.as_ref().map(|entered_as| &entered_as.1)
     }
 
     /// The server has taken it back.
@@ -147,7 +147,7 @@ impl Held {
 
     /// The last guard of it goes: its owner can't enter it any more.
     pub(crate) fn clear_owner(self: &Arc<Self>) {
-        if let Some((local, owner)) = &self.owner {
+        if let Some((local, owner)) = self.owner.as_deref() {
             local.owners.clear(owner, self);
         }
     }

@@ -189,8 +189,13 @@ impl Keyspace {
 
     /// How many connections hear what is published there.
     pub(crate) fn listeners(&self, channel: &[u8]) -> i64 {
-        let channel = String::from_utf8_lossy(channel);
-        self.audience.as_ref().map_or(0, |count| count(&channel))
+        let Some(count) = &self.audience else {
+            return 0;
+        };
+        match std::str::from_utf8(channel) {
+            Ok(channel) => count(channel),
+            Err(_) => count(&String::from_utf8_lossy(channel)),
+        }
     }
 
     /// Expired keys go when they are looked at; those nobody looks at go here.

@@ -77,15 +77,15 @@ pub(crate) fn encode<'a>(
     let (mut arguments, mut bytes, mut keys) = (6, name.len() + source.len() + NUMBERS_LEN, 0);
     for operation in operations.clone() {
         arguments += 2 + operation.parts.len();
-        bytes += operation.step.name.len() + operation.parts.iter().map(Vec::len).sum::<usize>();
-        keys += operation.keys().len();
+        bytes += operation.step.name.len() + operation.parts.size();
+        keys += operation.key_count();
     }
     let mut command = Cmd::with_capacity(arguments, bytes);
     command.arg(name).arg(source);
     let add_keys = |command: &mut Cmd| {
         for operation in operations.clone() {
             for key in operation.keys() {
-                command.arg(&key[..]);
+                command.arg(key);
             }
         }
     };
@@ -104,10 +104,10 @@ pub(crate) fn encode<'a>(
     for operation in operations {
         command.arg(operation.step.name);
         if operation.step.many {
-            command.arg(operation.keys().len());
+            command.arg(operation.key_count());
         }
         for argument in operation.arguments() {
-            command.arg(&argument[..]);
+            command.arg(argument);
         }
     }
     command
@@ -120,21 +120,20 @@ pub(crate) fn encode_own(
     not_after_ms: i64,
     operation: &Operation,
 ) -> Cmd {
-    let bytes: usize = operation.parts.iter().map(Vec::len).sum();
-    let bytes = "EVALSHA".len() + script.sha.len() + NUMBERS_LEN + bytes;
+    let bytes = "EVALSHA".len() + script.sha.len() + NUMBERS_LEN + operation.parts.size();
     let bytes = bytes + operation.step.name.len();
     let mut command = Cmd::with_capacity(6 + operation.parts.len(), bytes);
     command.arg("EVALSHA").arg(&script.sha);
-    command.arg(operation.keys().len());
+    command.arg(operation.key_count());
     for key in operation.keys() {
-        command.arg(&key[..]);
+        command.arg(key);
     }
     command.arg(number);
     if operation.step.grants {
         command.arg(not_after_ms);
     }
     for argument in operation.arguments() {
-        command.arg(&argument[..]);
+        command.arg(argument);
     }
     command.arg(operation.step.name);
     command
@@ -412,17 +411,15 @@ mod tests {
     const NUMBER: i64 = 1_234_567_890_123_456;
 
     fn operations() -> [Operation; 2] {
-        let parts = |texts: &[&str]| texts.iter().map(|t| t.as_bytes().to_vec()).collect();
         [
-            Operation::new(&ACQUIRE, parts(&["a", "b", "id"])),
-            Operation::new(&RELEASE, parts(&["c"])),
+            Operation::new(&ACQUIRE, ["a", "b", "id"]),
+            Operation::new(&RELEASE, ["c"]),
         ]
     }
 
     #[test]
     fn step_of_many_says_how_many_keys_it_has() {
-        let parts = ["a", "b", "30000", "1", "2"].map(|text| text.as_bytes().to_vec());
-        let many = Operation::new(&RENEW, parts.to_vec());
+        let many = Operation::new(&RENEW, ["a", "b", "30000", "1", "2"]);
         let [acquire, release] = operations();
         let sent = encoded(ScriptRef::Sha, &[acquire, many, release]);
         let expected = "5 a b a b c N 77 test.acquire id test.renew 2 30000 1 2 test.release";

@@ -174,7 +174,7 @@ impl Cluster {
     }
 
     pub(crate) fn submit(&self, operation: Operation) -> Queued {
-        let slot = slot_of(&operation.parts[0]);
+        let slot = slot_of(operation.parts.first());
         let arrival = self.lines.next_arrival();
         let owner = self.owner(slot);
         match owner {
@@ -308,8 +308,9 @@ impl Cluster {
 
     /// Operations that wait for a node which has lost their slots go to those that have them.
     fn take_from(&self, number: usize, server: &Server) {
-        let stays =
-            |operation: &Operation| self.map.owner(slot_of(&operation.parts[0])) == Some(number);
+        let stays = |operation: &Operation| {
+            self.map.owner(slot_of(operation.parts.first())) == Some(number)
+        };
         let strays = server.lane.take_unless(stays);
         if !strays.is_empty() {
             self.take(&server.lane, strays);
@@ -346,12 +347,12 @@ impl Strays for Cluster {
             }
             if stray.operation.step.many {
                 // Its keys are of several slots. Each is asked for on its own.
-                let count = stray.operation.keys().len();
+                let count = stray.operation.key_count();
                 let all = (1..).take(count).map(Value::Int).collect();
                 stray.answer(Ok(Value::List(all)));
                 continue;
             }
-            let slot = slot_of(&stray.operation.parts[0]);
+            let slot = slot_of(stray.operation.parts.first());
             self.add_stray(Some(from), slot, stray);
         }
     }

@@ -123,7 +123,6 @@ impl Queue {
                 && waiting
                     .operation
                     .keys()
-                    .iter()
                     .any(|key| self.refused.contains(key))
     }
 
@@ -248,7 +247,7 @@ impl Waiting {
     }
 
     fn bytes(&self) -> usize {
-        self.operation.parts.iter().map(Vec::len).sum()
+        self.operation.parts.size()
     }
 }
 
@@ -319,7 +318,7 @@ mod tests {
     };
 
     fn operation(name: &str, argument: &[u8]) -> Operation {
-        Operation::new(&STEP, vec![name.as_bytes().to_vec(), argument.to_vec()])
+        Operation::new(&STEP, [name.as_bytes(), argument])
     }
 
     fn push(queue: &mut Queue, name: &str) -> Ticket {
@@ -337,7 +336,7 @@ mod tests {
     }
 
     fn names(batch: &Batch) -> Vec<String> {
-        let name = |waiting: &Waiting| String::from_utf8(waiting.operation.parts[0].clone());
+        let name = |waiting: &Waiting| String::from_utf8(waiting.operation.parts.first().to_vec());
         batch
             .operations
             .iter()
@@ -479,7 +478,7 @@ mod tests {
     #[test]
     fn removing_operations_keeps_the_others_order() {
         let mut queue = queue_of(&["a", "x", "b"]);
-        let taken = queue.take_unless(|operation| operation.parts[0] != b"x");
+        let taken = queue.take_unless(|operation| operation.parts.first() != b"x");
         assert_eq!((taken.len(), queue.len()), (1, 2));
         assert_eq!(next(&mut queue), ["a", "b"]);
     }

@@ -50,11 +50,14 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     };
     let share = match &lock.owner {
         None => acquiring.watch(pin!(asker.until(deadline))).await,
-        // In a box: otherwise every waiter would carry its state, and few waiters have an owner.
-        Some(owner) => {
-            let entering = Box::pin(asker.enter_as(owner, deadline));
-            acquiring.watch(pin!(entering)).await
-        }
+        Some(owner) => match asker.enter_at_once(owner) {
+            Entered::Now(share) => share.map(Some),
+            // In a box: otherwise every waiter would carry its state, and few waiters have an owner.
+            Entered::Not(local, entry) => {
+                let entering = Box::pin(asker.enter_as(owner, deadline, local, entry));
+                acquiring.watch(pin!(entering)).await
+            }
+        },
     };
     let ended = acquiring.ended(&share, Share::way);
     Ok(share?.map(|share| LockGuard::new(share.after(ended))))
@@ -71,13 +74,41 @@ struct Asker<'a, K> {
     kept: Mutex<Option<Undo>>,
 }
 
+/// What an owner has met under the name.
+enum Entered {
+    /// It shares a hold of its own, or must not ask.
+    Now(Result<Share>),
+    /// It has to wait.
+    Not(Local, Entry),
+}
+
 impl<K: Named> Asker<'_, K> {
-    /// Looks first at what the owner holds, so that a re-entry never waits behind a stranger.
-    async fn enter_as(&self, owner: &Owner, deadline: Deadline) -> Result<Option<Share>> {
+    /// Looks first at what the owner holds, so that a re-entry never waits behind a stranger. Most
+    /// re-entries need no more than that.
+    fn enter_at_once(&self, owner: &Owner) -> Entered {
         let context = &self.lock.context;
         let local = context.locals.of(&self.line_key);
+        match local.enter(owner, self.terms) {
+            Ok(Entry::Joined(held, joined)) if !joined.must_confirm => {
+                let share = Share::joined(Arc::clone(context), held, joined);
+                share.look_again(joined.moves_look);
+                Entered::Now(Ok(share))
+            }
+            Ok(entry) => Entered::Not(local, entry),
+            Err(error) => Entered::Now(Err(error)),
+        }
+    }
+
+    async fn enter_as(
+        &self,
+        owner: &Owner,
+        deadline: Deadline,
+        local: Local,
+        mut entry: Entry,
+    ) -> Result<Option<Share>> {
+        let context = &self.lock.context;
         loop {
-            match local.enter(owner, self.terms)? {
+            match entry {
                 Entry::Ask(asking) => {
                     let share = self.until(deadline).await?;
                     if let Some(share) = &share {
@@ -104,6 +135,7 @@ impl<K: Named> Asker<'_, K> {
                     () = local.owners.settled(owner) => {}
                 },
             }
+            entry = local.enter(owner, self.terms)?;
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
+use crate::backend::step::{Operation, Parts, Refusal, Shared, Step, Value, number, step};
 use crate::config::wire_ms;
 use crate::hold::{Asked, Caller, HoldSteps, Together};
 use crate::key::Key;
@@ -197,14 +197,15 @@ pub(crate) static RENEW_MANY: Step = Step {
     twin: renew_many,
 };
 
-fn renew_many(keyspace: &mut Keyspace, parts: &[Vec<u8>]) -> Result<Value, Refusal> {
-    let (locks, arguments) = parts.split_at(parts.len() / 2);
-    let Some((lease, holds)) = arguments.split_first() else {
+fn renew_many(keyspace: &mut Keyspace, parts: &Parts) -> Result<Value, Refusal> {
+    let count = parts.len() / 2;
+    let (locks, mut holds) = (parts.iter().take(count), parts.iter().skip(count));
+    let Some(lease) = holds.next() else {
         return Err(Refusal("ERR wrong number of arguments for a step".into()));
     };
     let lease_ms: u64 = number(lease)?;
     let mut odd = Vec::new();
-    for (number, (lock, hold)) in (1..).zip(locks.iter().zip(holds)) {
+    for (number, (lock, hold)) in (1..).zip(locks.zip(holds)) {
         let mut good = keyspace.hexists(lock, hold).unwrap_or(false);
         if good && let Ok(left) = u64::try_from(keyspace.pttl(lock)) {
             lengthen(keyspace, lock, lease_ms);

@@ -98,7 +98,7 @@ impl Lines {
     fn key_of_next(&self, slot: u16) -> Option<Vec<u8>> {
         let lines = self.lines.lock();
         let (_, next) = lines.get(&slot)?.first_key_value()?;
-        Some(next.operation.parts[0].clone())
+        Some(next.operation.parts.first().to_vec())
     }
 
     /// Ends the line: all that stand in it go to this node.

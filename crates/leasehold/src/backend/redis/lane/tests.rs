@@ -15,7 +15,6 @@ fn operation(name: &str, hold: &str, releases: bool) -> Operation {
     // A lease far longer than a hold lasts here: a hold that ended by itself would look like one
     // whose release came before its acquire.
     let parts = [name, hold, if releases { "channel" } else { "60000" }];
-    let parts = parts.map(|part| part.as_bytes().to_vec()).to_vec();
     let step = if releases {
         &steps::RELEASE
     } else {
