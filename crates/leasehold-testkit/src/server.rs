@@ -237,6 +237,42 @@ impl RedisServer {
         self.wait_until_ready(&mut child)
     }
 
+    /// How long the file is to which it appends what it does.
+    ///
+    /// # Errors
+    ///
+    /// When it was not told to keep one (`appendonly`).
+    pub fn log_length(&self) -> io::Result<u64> {
+        Ok(fs::metadata(self.appended()?)?.len())
+    }
+
+    /// Takes away what that file has beyond this length, as when the power fails before a disk has
+    /// written it. For a server that does not run.
+    ///
+    /// # Errors
+    ///
+    /// As [`log_length`](Self::log_length).
+    pub fn cut_log(&self, length: u64) -> io::Result<()> {
+        let file = fs::OpenOptions::new().write(true).open(self.appended()?)?;
+        file.set_len(length)
+    }
+
+    fn appended(&self) -> io::Result<PathBuf> {
+        let dir = self.dir.path();
+        // Before 7.0 there is one file, and no folder.
+        let parts = match fs::read_dir(dir.join("appendonlydir")) {
+            Ok(parts) => parts,
+            Err(_) => fs::read_dir(dir)?,
+        };
+        let mut paths = parts.filter_map(|part| Some(part.ok()?.path()));
+        let is_appended = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name == "appendonly.aof" || name.ends_with(".incr.aof")
+        };
+        let found = paths.find(is_appended);
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     /// Whether the process runs: not killed, and not stopped.
     pub fn is_running(&self) -> bool {
         let ended = self.child().try_wait();

@@ -78,7 +78,7 @@ pub(crate) async fn make_semaphores(client: &Client, place: &str) -> Result<()> 
 impl Worker {
     /// Does the job once, with names that begin with `place`, and says how that went.
     pub(crate) async fn run(&self, job: Job, place: &str) {
-        let done = tokio::time::timeout(LONGEST, self.try_to(job, place)).await;
+        let done = tokio::time::timeout(LONGEST, Box::pin(self.try_to(job, place))).await;
         match done {
             Ok(Ok(())) => (self.say)(format!("done {job:?}")),
             Ok(Err(error)) => self.failed(job, place, &error),

@@ -1,5 +1,9 @@
 //! Processes that are stopped and killed while they hold, wait or ask.
 
+use std::fs::File;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::testing::history::monotonic_ns;
@@ -7,6 +11,7 @@ use leasehold::{Client, Result};
 
 use super::nemesis::worker;
 use super::scene::{NAME, builder};
+use crate::support::HOUR;
 use crate::support::child::{Child, job};
 
 const TEST: &str = "server::child::a_process_of_its_own";
@@ -24,6 +29,11 @@ pub(crate) fn stand_in_line(url: &str) -> Child {
 /// Asks once for a fixed lease, with all the time in the world for the reply.
 pub(crate) fn ask(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("ask {url} {}", lease.as_millis()))
+}
+
+/// Holds the lock, and has no file descriptor left for a while.
+pub(crate) fn run_out_of_files(url: &str) -> Child {
+    Child::start(TEST, &format!("files {url}"))
 }
 
 /// Hammers the locks at `url` and the counters at `resource`.
@@ -48,6 +58,7 @@ fn a_process_of_its_own() {
             std::future::pending().await
         }),
         ["ask", url, lease] => runtime.block_on(ask_once(url, ms(lease))).unwrap(),
+        ["files", url] => runtime.block_on(take_all_files(url)),
         ["work", url, resource, tasks, seed] => {
             let (tasks, seed) = (tasks.parse().unwrap(), seed.parse().unwrap());
             runtime.block_on(worker::work(url, resource, tasks, seed));
@@ -91,4 +102,45 @@ async fn ask_once(url: &str, lease: Duration) -> Result<()> {
     client.close().await;
     println!("closed");
     Ok(())
+}
+
+/// Says `taken` when no file can be opened any more, `refused` with what an acquire says then, and
+/// `over` when it has recovered from that and its hold has outlived it.
+async fn take_all_files(url: &str) {
+    let client = builder().lease(HOUR).connect(url).await.unwrap();
+    let guard = client.lock(NAME).acquire().await.unwrap();
+    // From here on it may have this many open at a time.
+    let limit = ["--pid", &std::process::id().to_string(), "--nofile=64:"].map(str::to_owned);
+    let limited = Command::new("prlimit").args(limit).status().unwrap();
+    assert!(limited.success());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let taker = std::thread::spawn(move || {
+        let (mut taken, mut told) = (Vec::new(), false);
+        while !stopped.load(Ordering::SeqCst) {
+            match File::open("/dev/null") {
+                Ok(file) => taken.push(file),
+                Err(_) if !std::mem::replace(&mut told, true) => println!("taken"),
+                // Whatever is closed is taken as well.
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    });
+    let lock = client.lock("another");
+    let error = loop {
+        match lock.try_acquire().await {
+            Ok(guard) => guard.unwrap().release().await.unwrap(),
+            Err(error) if error.to_string().contains("os error 24") => break error,
+            // The connection is lost, and the next one is not tried yet.
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    println!("refused {:?} {error}", error.kind());
+    stop.store(true, Ordering::SeqCst);
+    taker.join().unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
+    guard.extend(HOUR * 2).await.unwrap();
+    guard.release().await.unwrap();
+    println!("over");
 }

@@ -57,6 +57,27 @@ async fn hold_survives_server_restart_with_data() {
     scene.end().await;
 }
 
+/// The power fails before the disk has the last grant.
+#[tokio::test]
+async fn grant_that_no_disk_had_is_told_when_the_server_is_back() {
+    let settings = RedisServer::builder().arg("appendonly", "yes");
+    let server = settings.arg("appendfsync", "no").start().unwrap();
+    let client = builder().lease(HOUR).connect(&server.url()).await.unwrap();
+    let early = client.lock("early").acquire().await.unwrap();
+    let synced = server.log_length().unwrap();
+    let late = client.lock("late").acquire().await.unwrap();
+    assert!(server.log_length().unwrap() > synced);
+    server.kill().unwrap();
+    server.cut_log(synced).unwrap();
+    server.restart().unwrap();
+    assert_eq!(server.keys(), ["early"]);
+    // No renewal is due for a long time.
+    eventually("its holder is told", async || late.loss().is_some()).await;
+    assert_eq!(late.loss(), Some(LossReason::Deleted));
+    assert_eq!(early.loss(), None);
+    early.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn removed_key_is_reported_at_next_renewal() {
     let mut cases = JoinSet::new();

@@ -193,3 +193,22 @@ fn children_and_parents_tell_the_same_time() {
     assert!((before..monotonic_ns()).contains(&held));
     holder.kill();
 }
+
+#[tokio::test]
+async fn process_without_file_descriptors_recovers() {
+    let server = RedisServer::start().unwrap();
+    let child = child::run_out_of_files(&server.url());
+    said(&child, "taken").await;
+    let kill = ["CLIENT", "KILL", "TYPE", "normal"];
+    eventually("it can't connect", async || {
+        // The next connection may be there before anything else takes its descriptor.
+        server.command(&kill).unwrap();
+        child.said("refused").is_some()
+    })
+    .await;
+    let refused = said(&child, "refused").await;
+    assert!(refused.starts_with("Unavailable "), "{refused}");
+    said(&child, "over").await;
+    child.finished();
+    assert!(server.keys().is_empty(), "{:?}", server.keys());
+}
