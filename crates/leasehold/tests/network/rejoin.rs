@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use leasehold::testing::{Fate, Network, Step};
 use leasehold::{Client, Embedded, ErrorKind, LockGuard, LossReason, MultiLock, Owner, RedLock};
 use tokio::time::{Instant, sleep, timeout};
@@ -347,6 +348,24 @@ async fn hold_from_before_the_restart_gives_no_second_majority() {
     drop((alone, guard));
 }
 
+/// All servers have granted it, and the task that asked was not polled for long.
+#[tokio::test(start_paused = true)]
+async fn ballot_of_a_task_that_stood_still_comes_to_nothing() {
+    let scene = Scene::new(3).await;
+    for (stood_still, granted) in [(11 * SECOND, true), (13 * SECOND, false)] {
+        let lock = scene.theirs();
+        let mut ballot = Box::pin(lock.try_acquire());
+        assert!(ballot.as_mut().now_or_never().is_none());
+        sleep(stood_still).await;
+        assert!(scene.all_are_set());
+        let said = ballot.await;
+        assert_eq!(matches!(said, Ok(Some(_))), granted, "{said:?}");
+        drop(said);
+        sleep(SECOND).await;
+        assert!((0..3).all(|server| !scene.is_set(server)));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn server_that_rejoins_knows_the_token() {
     let masters = [Embedded::new(), Embedded::new(), Embedded::new()];
@@ -419,7 +438,8 @@ async fn maximum_hold_time_outlasts_restarts() {
         sleep(2 * REJOINS - SECOND).await;
     }
     assert!(guard.is_held() && scene.all_are_set());
-    let LossReason::Member { reason, .. } = guard.lost().await else {
+    let reason = timeout(67 * SECOND, guard.lost()).await;
+    let LossReason::Member { reason, .. } = reason.expect("it is over") else {
         panic!("it is the members'");
     };
     let limit = 100 * SECOND;

@@ -40,6 +40,18 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// started there is no majority for 30 s. The promise rests on clocks that don't jump: a server
 /// whose clock is set ahead by more than the drift ends its leases early.
 ///
+/// **Servers can be restarted one after the other**, and no hold ends, even if each comes back
+/// without its data. A holder whose lease is renewed sets the lock again on a server that was
+/// restarted or replaced at its address, when that has been up for half a longest lease and the
+/// lock is free there. Until then the server counts for as long as the lease lasts that it had
+/// granted, because it has no vote for others. So with leases as long as the longest lease, as by
+/// default, restart a server when the one before is back; with shorter ones, half a longest lease
+/// later. That is for holds that all servers have granted: one that was acquired while a server was
+/// down, or had no vote yet, can spare one server less. Nothing is set again after a key was removed
+/// or unlocked by force, nor on a server that denies `INFO`, on a master behind sentinels or on a
+/// node of a cluster. An owner that enters the lock again may have to wait until enough servers vote
+/// again.
+///
 /// A server says how old it is in its `INFO`. **A server that does not say so** counts as started
 /// when its connection was opened. That is the case when the server denies the command to this
 /// user, and when the answer does not come, or is spoilt, while a connection is opened. So where

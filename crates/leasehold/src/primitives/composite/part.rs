@@ -102,6 +102,7 @@ impl Part {
             .to_instant(until.unwrap_or_else(|| hold.deadline()))
     }
 
+    #[cfg(feature = "testing")]
     pub(super) fn confirmed_at(&self) -> Instant {
         self.clock.to_instant(self.hold().confirmed_at())
     }

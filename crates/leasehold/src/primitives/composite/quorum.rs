@@ -351,6 +351,7 @@ impl Members {
         }
     }
 
+    #[cfg(feature = "testing")]
     pub(in crate::primitives) fn confirmed_at(&self) -> Instant {
         self.enough(Part::confirmed_at)
     }

@@ -184,6 +184,7 @@ impl LockGuard {
     }
 
     /// When the last confirmed request was sent.
+    #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
         match &self.body {
             Body::One(share) => {

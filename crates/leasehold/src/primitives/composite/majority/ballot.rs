@@ -360,7 +360,7 @@ impl Ask for Ballot<'_> {
         self.longest_is_known().await?;
         let began = Instant::now();
         let votes = loop {
-            let asked = Instant::now();
+            let asked = self.clock.now();
             let mut votes = self.votes(|member| self.vote(member)).await;
             // Only here: a server says which one it is when it is connected to, and the votes may
             // have been the first to need the connection. They are dropped with the error, and so
@@ -376,7 +376,7 @@ impl Ask for Ballot<'_> {
                 .granted
                 .retain(|(member, _)| self.trust(member).is_ok());
             if votes.granted.len() >= self.quorum {
-                return self.hold(votes.granted, asked).await.map(Answer::Granted);
+                return self.hold(votes.granted, asked).map(Answer::Granted);
             }
         };
         if votes.given_back > 0 && self.waits {

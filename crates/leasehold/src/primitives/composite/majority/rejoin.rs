@@ -15,8 +15,8 @@
 //!   (`Longest::rejoin_after`). A ballot takes two fifths of one at most, or comes to nothing
 //!   (`Ballot::is_too_late`). What is between the two is for clocks that drift. So each ballot in
 //!   which the server had voted before its restart is over: Y had its majority, and X had lost its
-//!   own by then, or Y never has it. And Y's member was not held before the ballot: what an owner
-//!   holds already, or shares, counts as new only when its server has just said so.
+//!   own by then, or Y never has it. What an owner holds there from before the ballot is a vote like
+//!   any other: its server has to answer during the ballot, and to have been up for long.
 //!
 //! This rests on a start of the server, so **without one no member is set again**. A server whose
 //! data was flushed, or whose key was removed, has a vote at once, and somebody may have got it in
