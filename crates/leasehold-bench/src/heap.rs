@@ -1,5 +1,6 @@
 //! Bytes on the heap: what is allocated and not yet freed, whoever asked for it. The memory
-//! that a process has from its system says more about the allocator than about a lock.
+//! that a process has from its system says more about the allocator than about a lock. And blocks:
+//! how often memory was asked for, which costs time, and is the same on a busy machine.
 #![allow(
     unsafe_code,
     reason = "an allocator is unsafe to write; this one only counts"
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 /// which would be part of every figure.
 static ON: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicI64 = AtomicI64::new(0);
+static BLOCKS: AtomicI64 = AtomicI64::new(0);
 
 /// The system's allocator, counted while somebody wants to know.
 #[derive(Debug)]
@@ -21,22 +23,37 @@ static BYTES: AtomicI64 = AtomicI64::new(0);
 )]
 pub struct Counted;
 
+/// What was counted.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Heap {
+    /// How many bytes more are in use than at [`count`].
+    pub bytes: i64,
+    /// How many blocks were asked for since.
+    pub blocks: i64,
+}
+
 /// Counts from here on.
-pub(crate) fn count() {
+pub fn count() {
     BYTES.store(0, Ordering::SeqCst);
+    BLOCKS.store(0, Ordering::SeqCst);
     ON.store(true, Ordering::SeqCst);
 }
 
-/// How many bytes more are in use than at [`count`].
-pub(crate) fn counted() -> i64 {
+/// Counts no longer, and says what there was since [`count`].
+pub fn counted() -> Heap {
     ON.store(false, Ordering::SeqCst);
-    BYTES.load(Ordering::SeqCst)
+    Heap {
+        bytes: BYTES.load(Ordering::SeqCst),
+        blocks: BLOCKS.load(Ordering::SeqCst),
+    }
 }
 
 fn add(bytes: usize, sign: i64) {
     if ON.load(Ordering::Relaxed) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         BYTES.fetch_add(sign * bytes, Ordering::Relaxed);
+        BLOCKS.fetch_add(i64::from(sign > 0), Ordering::Relaxed);
     }
 }
 

@@ -42,7 +42,7 @@ impl Holds {
         }
         *self.0.lock().await = all;
         Ok(Done {
-            heap: heap::counted(),
+            heap: heap::counted().bytes,
             rss: usage::rss()?.cast_signed() - rss.cast_signed(),
             ..Done::default()
         })

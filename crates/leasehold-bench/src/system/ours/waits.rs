@@ -65,7 +65,7 @@ pub(super) async fn line(client: &Client, lock: &Lock, tasks: usize) -> Result<D
     while asked.load(Ordering::SeqCst) < tasks || client.activity().channels == 0 {
         sleep(Duration::from_millis(10)).await;
     }
-    let heap = heap::counted();
+    let heap = heap::counted().bytes;
     let rss = usage::rss()?.cast_signed() - rss.cast_signed();
     let start = Instant::now();
     holder.release().await?;

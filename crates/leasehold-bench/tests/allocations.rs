@@ -1,0 +1,47 @@
+//! How many blocks of memory a pair of acquire and release asks for. Times differ from run to run, and
+//! these counts don't: what a busy machine hides from the floors is found here.
+
+use leasehold::{Client, Lock, Owner};
+use leasehold_bench::heap::{self, Counted};
+use leasehold_testkit::RedisServer;
+
+#[global_allocator]
+static HEAP: Counted = Counted;
+
+const PAIRS: u32 = 1000;
+
+async fn blocks_a_pair(lock: &Lock) -> f64 {
+    // The first ones make tables that stay.
+    for _ in 0..10 {
+        pair(lock).await;
+    }
+    heap::count();
+    for _ in 0..PAIRS {
+        pair(lock).await;
+    }
+    heap::counted().blocks as f64 / f64::from(PAIRS)
+}
+
+async fn pair(lock: &Lock) {
+    let guard = lock.acquire().await.expect("nobody else wants it");
+    guard.release().await.expect("it is held");
+}
+
+/// One test: the blocks of another one would be counted with those of this one.
+#[tokio::test]
+async fn pairs_ask_for_few_blocks() {
+    let client = Client::embedded();
+    let blocks = blocks_a_pair(&client.lock("orders")).await;
+    assert!(blocks < 20.5, "{blocks} blocks a pair, embedded");
+
+    let owned = client.lock("orders").owned_by(&Owner::new());
+    let outer = owned.acquire().await.expect("nobody else wants it");
+    let blocks = blocks_a_pair(&owned).await;
+    assert!(blocks < 0.5, "{blocks} blocks a re-entry");
+    outer.release().await.expect("it is held");
+
+    let server = RedisServer::start().expect("a server starts");
+    let client = Client::connect(server.url()).await.expect("it is there");
+    let blocks = blocks_a_pair(&client.lock("orders")).await;
+    assert!(blocks < 36.5, "{blocks} blocks a pair, with a server");
+}
