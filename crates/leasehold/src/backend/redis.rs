@@ -9,6 +9,7 @@
 //! The first key of an operation is its name (`parts[0]`), a name has one slot, and a slot one node,
 //! so primitives see only operations and replies, whatever the servers are.
 
+mod acks;
 mod address;
 mod call;
 mod cluster;
@@ -51,6 +52,7 @@ use self::script::Form;
 use self::server::{Server, Shared};
 use super::channels::Channels;
 use super::failure::Failure;
+use super::route::Route;
 use super::step::{Operation, Step};
 use crate::clock::{Clock, Moment};
 use crate::config::Peers;
@@ -148,10 +150,10 @@ impl Redis {
         Self::Single { server, channels }
     }
 
-    pub(crate) fn submit(&self, operation: Operation) -> Queued {
+    pub(crate) fn submit(&self, operation: Operation, route: Route) -> Queued {
         match self {
-            Self::Single { server, .. } => server.lane.submit(operation, 0),
-            Self::Cluster { cluster, .. } => cluster.submit(operation),
+            Self::Single { server, .. } => server.lane_of(route).submit(operation, route, 0),
+            Self::Cluster { cluster, .. } => cluster.submit(operation, route),
         }
     }
 

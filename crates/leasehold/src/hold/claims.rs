@@ -239,6 +239,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acknowledgement::Acknowledgement;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -249,6 +250,7 @@ mod tests {
             remind_every: None,
             max_hold: None,
             longest_lease: None,
+            acknowledged: Acknowledgement::master(),
         }
     }
 

@@ -230,6 +230,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acknowledgement::Acknowledgement;
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -240,6 +241,7 @@ mod tests {
             remind_every: None,
             max_hold: None,
             longest_lease: None,
+            acknowledged: Acknowledgement::master(),
         }
     }
 
