@@ -19,8 +19,7 @@ local function raise(lock, counter, hold, token, counter_ms)
   if not last then
     return wrong
   end
-  if last < tonumber(token) then
-    note(counter, token, counter_ms)
-  end
+  -- Written in any case: whoever waits for replicas waits for what this has written.
+  note(counter, math.max(last, token), counter_ms)
   return 1
 end
