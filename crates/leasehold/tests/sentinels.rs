@@ -11,6 +11,7 @@ mod support;
 
 #[path = "sentinels"]
 mod sentinels {
+    mod acknowledged;
     mod asked;
     mod bad_input;
     mod failovers;

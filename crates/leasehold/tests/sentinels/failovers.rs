@@ -51,7 +51,7 @@ pub(super) async fn leads_to(client: &Client, server: &RedisServer) {
 }
 
 /// The replica hears no more of its master, and is promoted all the same.
-fn cut_off(replica: &RedisServer, master: &RedisServer) {
+pub(super) fn cut_off(replica: &RedisServer, master: &RedisServer) {
     let wrong = replica.command(&["CONFIG", "SET", "masterauth", "wrong"]);
     assert_eq!(wrong.unwrap(), Reply::Text("OK".into()));
     let wrong = replica.command(&["CONFIG", "SET", "masteruser", "nobody"]);
