@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leasehold::testing::history::{Inside, Recorder};
-use leasehold::{Acknowledgement, Client, Lock, LockGuard};
-use leasehold_testkit::Sentinels;
+use leasehold::{Acknowledgement, Client, ErrorKind, Lock, LockGuard};
+use leasehold_testkit::{Reply, Sentinels};
 use tokio::task::{JoinSet, block_in_place};
 
 use super::failovers::{cut_off, leads_to};
@@ -56,6 +56,39 @@ fn cut_off_replica(sentinels: &Sentinels) {
     cut_off(&servers[1 - master], &servers[master]);
 }
 
+/// Returns the number of the new master.
+fn replace_master(sentinels: &Sentinels) -> usize {
+    block_in_place(|| {
+        let new = sentinels.kill_and_replace();
+        // The sentinels have made the servers write down what has cut them off.
+        for server in sentinels.servers() {
+            for setting in ["masterauth", "masteruser"] {
+                let reset = server.command(&["CONFIG", "SET", setting, ""]);
+                assert_eq!(reset.unwrap(), Reply::Text("OK".into()));
+            }
+        }
+        new
+    })
+}
+
+/// Waits until a server says that it is held.
+async fn is_held(lock: &Lock) {
+    eventually("a server says that it is held", async || {
+        match lock.try_acquire().await {
+            Ok(second) => {
+                assert!(second.is_none(), "`{}` is held twice", lock.name());
+                true
+            }
+            // On its way to the new master.
+            Err(error) => {
+                assert_ne!(error.kind(), ErrorKind::Lost);
+                false
+            }
+        }
+    })
+    .await;
+}
+
 /// Waits until the master has granted each name that begins so, at one time or another.
 async fn granted(sentinels: &Sentinels, beginning: &str) {
     let master = sentinels.master_server();
@@ -87,12 +120,11 @@ async fn grants_that_all_replicas_confirm_survive_every_failover() {
             waiters.spawn(async move { got.await.release().await });
         }
         granted(&sentinels, &asked).await;
-        let new = block_in_place(|| sentinels.kill_and_replace());
+        let new = replace_master(&sentinels);
         for client in &clients {
             leads_to(client, &sentinels.servers()[new]).await;
         }
-        let second = clients[1].lock(held.guard.name()).try_acquire().await;
-        assert!(second.is_ok_and(|second| second.is_none()), "round {round}");
+        is_held(&clients[1].lock(held.guard.name())).await;
         for released in waiters.join_all().await {
             released.unwrap();
         }
@@ -119,7 +151,7 @@ async fn grants_of_the_master_alone_are_lost_with_it_and_each_holder_is_told() {
             let lock = clients[0].lock(&format!("x{round} {name}"));
             first.push(Recorded::get(lock, "first".into(), recorder.clone()).await);
         }
-        let new = block_in_place(|| sentinels.kill_and_replace());
+        let new = replace_master(&sentinels);
         for client in &clients {
             leads_to(client, &sentinels.servers()[new]).await;
         }
@@ -145,11 +177,10 @@ async fn acknowledging_connection_leaves_a_frozen_master() {
     let builder = builder.reply_timeout(HOUR);
     let client = builder.connect(&sentinels.url()).await.unwrap();
     let guard = client.lock("x").acquire().await.unwrap();
+    let before = guard.valid_until();
     let old = sentinels.master_server();
     old.pause().unwrap();
     block_in_place(|| sentinels.wait_until_replaced(0));
-    // The other connection has nothing to do with this one.
-    let before = guard.valid_until();
     eventually("it is confirmed by the new master", async || {
         assert_eq!(guard.loss(), None);
         guard.valid_until() > before + Duration::from_millis(100)
