@@ -41,7 +41,9 @@ impl Replicas {
             let starting: Vec<_> = iter::repeat_n(&follows, replicas)
                 .map(|follows| scope.spawn(|| follows.clone().start()))
                 .collect();
-            let started = starting.into_iter().map(|one| one.join().expect("no panic"));
+            let started = starting
+                .into_iter()
+                .map(|one| one.join().expect("no panic"));
             started.collect::<std::io::Result<Vec<_>>>()
         });
         let all = Self {
@@ -99,7 +101,9 @@ impl Replicas {
         let port = self.replicas[number].port();
         eventually("the replica is in step", IN_STEP_WITHIN, || {
             let info = replication(&self.master);
-            let line = info.lines().find(|line| line.contains(&format!("port={port},")));
+            let line = info
+                .lines()
+                .find(|line| line.contains(&format!("port={port},")));
             let offset = line.and_then(|line| line.split(",offset=").nth(1)?.split(',').next());
             let offset = offset.and_then(|offset| offset.parse::<u64>().ok());
             // It begins when the replica has told how far it is, and not with the connection.
@@ -116,7 +120,9 @@ fn fed(master: &RedisServer) -> usize {
 }
 
 fn replication(server: &RedisServer) -> String {
-    let info = server.command(&["INFO", "replication"]).expect("it answers");
+    let info = server
+        .command(&["INFO", "replication"])
+        .expect("it answers");
     info.as_text().unwrap_or_default().to_owned()
 }
 

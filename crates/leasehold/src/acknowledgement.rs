@@ -162,7 +162,9 @@ mod tests {
         let both = one.and(disk);
         assert_eq!(both, one.on_disk().within(Duration::from_secs(1)));
         assert!(both.covers(one) && both.covers(disk) && one.covers(none));
-        assert!(!one.covers(disk) && !disk.covers(one) && !one.covers(Acknowledgement::replicas(2)));
+        assert!(
+            !one.covers(disk) && !disk.covers(one) && !one.covers(Acknowledgement::replicas(2))
+        );
     }
 
     #[test]
@@ -170,7 +172,9 @@ mod tests {
         let key = Key::parse("x").expect("a name");
         let check = |ms, reply_ms: Option<u64>| {
             let within = Acknowledgement::replicas(1).within(Duration::from_millis(ms));
-            within.check(&key, reply_ms.map(Duration::from_millis)).is_ok()
+            within
+                .check(&key, reply_ms.map(Duration::from_millis))
+                .is_ok()
         };
         assert!(check(1, None) && check(60_000, None) && check(1_800, Some(2_000)));
         assert!(!check(0, None) && !check(60_001, None) && !check(1 << 40, None));

@@ -66,7 +66,7 @@ impl Backend {
             #[cfg(feature = "testing")]
             Self::Network(linked) => Reply::Sent(linked.submit(operation)),
             #[cfg(feature = "redis")]
-            Self::Redis(redis) => Reply::Queued(redis.submit(operation, route)),
+            Self::Redis(redis) => Reply::Queued(redis.submit_by(operation, route)),
         }
     }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::{Backend, NameOf};
 use crate::clock::Clock;
-use crate::acknowledgement::Acknowledgement;
 use crate::config::{Peers, Settings, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;

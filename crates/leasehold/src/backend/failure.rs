@@ -202,7 +202,9 @@ impl Failure {
     /// The error of a request that was to prolong a hold. Nothing is undone.
     pub(crate) fn into_error_of_renewal(self, key: &Key) -> Error {
         match &self.cause {
-            Cause::Unconfirmed(_) => self.into_error_with(key, "the hold is valid as long as before"),
+            Cause::Unconfirmed(_) => {
+                self.into_error_with(key, "the hold is valid as long as before")
+            }
             _ => self.into_error(key),
         }
     }

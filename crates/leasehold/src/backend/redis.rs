@@ -150,7 +150,12 @@ impl Redis {
         Self::Single { server, channels }
     }
 
-    pub(crate) fn submit(&self, operation: Operation, route: Route) -> Queued {
+    #[cfg(test)]
+    pub(crate) fn submit(&self, operation: Operation) -> Queued {
+        self.submit_by(operation, Route::Plain)
+    }
+
+    pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Queued {
         match self {
             Self::Single { server, .. } => server.lane_of(route).submit(operation, route, 0),
             Self::Cluster { cluster, .. } => cluster.submit(operation, route),

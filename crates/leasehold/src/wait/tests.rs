@@ -46,7 +46,7 @@ fn context() -> std::sync::Arc<Context> {
             prefix: String::new(),
             observer: crate::observe::Observer::default(),
         },
-        lease,
+        (lease, crate::Acknowledgement::master()),
         &Handle::current(),
     )
 }

@@ -35,9 +35,9 @@ async fn operation_that_has_moved_is_confirmed_at_its_new_node() {
             let replica = &cluster.nodes()[cluster.replicas_of(to)[0]];
             assert_eq!(replica.keys(), [NAME]);
         }
-        let two = client.lock("{moves}y").acknowledged_by(
-            Acknowledgement::replicas(2).within(Duration::from_millis(50)),
-        );
+        let two = client
+            .lock("{moves}y")
+            .acknowledged_by(Acknowledgement::replicas(2).within(Duration::from_millis(50)));
         let error = two.try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         guard.release().await.unwrap();
@@ -60,7 +60,10 @@ async fn confirmed_hold_outlives_the_master_of_its_slot() {
     cluster.nodes()[owner].kill().unwrap();
     block_in_place(|| cluster.wait_until_replaced(owner));
     let other = Client::connect(&cluster.url()).await.unwrap();
-    let second = other.lock(NAME).try_acquire_for(Duration::from_secs(3)).await;
+    let second = other
+        .lock(NAME)
+        .try_acquire_for(Duration::from_secs(3))
+        .await;
     assert!(second.is_ok_and(|second| second.is_none()));
     assert_eq!(guard.loss(), None);
     guard.release().await.unwrap();

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use leasehold::{Acknowledgement, Client, ClientBuilder, Error, ErrorKind, Lock, LossReason, Owner};
+use leasehold::{
+    Acknowledgement, Client, ClientBuilder, Error, ErrorKind, Lock, LossReason, Owner,
+};
 use leasehold_testkit::server::Builder;
 use leasehold_testkit::{RedisServer, Replicas, Reply};
 
@@ -99,7 +101,11 @@ async fn each_kind_of_lock_is_confirmed() {
         let extended = servers.master().calls("wait");
         assert!(extended > acquired, "lock {number}");
         guard.release().await.unwrap();
-        assert_eq!(servers.master().calls("wait"), extended, "a release needs none");
+        assert_eq!(
+            servers.master().calls("wait"),
+            extended,
+            "a release needs none"
+        );
     }
     // Permits can't be acknowledged, and a client's default does not apply to them.
     let before = servers.master().calls("wait");
@@ -181,7 +187,11 @@ async fn held_lock_is_held_whatever_the_replicas_say() {
     assert!(lock.try_acquire_for(SHORT * 30).await.unwrap().is_none());
     let fair = client.fair_lock("x").acknowledged_by(soon(1));
     assert!(fair.try_acquire().await.unwrap().is_none());
-    assert_eq!(servers.master().calls("hdel"), released, "nothing is undone");
+    assert_eq!(
+        servers.master().calls("hdel"),
+        released,
+        "nothing is undone"
+    );
     assert_eq!(fields(servers.master(), "x"), [theirs.holder_id()]);
     theirs.release().await.unwrap();
 }
@@ -202,7 +212,9 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
         let granted: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
         eventually("all are renewed", async || {
             let renewed = guards.iter().zip(&granted);
-            renewed.clone().all(|(guard, granted)| guard.valid_until() > *granted)
+            renewed
+                .clone()
+                .all(|(guard, granted)| guard.valid_until() > *granted)
         })
         .await;
         servers.cut(0);
@@ -210,7 +222,9 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
         let error = guards[0].extend(HOUR).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(
-            error.to_string().contains("the hold is valid as long as before"),
+            error
+                .to_string()
+                .contains("the hold is valid as long as before"),
             "{error}"
         );
         let until: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
@@ -257,7 +271,10 @@ async fn each_operation_is_judged_by_its_own_setting() {
     for guard in guards {
         guard.release().await.unwrap();
     }
-    eventually("nothing is left", async || servers.master().keys().is_empty()).await;
+    eventually("nothing is left", async || {
+        servers.master().keys().is_empty()
+    })
+    .await;
 }
 
 /// The acquire is on its way when its future is dropped. Its release must not come before it.
@@ -368,7 +385,10 @@ async fn fair_lock_is_handed_on_by_a_confirmed_request() {
     let guard = waits.await.unwrap();
     assert_eq!(fields(&servers.replicas()[0], "x"), [guard.holder_id()]);
     guard.release().await.unwrap();
-    eventually("nothing is left", async || servers.master().keys().is_empty()).await;
+    eventually("nothing is left", async || {
+        servers.master().keys().is_empty()
+    })
+    .await;
 }
 
 /// The hold is there already, and lasts for longer than the one that enters it wants: that has to
@@ -463,7 +483,9 @@ async fn server_that_can_not_confirm_it_refuses_before_anything_is_granted() {
         true => refused(&servers, on_disk, ErrorKind::Unsupported, "appendonly no").await,
         false => refused(&servers, on_disk, ErrorKind::Unsupported, "WAITAOF").await,
     }
-    let rules = RedisServer::builder().user("app", "pw").rules("~* &* +@all -wait");
+    let rules = RedisServer::builder()
+        .user("app", "pw")
+        .rules("~* &* +@all -wait");
     let servers = Replicas::of(&rules, 0);
     refused(&servers, replicas(1), ErrorKind::Denied, "+wait").await;
 }
@@ -498,5 +520,8 @@ async fn time_for_confirmations_is_shorter_than_that_for_replies() {
     let lock = client.lock("x").acknowledged_by(replicas(1));
     let error = lock.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misuse);
-    assert!(error.to_string().contains("between 1 ms and 1.8s"), "{error}");
+    assert!(
+        error.to_string().contains("between 1 ms and 1.8s"),
+        "{error}"
+    );
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold::inspect::Found;
 use leasehold::{
-    Acknowledgement, AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard, MultiLock, RedLock,
-    Result,
+    Acknowledgement, AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard,
+    MultiLock, RedLock, Result,
 };
 use tokio::time::Instant;
 

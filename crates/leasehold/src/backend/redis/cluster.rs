@@ -210,7 +210,9 @@ impl Cluster {
         let nodes = self.nodes.lock();
         let server = nodes.get(number).unwrap_or_else(|| nodes.any());
         drop(nodes);
-        server.lane.submit(operation, Route::Plain, self.lines.next_arrival())
+        server
+            .lane
+            .submit(operation, Route::Plain, self.lines.next_arrival())
     }
 
     /// The address of one of our connections, as its node sees it.

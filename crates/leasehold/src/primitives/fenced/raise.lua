@@ -19,7 +19,11 @@ local function raise(lock, counter, hold, token, counter_ms)
   if not last then
     return wrong
   end
-  -- Written in any case: whoever waits for replicas waits for what this has written.
-  note(counter, math.max(last, token), counter_ms)
+  if last < tonumber(token) then
+    note(counter, token, counter_ms)
+  else
+    -- Written in any case: whoever waits for replicas waits for what this has written.
+    redis.pcall('INCRBY', counter, 0)
+  end
   return 1
 end

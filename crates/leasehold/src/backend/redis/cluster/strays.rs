@@ -203,9 +203,7 @@ impl Cluster {
     /// An operation that `refused_by` had refused without declared keys ran here at once.
     fn ran_at(&self, server: &Server, refused_by: Option<Arc<Lane>>) {
         let is_this = |by: Arc<Lane>| server.lanes().any(|lane| Arc::ptr_eq(&by, lane));
-        if refused_by.is_some_and(is_this)
-            && server.node.ran_when_declared() == DECLARED_IN_A_ROW
-        {
+        if refused_by.is_some_and(is_this) && server.node.ran_when_declared() == DECLARED_IN_A_ROW {
             server.node.set_wants_declared_keys(true);
             tracing::warn!(
                 address = %server.node.address(),

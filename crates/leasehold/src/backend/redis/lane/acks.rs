@@ -103,9 +103,7 @@ pub(super) async fn transmit_and_wait(
     };
     let mut replies = replies.into_iter().skip(usize::from(asking));
     match (replies.next(), replies.next()) {
-        (Some(reply), Some(confirmations)) => {
-            (value(reply), too_few(value(confirmations), wanted))
-        }
+        (Some(reply), Some(confirmations)) => (value(reply), too_few(value(confirmations), wanted)),
         _ => {
             let what = "not one reply for each command";
             (Err((redis::ErrorKind::Client, what).into()), None)
@@ -148,7 +146,9 @@ fn too_few(
                 "the server did not have it on its disk within {within} ms, and {count} of {needed} replicas"
             )),
             [redis::Value::Int(_), redis::Value::Int(count)] => (count < needed).then(|| {
-                format!("only {count} of {needed} replicas had it on their disks within {within} ms")
+                format!(
+                    "only {count} of {needed} replicas had it on their disks within {within} ms"
+                )
             }),
             _ => Some("the server's confirmation makes no sense".into()),
         },
@@ -194,8 +194,13 @@ pub(crate) async fn ask(node: &Node, connection: &MultiplexedConnection, info: A
         Some(cant(node, command, &said))
     };
     let no_file = (info == Append::No).then(|| {
-        let what = "it has no append-only file (appendonly no), so nothing is confirmed on its disk";
-        Failure::new(Outcome::DidNotRun, Cause::Other(what.into()), node.address())
+        let what =
+            "it has no append-only file (appendonly no), so nothing is confirmed on its disk";
+        Failure::new(
+            Outcome::DidNotRun,
+            Cause::Other(what.into()),
+            node.address(),
+        )
     });
     Can {
         replicas: why_not("WAIT", replicas),
@@ -221,9 +226,9 @@ fn cant(node: &Node, command: &str, said: &str) -> Failure {
                 "{said}; holds that have to be confirmed need ACL SETUSER USER +{rule}"
             ))
         }
-        Cause::Other(said) => {
-            Cause::Other(format!("it does not confirm anything by {command} ({said})"))
-        }
+        Cause::Other(said) => Cause::Other(format!(
+            "it does not confirm anything by {command} ({said})"
+        )),
         other => other,
     };
     Failure { cause, ..failure }
