@@ -222,6 +222,24 @@ impl Sentinels {
         self.master()
     }
 
+    /// Kills the master, has a replica promoted without waiting until the sentinels find that out,
+    /// and starts the old master again, as a replica of the new one. Returns the new one's number.
+    ///
+    /// # Panics
+    ///
+    /// When that has not happened within a minute.
+    pub fn kill_and_replace(&self) -> usize {
+        let old = self.master();
+        self.servers[old].kill().expect("it is ours");
+        self.order_failover();
+        let new = self.wait_until_replaced(old);
+        self.servers[old].restart().expect("it starts again");
+        // The sentinels would tell it so after ten seconds.
+        let port = self.servers[new].port().to_string();
+        run(&self.servers[old], &["REPLICAOF", "127.0.0.1", &port]);
+        new
+    }
+
     /// Whether all sentinels that run name another master than `old`, and that one takes writes.
     fn is_replaced(&self, old: usize) -> bool {
         let mut running = self.sentinels.iter().filter(|one| answers(one));

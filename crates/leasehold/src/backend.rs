@@ -12,6 +12,7 @@ pub(crate) mod network;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub(crate) mod retry;
+pub(crate) mod route;
 pub(crate) mod step;
 
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use crate::key::Key;
 use channels::Channels;
 use facts::ServerFacts;
 use failure::{Cause, Failure, Outcome};
+use route::Route;
 use step::{Operation, Value};
 
 /// A backend. Cheap to clone; clones share the connection.
@@ -46,6 +48,17 @@ impl Backend {
     /// is never waited for; operations of one name run in the order they were
     /// submitted.
     pub(crate) fn submit(&self, operation: Operation) -> Reply {
+        self.submit_by(operation, Route::Plain)
+    }
+
+    /// The same on this way. An operation runs behind those of its name that went the same way
+    /// before. An embedded keyspace has no replicas, and is not lost by itself: it confirms
+    /// everything.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "testing")),
+        expect(unused_variables)
+    )]
+    pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Reply {
         match self {
             // Run here and not at the first poll: a future that is dropped before that submits its
             // undo, which has to find what it undoes.
@@ -53,7 +66,7 @@ impl Backend {
             #[cfg(feature = "testing")]
             Self::Network(linked) => Reply::Sent(linked.submit(operation)),
             #[cfg(feature = "redis")]
-            Self::Redis(redis) => Reply::Queued(redis.submit(operation)),
+            Self::Redis(redis) => Reply::Queued(redis.submit_by(operation, route)),
         }
     }
 

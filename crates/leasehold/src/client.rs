@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::acknowledgement::Acknowledgement;
 use crate::backend::Backend;
 use crate::backend::facts::ServerFacts;
 use crate::backend::memory::Embedded;
@@ -411,7 +412,7 @@ impl Client {
                     failover_guard: builder.failover_guard,
                     observer: Observer::new(builder.hooks.clone(), &builder.metric_names),
                 },
-                builder.lease,
+                (builder.lease, builder.acknowledged),
                 // Kept for the client's life: a guard may be dropped on a thread without a runtime,
                 // and its release needs a task.
                 &Handle::current(),
@@ -471,6 +472,7 @@ impl Embedded {
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     lease: Duration,
+    acknowledged: Acknowledgement,
     drift: f64,
     peers: Peers,
     prefix: String,
@@ -492,6 +494,7 @@ impl Default for ClientBuilder {
     fn default() -> Self {
         Self {
             lease: config::DEFAULT_LEASE,
+            acknowledged: Acknowledgement::master(),
             drift: 0.01,
             peers: Peers::All,
             prefix: String::new(),
@@ -518,6 +521,15 @@ impl ClientBuilder {
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
+        self
+    }
+
+    /// Sets who has to confirm the holds of this client's locks, unless a lock has
+    /// [its own setting](crate::Lock::acknowledged_by). [`Acknowledgement::master`] by default. It does
+    /// not apply to semaphores and latches.
+    #[must_use]
+    pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
+        self.acknowledged = acknowledgement;
         self
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::acknowledgement::Acknowledgement;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
@@ -124,6 +125,8 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
     /// The longest lease that the hold may have; `None` where nobody relies on such a limit.
     pub(crate) longest_lease: Option<Duration>,
+    /// Who has to confirm it.
+    pub(crate) acknowledged: Acknowledgement,
 }
 
 impl Terms {
@@ -145,6 +148,7 @@ impl Terms {
             // The greater bound: it was noted on every member before the first hold by it, and all
             // who count on a bound go by the greatest note (`majority/longest.rs`).
             longest_lease: self.longest_lease.max(other.longest_lease),
+            acknowledged: self.acknowledged.and(other.acknowledged),
         }
     }
 
@@ -174,6 +178,8 @@ pub(crate) struct Settings {
     pub(crate) outage_timeout: Duration,
     /// For how long the process keeps a lock that its waiters hand over; zero for never.
     pub(crate) local_hand_over: Duration,
+    /// Who has to confirm a hold.
+    pub(crate) acknowledged: Acknowledgement,
 }
 
 impl Settings {
@@ -189,6 +195,7 @@ impl Settings {
             poll_interval: DEFAULT_POLL_INTERVAL,
             outage_timeout: DEFAULT_OUTAGE_TIMEOUT,
             local_hand_over: DEFAULT_TURN,
+            acknowledged: Acknowledgement::master(),
         }
     }
 
@@ -222,6 +229,7 @@ impl Settings {
         self.renew_every = terms.renew_every;
         self.max_hold = terms.max_hold;
         self.longest_lease = terms.longest_lease;
+        self.acknowledged = terms.acknowledged;
     }
 
     /// The terms of a new hold, after a check of every value.
@@ -254,6 +262,7 @@ impl Settings {
             remind_every: None,
             max_hold: self.max_hold,
             longest_lease: self.longest_lease,
+            acknowledged: self.acknowledged,
         })
     }
 

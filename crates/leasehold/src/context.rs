@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::{Backend, NameOf};
 use crate::clock::Clock;
-use crate::config::{self, Peers, Settings};
+use crate::config::{self, Peers, Settings, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
 use crate::hold::cleanup::Cleanup;
@@ -42,6 +43,8 @@ pub(crate) struct Context {
     /// For how long nothing is granted after a failover: no lease may be longer.
     failover_guard: Option<Duration>,
     default_lease: Duration,
+    /// Who has to confirm the holds of its locks.
+    acknowledged: Acknowledgement,
     holds: AtomicU64,
     closed: AtomicBool,
     announced: AtomicBool,
@@ -61,7 +64,7 @@ impl Context {
         clock: Clock,
         margin: SafetyMargin,
         naming: Naming,
-        default_lease: Duration,
+        (default_lease, acknowledged): (Duration, Acknowledgement),
         runtime: &Handle,
     ) -> Arc<Self> {
         let cleanup = Cleanup::new(backend.clone(), clock, runtime.clone());
@@ -77,6 +80,7 @@ impl Context {
             // A new one for each client, even in one process: all of them count their holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
+            acknowledged,
             peers: naming.peers,
             prefix: naming.prefix,
             failover_guard: naming.failover_guard,
@@ -123,6 +127,21 @@ impl Context {
             )
             .with_key(key)),
         }
+    }
+
+    /// Those of a lock. Permits and latches need no confirmation.
+    pub(crate) fn lock_settings(&self) -> Settings {
+        Settings {
+            acknowledged: self.acknowledged,
+            ..self.settings()
+        }
+    }
+
+    /// Checks that its confirmations come before its reply is given up.
+    pub(crate) fn check_acknowledged(&self, terms: Terms, key: &Key) -> Result<()> {
+        let has_server = !self.backend.is_in_process();
+        let reply_timeout = has_server.then(|| self.backend.reply_timeout());
+        terms.acknowledged.check(key, reply_timeout)
     }
 
     pub(crate) fn close(&self) {

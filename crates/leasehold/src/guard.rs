@@ -365,7 +365,7 @@ impl Share {
                 &hold.key,
                 hold.loss().unwrap_or(LossReason::Deleted),
             )),
-            Err(failure) => Err(failure.into_error(&hold.key)),
+            Err(failure) => Err(failure.into_error_of_renewal(&hold.key)),
         }
     }
 
@@ -424,8 +424,9 @@ impl Release {
         let now = context.clock.now();
         let terms = held.hold().terms();
         let is_known = |local: &Local| local.next_is_known(terms);
-        let next = steps
-            .queued()
+        // Nobody confirms what a release grants on its way.
+        let is_confirmed = terms.acknowledged.is_needed();
+        let next = (steps.queued().filter(|_| !is_confirmed))
             .filter(|_| local.as_ref().is_some_and(is_known));
         let calls = match &local {
             // Where nobody else listens there is nobody to call.
@@ -441,7 +442,7 @@ impl Release {
                 call.unwrap_or_else(|| steps.release())
             }
         };
-        let first = (backend.submit(release), now);
+        let first = (backend.submit_by(release, held.hold().way_back()), now);
         if let Some(local) = local.as_ref().filter(|_| next.is_none()) {
             local.hold_leaves(now);
         }
@@ -535,7 +536,7 @@ impl Release {
             goes_on
         };
         let pauses = Pauses::from(Duration::from_millis(10));
-        let release = || backend.submit(hold.steps.release());
+        let release = || backend.submit_by(hold.steps.release(), hold.way_back());
         let reply = until_answered(clock, first, pauses, release, goes_on).await;
         let reply = match reply {
             Ok(reply) => reply,

@@ -85,6 +85,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acknowledgement;
 mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -117,6 +118,7 @@ mod text;
 mod tls;
 mod wait;
 
+pub use acknowledgement::Acknowledgement;
 pub use backend::memory::Embedded;
 pub use client::{Client, ClientBuilder, Closed};
 pub use error::{Error, ErrorKind, Result};

@@ -12,6 +12,7 @@ mod support;
 #[path = "cluster"]
 mod cluster {
     mod account;
+    mod acknowledged;
     mod bad_input;
     mod crew;
     mod declared;

@@ -13,6 +13,7 @@ mod support;
 mod sentinels {
     #[path = "../cluster/account.rs"]
     mod account;
+    mod acknowledged;
     mod asked;
     mod bad_input;
     mod failovers;

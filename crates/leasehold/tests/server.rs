@@ -12,6 +12,7 @@ mod support;
 
 #[path = "server"]
 mod server {
+    mod acknowledged;
     mod addresses;
     mod child;
     mod clocks;

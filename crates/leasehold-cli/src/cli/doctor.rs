@@ -20,6 +20,10 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAME", default_value = "leasehold-doctor")]
     pub(crate) name: String,
 
+    /// Warns if fewer replicas are connected than locks are to be confirmed by (`run --replicas`)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) replicas: u8,
+
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -167,6 +167,16 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
+    /// Counts the lock as held only when so many replicas have confirmed it, each renewal as well
+    // What is not a lock has no such setting.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "limit")]
+    pub(crate) replicas: u8,
+
+    /// Counts it only when the server, and the --replicas, have it on their disks (Redis 7.2 with
+    /// appendonly yes)
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) on_disk: bool,
+
     /// Server of a majority: the lock is held while more than half of those named say so
     /// (repeat it for each; instead of --redis)
     #[arg(long, value_name = "URL", conflicts_with_all = ["limit", "also"])]

@@ -29,6 +29,7 @@ async fn look(args: Doctor, server: Server) -> Result<Exit, Failure> {
     let servers = client.examine(&name).await?;
     let place = Place::of(client.address(), &servers);
     let mut findings = findings::of(place, &servers);
+    findings.extend(findings::too_few_replicas(args.replicas, &servers));
     findings.extend(try_out(&client, &name).await?);
     // The worst first, and those of one sort in their order.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

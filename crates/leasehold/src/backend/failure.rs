@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::step::Step;
+use super::step::{Step, Value};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::text::Shown;
@@ -57,8 +57,17 @@ pub(crate) enum Cause {
     /// The client's runtime has ended, and with it the task that would have carried the operation.
     /// Does not heal.
     RuntimeEnded,
+    /// It ran, and too few have confirmed that. May heal.
+    Unconfirmed(Box<Unconfirmed>),
     /// Anything else the server says.
     Other(String),
+}
+
+/// What the server has replied, and why that does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unconfirmed {
+    pub(crate) reply: Value,
+    pub(crate) why: String,
 }
 
 impl fmt::Display for Cause {
@@ -70,6 +79,7 @@ impl fmt::Display for Cause {
             | Self::Denied(what)
             | Self::WrongKind(what)
             | Self::Other(what) => f.write_str(what),
+            Self::Unconfirmed(what) => f.write_str(&what.why),
             Self::Late => f.write_str("the request came too late"),
             Self::Guarded { left } => write!(
                 f,
@@ -121,6 +131,7 @@ impl Failure {
                 | Cause::NoVoteYet(_)
                 | Cause::Guarded { .. }
                 | Cause::Late
+                | Cause::Unconfirmed(_)
         )
     }
 
@@ -173,13 +184,39 @@ impl Failure {
     }
 }
 
+/// The reply to a request that had to be confirmed, if it is a refusal: whoever is refused got
+/// nothing that could be lost. Whatever `gives` something stays unconfirmed.
+pub(crate) fn refusal_counts(
+    result: Result<Value, Failure>,
+    gives: impl FnOnce(&Value) -> bool,
+) -> Result<Value, Failure> {
+    match result {
+        Err(Failure {
+            cause: Cause::Unconfirmed(what),
+            ..
+        }) if !gives(&what.reply) => Ok(what.reply),
+        result => result,
+    }
+}
+
 impl Failure {
     /// The error of an operation on `key` that is undone when its outcome is not known.
     pub(crate) fn into_error(self, key: &Key) -> Error {
-        self.into_error_with(
-            key,
-            "what it left is undone in the background or ends with its lease",
-        )
+        let if_it_ran = match &self.cause {
+            Cause::Unconfirmed(_) => "it was given back",
+            _ => "what it left is undone in the background or ends with its lease",
+        };
+        self.into_error_with(key, if_it_ran)
+    }
+
+    /// The error of a request that was to prolong a hold. Nothing is undone.
+    pub(crate) fn into_error_of_renewal(self, key: &Key) -> Error {
+        match &self.cause {
+            Cause::Unconfirmed(_) => {
+                self.into_error_with(key, "the hold is valid as long as before")
+            }
+            _ => self.into_error(key),
+        }
     }
 
     /// The error of a question: it has changed nothing, whether it ran or not.
@@ -252,7 +289,9 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match (&self.cause, self.outcome) {
             (Cause::NoAnswer(_) | Cause::NoVoteYet(_), Outcome::DidNotRun)
-            | (Cause::NotNow(_) | Cause::Guarded { .. } | Cause::Late, _) => ErrorKind::Unavailable,
+            | (Cause::NotNow(_) | Cause::Guarded { .. } | Cause::Late | Cause::Unconfirmed(_), _) => {
+                ErrorKind::Unavailable
+            }
             (
                 Cause::NoAnswer(_) | Cause::NoVoteYet(_) | Cause::RuntimeEnded,
                 Outcome::MayHaveRun,

@@ -9,6 +9,7 @@
 //! The first key of an operation is its name (`parts[0]`), a name has one slot, and a slot one node,
 //! so primitives see only operations and replies, whatever the servers are.
 
+mod acks;
 mod address;
 mod call;
 mod cluster;
@@ -50,6 +51,7 @@ use self::script::Form;
 use self::server::{Server, Shared};
 use super::channels::{Channels, Transport};
 use super::failure::Failure;
+use super::route::Route;
 use super::step::{Operation, Step};
 use crate::clock::{Clock, Moment};
 use crate::config::{Peers, wire_ms};
@@ -161,10 +163,15 @@ impl Redis {
         Self::Single { server, channels }
     }
 
+    #[cfg(test)]
     pub(crate) fn submit(&self, operation: Operation) -> Queued {
+        self.submit_by(operation, Route::Plain)
+    }
+
+    pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Queued {
         match self {
-            Self::Single { server, .. } => server.lane.submit(operation, 0),
-            Self::Cluster { cluster, .. } => cluster.submit(operation),
+            Self::Single { server, .. } => server.lane_of(route).submit(operation, route, 0),
+            Self::Cluster { cluster, .. } => cluster.submit(operation, route),
         }
     }
 

@@ -4,8 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use super::forward::{lease_setters, reads, wait_setters, waits};
+use super::forward::{lease_setters, reads, setters, wait_setters, waits};
 use super::runtime::Runtime;
+use crate::acknowledgement::Acknowledgement;
 use crate::error::Result;
 use crate::loss::LossReason;
 use crate::owner::Owner;
@@ -144,6 +145,13 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 
     lease_setters! { Lock }
     wait_setters! { Lock }
+}
+
+/// Settings of locks with one name; see the async methods.
+impl<O: Ownership, K: OneKey> Lock<O, K> {
+    setters! { Lock:
+        "Sets who has to confirm a hold" acknowledged_by(acknowledgement: Acknowledgement);
+    }
 }
 
 /// Acquiring.

@@ -79,6 +79,7 @@ impl<O: Ownership> RwLock<O> {
     lease_setters! { RwLock }
     wait_setters! { RwLock }
     setters! { RwLock:
+        "Sets who has to confirm a hold of either side" acknowledged_by(acknowledgement: crate::Acknowledgement);
         "Sets whether a waiting writer keeps new readers out" prefer_writers(preferred: bool);
         "Sets the watchdog timeout of Redisson's clients" redisson_watchdog(timeout: Duration);
     }

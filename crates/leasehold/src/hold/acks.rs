@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Grant;
 use super::watchdog::{Renewed, try_renew, why_lost};
 use crate::backend::Backend;
-use crate::backend::failure::Failure;
+use crate::backend::failure::{Cause, Failure};
 use crate::backend::retry::Pauses;
 use crate::clock::Clock;
 use crate::loss::LossReason;
@@ -144,7 +144,13 @@ pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Gran
                 };
                 grant.acks.tell(mark, &Word::Lost(reason));
             }
-            Err(failure) if failure.may_heal() => tokio::time::sleep(pause.take()).await,
+            Err(failure) if failure.may_heal() => {
+                // Whoever has left wants to know no more than what the server itself says.
+                if matches!(failure.cause, Cause::Unconfirmed(_)) {
+                    grant.acks.tell(mark, &Word::Held);
+                }
+                tokio::time::sleep(pause.take()).await;
+            }
             Err(failure) => grant.acks.tell(mark, &Word::Failed(failure)),
         }
     }

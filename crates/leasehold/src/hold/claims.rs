@@ -248,6 +248,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acknowledgement::Acknowledgement;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -258,6 +259,7 @@ mod tests {
             remind_every: None,
             max_hold: None,
             longest_lease: None,
+            acknowledged: Acknowledgement::master(),
         }
     }
 

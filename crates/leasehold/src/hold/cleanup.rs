@@ -12,6 +12,7 @@ use super::Grant;
 use super::acks::Word;
 use crate::backend::failure::Outcome;
 use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 use crate::backend::{Backend, Reply};
 use crate::clock::{Clock, Moment};
@@ -24,6 +25,11 @@ pub(crate) trait Return: Send + Sync + 'static {
 
     /// Gives it back. Asked for again, it changes nothing more.
     fn give_back(&self) -> Operation;
+
+    /// The way of that: behind the request for it.
+    fn way_back(&self) -> Route {
+        Route::Plain
+    }
 
     /// The moment after which retrying is pointless. `unsure_since`: when the first request left
     /// that may have run; `None` if each is known not to have run. A reply takes `reply_timeout`
@@ -50,6 +56,10 @@ impl Return for Grant {
     fn give_back(&self) -> Operation {
         self.mark();
         self.steps.release()
+    }
+
+    fn way_back(&self) -> Route {
+        self.way_back()
     }
 
     fn over_at(
@@ -98,8 +108,8 @@ impl Cleanup {
 
     /// Sends an operation for which nobody waits. If it does not arrive, what it would take back
     /// ends by itself.
-    pub(crate) fn send(&self, operation: Operation) {
-        let reply = self.backend.submit(operation);
+    pub(crate) fn send(&self, operation: Operation, route: Route) {
+        let reply = self.backend.submit_by(operation, route);
         if matches!(reply, Reply::Ready(_)) {
             return;
         }
@@ -134,7 +144,7 @@ impl Cleanup {
     pub(crate) fn give_back<H: Return>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
         // Here, not in the task, which begins some time later: other requests for the name would
         // come before it.
-        let first = self.backend.submit(hold.give_back());
+        let first = self.backend.submit_by(hold.give_back(), hold.way_back());
         if let Reply::Ready(Some(Ok(reply))) = &first {
             hold.answered(reply, true);
             return;
@@ -163,7 +173,7 @@ impl Cleanup {
         // A request may run until this long after it left (`not_after` in `call.rs`).
         let limit = self.backend.reply_timeout();
         self.clock.sleep_until(self.clock.now() + limit).await;
-        let again = self.backend.submit(hold.give_back());
+        let again = self.backend.submit_by(hold.give_back(), hold.way_back());
         self.until_given_back(hold, again, started + limit).await;
     }
 
@@ -197,7 +207,7 @@ impl Cleanup {
             goes_on
         };
         let pauses = Pauses::from(Duration::from_millis(20)).up_to(Duration::from_secs(1));
-        let release = || self.backend.submit(hold.give_back());
+        let release = || self.backend.submit_by(hold.give_back(), hold.way_back());
         // If it was given up, nothing more can be done here.
         if let Ok(reply) =
             until_answered(self.clock, (first, started), pauses, release, goes_on).await

@@ -12,6 +12,7 @@ use super::state::{NO_REPLY_YET, State};
 use super::stay::Stay;
 use super::{ClaimId, HoldSteps, Joined, Leaving, SafetyMargin};
 use crate::backend::failure::Failure;
+use crate::backend::route::Route;
 use crate::clock::{Clock, Moment};
 use crate::config::Terms;
 use crate::error::{Error, Result};
@@ -26,6 +27,8 @@ pub(crate) struct Grant {
     /// That of its first hold: its order in the watchdog.
     pub(super) number: u64,
     pub(crate) steps: Box<dyn HoldSteps>,
+    /// The way of its release and of its undo: the one on which it was asked for.
+    way_back: Route,
     clock: Clock,
     margin: SafetyMargin,
     state: Mutex<State>,
@@ -85,6 +88,7 @@ impl Grant {
             key,
             number: state.stay.number,
             steps,
+            way_back: Route::of(terms.acknowledged).behind(),
             clock,
             margin,
             state: Mutex::new(state),
@@ -121,6 +125,20 @@ impl Grant {
     /// What one guard asked for.
     pub(crate) fn terms_of(&self, claim: ClaimId) -> Terms {
         self.state.lock().stay.claims.terms_of(claim)
+    }
+
+    /// The way of what gives it back: behind the request for it.
+    pub(crate) fn way_back(&self) -> Route {
+        self.way_back
+    }
+
+    /// The way of what gives its guards something more. It has to be confirmed for the guard that
+    /// wants most.
+    pub(crate) fn route(&self) -> Route {
+        match Route::of(self.terms().acknowledged) {
+            Route::Plain => self.way_back,
+            confirmed => confirmed,
+        }
     }
 
     /// The longest lease that was asked for: the server may keep the hold that long.
@@ -492,7 +510,10 @@ impl Grant {
             .stay
             .claims
             .check(terms.lease, terms.longest_lease, &self.key)?;
+        let confirmed = state.stay.claims.terms().acknowledged;
         let must_confirm = match terms.renew_every {
+            // Fewer have confirmed it than this guard wants.
+            _ if !confirmed.covers(terms.acknowledged) => true,
             // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
             // The watchdog sees to a renewed lease, unless this one is longer than the others, or

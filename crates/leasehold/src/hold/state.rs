@@ -233,6 +233,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acknowledgement::Acknowledgement;
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -243,6 +244,7 @@ mod tests {
             remind_every: None,
             max_hold: None,
             longest_lease: None,
+            acknowledged: Acknowledgement::master(),
         }
     }
 

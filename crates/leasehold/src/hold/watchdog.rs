@@ -19,7 +19,8 @@ use super::cleanup::Cleanup;
 use super::grant::{Due, Look};
 use super::wheel::{Placed, Wheel};
 use crate::backend::Backend;
-use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome, refusal_counts};
+use crate::backend::route::Route;
 use crate::backend::step::{Operation, Parts, Value};
 use crate::clock::{Clock, Moment};
 use crate::config::wire_ms;
@@ -290,6 +291,7 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
                 let node = shared.backend.node_of(hold.key.as_str().as_bytes());
                 renewals.push(Renewal {
                     told: hold.renews(),
+                    route: hold.route(),
                     hold,
                     lease,
                     first,
@@ -299,7 +301,7 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
         }
     }
     // All that can travel together and ask for one lease are beside each other.
-    renewals.sort_by_key(|renewal| (renewal.group(), renewal.lease));
+    renewals.sort_by_key(Renewal::order);
     let groups = renewals
         .chunk_by(|one, other| one.group().is_some() && one.travels_with(other))
         .flat_map(|group| group.chunks(TOGETHER));
@@ -315,6 +317,7 @@ struct Renewal {
     first: bool,
     /// The server that has it.
     node: usize,
+    route: Route,
     told: Told,
 }
 
@@ -325,8 +328,13 @@ impl Renewal {
         Some((together.step.name, self.node))
     }
 
+    /// By which all that can travel together are beside each other.
+    fn order(&self) -> (Option<(&'static str, usize)>, Route, Duration) {
+        (self.group(), self.route, self.lease)
+    }
+
     fn travels_with(&self, other: &Self) -> bool {
-        self.lease == other.lease && self.group() == other.group()
+        self.lease == other.lease && self.route == other.route && self.group() == other.group()
     }
 }
 
@@ -337,15 +345,24 @@ impl Shared {
             join_all(group.iter().map(|one| self.renew_alone(now, one))).await;
             return;
         };
-        match self.backend.submit(request).await {
+        let reply = self.backend.submit_by(request, group[0].route).await;
+        let (reply, unconfirmed) = match reply {
+            Err(failure) => match failure.cause {
+                Cause::Unconfirmed(ref what) => (Ok(what.reply.clone()), Some(failure)),
+                _ => (Err(failure), None),
+            },
+            reply => (reply, None),
+        };
+        match reply {
             Ok(Value::List(odd)) => {
                 let is_odd = |number: i64| odd.contains(&Value::Int(number));
                 let (odd, good): (Vec<_>, Vec<_>) =
                     (1..).zip(group).partition(|(number, _)| is_odd(*number));
                 for (_, one) in good {
-                    one.hold.confirmed(now, one.lease);
-                    one.told.renewed(observe::Renewal::Confirmed);
-                    self.schedule(&one.hold);
+                    match &unconfirmed {
+                        None => self.renewed(now, one),
+                        Some(failure) => self.renewal_failed(now, one, failure),
+                    }
                 }
                 // One by one, the server says of each what has become of it.
                 let now = self.clock.now();
@@ -358,12 +375,22 @@ impl Shared {
             }
             Err(failure) => {
                 for one in group {
-                    one.hold.renewal_failed(now, one.first, &failure);
-                    one.told.renewed(observe::Renewal::Failed);
-                    try_again_soon(self, &one.hold);
+                    self.renewal_failed(now, one, &failure);
                 }
             }
         }
+    }
+
+    fn renewed(&self, sent: Moment, one: &Renewal) {
+        one.hold.confirmed(sent, one.lease);
+        one.told.renewed(observe::Renewal::Confirmed);
+        self.schedule(&one.hold);
+    }
+
+    fn renewal_failed(&self, sent: Moment, one: &Renewal, failure: &Failure) {
+        one.hold.renewal_failed(sent, one.first, failure);
+        one.told.renewed(observe::Renewal::Failed);
+        try_again_soon(self, &one.hold);
     }
 
     async fn renew_one_by_one(&self, group: &[Renewal]) {
@@ -540,7 +567,11 @@ impl Request<'_> {
         (sent, first): (Moment, bool),
     ) -> Result<Option<Confirmed>, Failure> {
         let hold = self.hold;
-        match self.backend.submit(hold.steps.renew(lease, most)).await {
+        let reply = self
+            .backend
+            .submit_by(hold.steps.renew(lease, most), hold.route());
+        let is_there = |reply: &Value| matches!(reply, Value::Int(1..));
+        match refusal_counts(reply.await, is_there) {
             Ok(Value::Int(left_ms @ 1..)) => Ok(Some(Confirmed {
                 left: Duration::from_millis(left_ms.unsigned_abs()),
                 longest: hold.confirmed(sent, lease),

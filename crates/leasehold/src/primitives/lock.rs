@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::acknowledgement::Acknowledgement;
 use crate::backend::NameOf;
 use crate::backend::channels::Channels;
 use crate::backend::step::{Operation, Value};
@@ -117,7 +118,7 @@ impl<K: kind::Named> Lock<K> {
             .as_ref()
             .map_or_else(|_| String::new(), |key| kind.channel(key));
         Self {
-            settings: context.settings(),
+            settings: context.lock_settings(),
             context,
             key,
             channel: channel.into(),
@@ -199,7 +200,11 @@ impl<K: Clone> Lock<K> {
         member: Member,
     ) -> Self {
         Self {
-            settings: settings.clone(),
+            settings: Settings {
+                // Its own: how many replicas there are is a matter of its server.
+                acknowledged: self.settings.acknowledged,
+                ..settings.clone()
+            },
             owner: owner.cloned(),
             member: Some(member),
             ..self.clone()
@@ -225,6 +230,42 @@ impl<K: Kind> Lock<K> {
 
 #[allow(private_bounds, reason = "nothing here is public")]
 impl<K: kind::Named> Lock<K> {
+    /// Sets who has to confirm a grant, and each renewal, before it counts: the master alone
+    /// ([`Acknowledgement::master`], unless the client has another
+    /// [default](crate::ClientBuilder::acknowledged_by)), or replicas as well.
+    ///
+    /// A grant that too few have confirmed in time is given back. A waiter then asks again, until
+    /// its wait is over; [`try_acquire`](Self::try_acquire) fails with
+    /// [`Unavailable`](crate::ErrorKind::Unavailable). A renewal or an
+    /// [`extend`](LockGuard::extend) that too few have confirmed has failed, so
+    /// [`valid_until`](LockGuard::valid_until) stays where it was, and the holder is told then at the
+    /// latest. A lock that somebody else holds is held, whoever confirms that. A release needs no
+    /// confirmation.
+    ///
+    /// Such holds have a connection of their own, on which a server waits for one request after the
+    /// other. Requests that wait there travel together and are confirmed together. All clients of a
+    /// name should set the same: one that does not wait for the replicas may lose its own holds, and
+    /// requests of one process for a name keep their order only if they are acknowledged alike.
+    ///
+    /// Members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their own
+    /// setting. A majority waits for no member longer than its
+    /// [`member_timeout`](crate::RedLock::member_timeout).
+    ///
+    /// Semaphores and latches have no such setting: a permit without a lease that was lost with its
+    /// master would be there twice, and one that was confirmed and given back without a confirmation
+    /// would be missing. An embedded keyspace has no replicas and confirms everything.
+    ///
+    /// # Errors
+    ///
+    /// When the lock is used: [`Misuse`](crate::ErrorKind::Misuse) for a time out of its range,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for a server that does not have the command
+    /// (`WAITAOF` needs Redis 7.2), or has no append-only file.
+    #[must_use]
+    pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
+        self.settings.acknowledged = acknowledgement;
+        self
+    }
+
     /// Sets for how long this process keeps the lock while its own waiters want it, counted from a
     /// grant of the server. Until then a release hands the lock over to the next waiter of the same
     /// client, without a request in between. Then the lock goes back to the server, and the client

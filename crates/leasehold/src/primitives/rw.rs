@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lock::Lock;
+use crate::acknowledgement::Acknowledgement;
 use crate::config::WaitStrategy;
 use crate::context::Context;
 use crate::error::Result;
@@ -191,6 +192,15 @@ impl RwLock {
         self.each(
             |lock| lock.outage_timeout(limit),
             |lock| lock.outage_timeout(limit),
+        )
+    }
+
+    /// Sets who has to confirm a hold of either side: see [`Lock::acknowledged_by`].
+    #[must_use]
+    pub fn acknowledged_by(self, acknowledgement: Acknowledgement) -> Self {
+        self.each(
+            |lock| lock.acknowledged_by(acknowledgement),
+            |lock| lock.acknowledged_by(acknowledgement),
         )
     }
 

@@ -47,7 +47,7 @@ fn context() -> std::sync::Arc<Context> {
             failover_guard: None,
             observer: crate::observe::Observer::default(),
         },
-        lease,
+        (lease, crate::Acknowledgement::master()),
         &Handle::current(),
     )
 }

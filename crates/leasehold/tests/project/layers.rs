@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::sources;
 
 /// From the top. A module may import from those below it, and from its own row.
-const LAYERS: [&[&str]; 23] = [
+const LAYERS: [&[&str]; 24] = [
     &["lib"],
     &["blocking"],
     &["testing"],
@@ -22,6 +22,7 @@ const LAYERS: [&[&str]; 23] = [
     &["backend"],
     &["credentials", "tls"],
     &["config"],
+    &["acknowledgement"],
     &["observe"],
     // A bad name is an error, and an error has the name that it is about.
     &["error", "key"],

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold::inspect::Found;
 use leasehold::{
-    AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard, MultiLock, RedLock,
-    Result,
+    Acknowledgement, AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard,
+    MultiLock, RedLock, Result,
 };
 use tokio::time::Instant;
 
@@ -74,18 +74,28 @@ impl Wanted {
 
 /// A lock of the kind that the flags name.
 fn lock(client: &Client, args: &Args, name: &str) -> AnyLock {
-    let kind = &args.kind;
+    let (kind, by) = (&args.kind, acknowledgement(args));
     if kind.fair {
-        client.fair_lock(name).into()
+        client.fair_lock(name).acknowledged_by(by).into()
     } else if kind.read {
-        client.rw_lock(name).read_lock().into()
+        client.rw_lock(name).read_lock().acknowledged_by(by).into()
     } else if kind.write {
-        client.rw_lock(name).write_lock().into()
+        client.rw_lock(name).write_lock().acknowledged_by(by).into()
     } else if args.fenced {
         // Its token comes with the grant.
-        client.fenced_lock(name).into()
+        client.fenced_lock(name).acknowledged_by(by).into()
     } else {
-        client.lock(name).into()
+        client.lock(name).acknowledged_by(by).into()
+    }
+}
+
+/// Who has to confirm the lock.
+fn acknowledgement(args: &Args) -> Acknowledgement {
+    let replicas = Acknowledgement::replicas(args.replicas);
+    match args.on_disk {
+        // A server that writes to its disk once a second takes that long.
+        true => replicas.on_disk().within(Duration::from_millis(1500)),
+        false => replicas,
     }
 }
 

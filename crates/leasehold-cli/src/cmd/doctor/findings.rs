@@ -95,6 +95,28 @@ pub(super) fn of(place: Place, servers: &[ServerFacts]) -> Vec<Finding> {
     all
 }
 
+/// The servers to which fewer replicas are connected than have to confirm a lock.
+pub(super) fn too_few_replicas(wanted: u8, servers: &[ServerFacts]) -> Vec<Finding> {
+    let connected = |server| info(server, "connected_slaves").parse::<u64>().ok();
+    let mut all = Vec::new();
+    for server in servers {
+        let Some(there) = connected(server).filter(|there| *there < u64::from(wanted)) else {
+            continue;
+        };
+        all.push(Finding {
+            severity: Severity::Warning,
+            about: "too-few-replicas",
+            address: server.address.clone(),
+            says: format!(
+                "{there} replicas are connected, and locks are to be confirmed by {wanted}: nobody gets one now"
+            ),
+            advice: "see to the replicas that are missing, or ask for fewer".into(),
+            breaks: promise::CONFIRMED,
+        });
+    }
+    all
+}
+
 /// Locks of these kinds can't be used by this user.
 pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
     Finding {

@@ -15,6 +15,8 @@ pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if
 pub(super) const SENTINELS: &str = "A failover costs no hold that was replicated, and no waiter: calls, subscriptions and renewals go to the new master.";
 pub(super) const CLUSTER: &str =
     "A failover is seen through: calls go to the new master, and so do the waiters' subscriptions.";
+pub(super) const CONFIRMED: &str =
+    "A grant counts when so many have confirmed it as the lock wants";
 
 #[cfg(test)]
 mod tests {
@@ -26,7 +28,7 @@ mod tests {
         let page = std::fs::read_to_string(page).expect("it is there");
         for sentence in [
             EXCLUSION, DRIFT, TOKENS, KEPT, WAKE_UPS, SHARDED, ACCESS, MEMORY, SERVERS, FAILOVER,
-            SENTINELS, CLUSTER,
+            SENTINELS, CLUSTER, CONFIRMED,
         ] {
             assert!(page.contains(sentence), "{sentence}");
         }

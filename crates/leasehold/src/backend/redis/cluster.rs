@@ -28,6 +28,7 @@ use super::server::{Server, Shared};
 use super::slots::{Range, slot_of};
 use crate::backend::channels::{Channels, Place, Transport};
 use crate::backend::failure::Failure;
+use crate::backend::route::Route;
 use crate::backend::step::{Operation, Step, Value};
 use crate::clock::{Clock, Moment};
 use crate::config::Peers;
@@ -173,19 +174,24 @@ impl Cluster {
         Ok((node, opened, ranges))
     }
 
-    pub(crate) fn submit(&self, operation: Operation) -> Queued {
+    pub(crate) fn submit(&self, operation: Operation, route: Route) -> Queued {
         let slot = slot_of(operation.parts.first());
         let arrival = self.lines.next_arrival();
         let owner = self.owner(slot);
         match owner {
-            Some(server) if self.lines.are_empty() => server.lane.submit(operation, arrival),
-            Some(server) => match self.lines.join(slot, operation, arrival, &server.lane) {
-                Ok(queued) => queued,
-                Err(operation) => server.lane.submit(operation, arrival),
-            },
+            Some(server) if self.lines.are_empty() => {
+                server.lane_of(route).submit(operation, route, arrival)
+            }
+            Some(server) => {
+                let lane = server.lane_of(route);
+                match self.lines.join(slot, (operation, route), arrival, lane) {
+                    Ok(queued) => queued,
+                    Err(operation) => lane.submit(operation, route, arrival),
+                }
+            }
             None => {
                 let any = Arc::clone(&self.nodes.lock().any().lane);
-                let (waiting, queued) = Queued::new(operation, arrival, any);
+                let (waiting, queued) = Queued::new(operation, route, arrival, any);
                 self.common.look_at_slots();
                 self.add_stray(None, slot, waiting);
                 queued
@@ -210,7 +216,9 @@ impl Cluster {
         let nodes = self.nodes.lock();
         let server = nodes.get(number).unwrap_or_else(|| nodes.any());
         drop(nodes);
-        server.lane.submit(operation, self.lines.next_arrival())
+        server
+            .lane
+            .submit(operation, Route::Plain, self.lines.next_arrival())
     }
 
     /// The address of one of our connections, as its node sees it.
@@ -311,9 +319,11 @@ impl Cluster {
         let stays = |operation: &Operation| {
             self.map.owner(slot_of(operation.parts.first())) == Some(number)
         };
-        let strays = server.lane.take_unless(stays);
-        if !strays.is_empty() {
-            self.take(&server.lane, strays);
+        for lane in server.lanes() {
+            let strays = lane.take_unless(stays);
+            if !strays.is_empty() {
+                self.take(lane, strays);
+            }
         }
     }
 

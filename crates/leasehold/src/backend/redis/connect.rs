@@ -32,7 +32,7 @@ pub(crate) struct Connector {
     pub(crate) credentials: Option<Source>,
     /// How often they are asked for beside that.
     pub(crate) credentials_every: Duration,
-    /// Those with which the connection for calls has logged in.
+    /// Those with which the last connection for calls was opened.
     pub(crate) logged_in_with: Mutex<Option<Credentials>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
@@ -189,18 +189,20 @@ impl Connector {
         let Some(source) = &self.credentials else {
             return std::future::pending().await;
         };
+        // Its own: the other connection for calls may log in at another time.
+        let mut with = self.logged_in_with.lock().clone();
         loop {
             tokio::time::sleep(self.credentials_every).await;
             // A callback that fails or never answers is asked again.
             let asked = tokio::time::timeout(self.connect_timeout, source.ask()).await;
             let Ok(Ok(new)) = asked else { continue };
-            if self.logged_in_with.lock().as_ref() == Some(&new) {
+            if with.as_ref() == Some(&new) {
                 continue;
             }
             let address = self.shown();
             match connection.send_packed_command(&self.login(&new)).await {
                 Ok(_) => {
-                    *self.logged_in_with.lock() = Some(new);
+                    with = Some(new);
                     tracing::info!(%address, "logged in with new credentials");
                 }
                 // The connection stays logged in as it was, and this is tried again.

@@ -19,6 +19,7 @@
 //! for that lock. The driver's lock and that of a carried call are last: nothing is locked under
 //! them.
 
+pub(crate) mod acks;
 mod carry;
 mod ending;
 mod exchange;
@@ -38,6 +39,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use self::acks::Acks;
 use self::carry::{Call, Carried};
 use self::exchange::{exchange, fail_unreached};
 use super::call::{Keys, ScriptRef};
@@ -45,6 +47,7 @@ use super::driver::{Driver, Shared};
 use super::node::Node;
 use super::queue::{Batch, MAX_OPERATIONS, Queue, Waiting};
 use crate::backend::failure::Failure;
+use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -77,6 +80,8 @@ pub(crate) struct Lane {
     pub(crate) node: Arc<Node>,
     /// Where operations go that it did not run; `None` for a single server.
     strays: Option<Weak<dyn Strays>>,
+    /// What the server confirms, if operations travel here to be acknowledged.
+    acks: Option<Acks>,
     /// Replies that were missing in a row. The connection's and not the node's: what another
     /// connection hears would hide that this one is dead.
     silent_calls: AtomicU32,
@@ -107,6 +112,15 @@ impl Lane {
         node: Arc<Node>,
         strays: Option<Weak<dyn Strays>>,
     ) -> Arc<Self> {
+        Self::with(runtime, node, strays, None)
+    }
+
+    fn with(
+        runtime: Handle,
+        node: Arc<Node>,
+        strays: Option<Weak<dyn Strays>>,
+        acks: Option<Acks>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
                 queue: Queue::default(),
@@ -121,6 +135,7 @@ impl Lane {
             left_unheard: AtomicBool::new(false),
             node,
             strays,
+            acks,
             silent_calls: AtomicU32::new(0),
             back: Notify::new(),
             given_up: Notify::new(),
@@ -128,8 +143,13 @@ impl Lane {
     }
 
     /// Hands an operation over. `arrival` is its place among those of all nodes of a cluster.
-    pub(crate) fn submit(self: &Arc<Self>, operation: Operation, arrival: u64) -> Queued {
-        let (waiting, mut queued) = Queued::new(operation, arrival, Arc::clone(self));
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        operation: Operation,
+        route: Route,
+        arrival: u64,
+    ) -> Queued {
+        let (waiting, mut queued) = Queued::new(operation, route, arrival, Arc::clone(self));
         // Locked before the operation is in the queue, where another thread could take it. A
         // thread that does not get the lock finds another one that is about to send a call.
         let departure = self.is_here().then(|| self.departures.try_lock()).flatten();
@@ -162,8 +182,9 @@ impl Lane {
     /// The waiter for the reply carries the call, unless others wait for its end already.
     fn carry(&self, call: Call) -> Option<Arc<Carried>> {
         let mut state = self.state.lock();
-        // Operations that are sent again wait for all calls, so none may depend on being polled.
-        if state.queue.has_returned() {
+        // Operations that are sent again wait for all calls, so none may depend on being polled. Nor
+        // may one behind which all others wait.
+        if state.queue.has_returned() || self.acks.is_some() {
             drop(state);
             self.runtime.spawn(call);
             return None;
@@ -171,6 +192,15 @@ impl Lane {
         let carried = Arc::new(Carried::new(call));
         state.carried = Some(Arc::clone(&carried));
         Some(carried)
+    }
+
+    fn most_calls(&self) -> usize {
+        match self.acks {
+            None => MAX_CALLS,
+            // The server runs nothing behind a call that it has not confirmed. What comes meanwhile
+            // gathers for the next one, and is confirmed together.
+            Some(_) => 1,
+        }
     }
 
     /// Whether the calling thread is inside the client's own runtime, whose timers a
@@ -185,7 +215,7 @@ impl Lane {
             && !state.gathering
             && !state.queue.is_empty()
             && !state.queue.has_returned()
-            && state.queue.calls() < MAX_CALLS
+            && state.queue.calls() < self.most_calls()
             && matches!(state.link, Link::Up(_));
         state.gathering |= gather;
         // With no call on its way no task was just answered, so there is nothing to gather for.

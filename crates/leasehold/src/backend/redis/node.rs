@@ -12,6 +12,7 @@ use super::Endpoint;
 use super::address::{Address, MasterPlace};
 use super::call::Stray;
 use super::connect::Connector;
+use super::lane::acks::Append;
 use super::refusals::Refusals;
 use super::script::{Form, Script, Text};
 use super::sentinel::Sentinels;
@@ -58,6 +59,8 @@ pub(crate) struct Node {
     pub(crate) moved: Notify,
     /// Notified at the same time, for holds: whether they have come along is not known.
     pub(crate) holds_in_doubt: Notify,
+    /// Notified at the same time, for the connection for acknowledged calls.
+    pub(crate) left: Notify,
     pub(crate) observed: ServerObserved,
 }
 
@@ -181,6 +184,7 @@ impl Node {
             refusals: Refusals::new(common.connect_timeout),
             moved: Notify::new(),
             holds_in_doubt: Notify::new(),
+            left: Notify::new(),
         })
     }
 
@@ -293,15 +297,26 @@ impl Node {
         told.run_id.is_some() && told.run_id.as_deref() == self.about.run_id().as_deref()
     }
 
-    /// A connection is used from now on, on which the server has said this.
+    /// A new connection leads to another server, or to this one started again.
+    pub(crate) fn is_another(&self) {
+        self.moved.notify_one();
+        self.holds_in_doubt.notify_one();
+    }
+
+    /// The connection for calls is used from now on, on which the server has said this.
     pub(crate) fn learn(&self, told: &Told) {
+        self.seen_as.lock().clone_from(&told.seen_as);
+        self.learn_of_server(told);
+    }
+
+    /// The same of the connection for acknowledged calls.
+    pub(crate) fn learn_of_server(&self, told: &Told) {
         *self.connector.present.lock() = Some(Arc::clone(&told.address));
         if let Some(ms) = told.time_ms {
             self.learn_time(ms, told.at);
         }
         self.has_own_scripts
             .store(told.has_scripts, Ordering::Relaxed);
-        self.seen_as.lock().clone_from(&told.seen_as);
         self.about
             .connected(told.at, told.uptime, told.run_id.as_deref());
     }
@@ -318,6 +333,8 @@ pub(crate) struct Told {
     pub(crate) has_scripts: bool,
     pub(crate) uptime: Option<Uptime>,
     pub(crate) run_id: Option<String>,
+    /// Whether it has an append-only file.
+    pub(crate) append: Append,
     /// The address from which we have connected.
     pub(crate) seen_as: Option<String>,
     /// Which node has which slot, if it is one of a cluster.
@@ -362,6 +379,7 @@ mod tests {
                 most: Duration::from_secs(62),
             }),
             run_id: run_id.map(str::to_owned),
+            append: Append::Unknown,
             seen_as: None,
             slots: None,
         }

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::oneshot;
 
+use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::Failure;
+use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 use crate::room::Room;
 
@@ -84,23 +86,28 @@ impl Queue {
         // Before anything is counted: a call of nothing never ends, and `drained` would wait for
         // it.
         let alone = operations.first()?.alone;
+        let wanted = operations.iter().find_map(|waiting| waiting.route.wanted());
         self.departed += 1;
         self.calls.push(self.departed);
         Some(Batch {
             number: self.departed,
             operations,
             alone,
+            wanted,
         })
     }
 
     fn take_operations(&mut self, most: usize) -> Vec<Waiting> {
         let mut operations = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut wanted) = (0, None);
         while let Some(waiting) = self.waiting.pop_front() {
             // One that does not fit opens the next call.
             let alone = self.travels_alone(&waiting);
             let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == most;
-            if !operations.is_empty() && (alone || full) {
+            // A call is confirmed in one way. Operations that need no confirmation go with any call.
+            let own = waiting.route.wanted();
+            let differs = own.is_some() && wanted.is_some() && own != wanted;
+            if !operations.is_empty() && (alone || full || differs) {
                 self.waiting.push_front(waiting);
                 break;
             }
@@ -109,6 +116,7 @@ impl Queue {
                 continue;
             }
             bytes += waiting.bytes();
+            wanted = wanted.or(own);
             operations.push(waiting);
             if alone {
                 break;
@@ -200,11 +208,14 @@ pub(crate) struct Batch {
     pub(crate) operations: Vec<Waiting>,
     /// One operation, which was refused together with others.
     pub(crate) alone: bool,
+    /// Who has to confirm those of its operations that need it.
+    pub(crate) wanted: Option<Acknowledgement>,
 }
 
 /// An operation in the queue or on its way.
 pub(crate) struct Waiting {
     pub(crate) operation: Operation,
+    pub(crate) route: Route,
     ticket: Ticket,
     /// It was refused together with others.
     alone: bool,
@@ -217,12 +228,14 @@ impl Waiting {
     /// An operation for the queue, with the ticket and the reply to come for its waiter.
     pub(crate) fn new(
         operation: Operation,
+        route: Route,
         arrival: u64,
     ) -> (Self, Ticket, oneshot::Receiver<Result<Value, Failure>>) {
         let ticket = Ticket(Arc::new(AtomicU8::new(QUEUED)));
         let (reply, receiver) = oneshot::channel();
         let waiting = Self {
             operation,
+            route,
             ticket: ticket.clone(),
             alone: false,
             arrival,
@@ -322,7 +335,7 @@ mod tests {
     }
 
     fn push(queue: &mut Queue, name: &str) -> Ticket {
-        let (waiting, ticket, _) = Waiting::new(operation(name, b""), 0);
+        let (waiting, ticket, _) = Waiting::new(operation(name, b""), Route::Plain, 0);
         queue.push(waiting);
         ticket
     }
@@ -377,7 +390,7 @@ mod tests {
             ("d", MAX_BYTES + 1),
             ("e", 1),
         ] {
-            queue.push(Waiting::new(operation(name, &vec![b'x'; bytes]), 0).0);
+            queue.push(Waiting::new(operation(name, &vec![b'x'; bytes]), Route::Plain, 0).0);
         }
         // With their names of one byte the first two fill a call to its last byte.
         assert_eq!(next(&mut queue), ["a", "b"]);

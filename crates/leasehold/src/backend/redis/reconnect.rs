@@ -22,8 +22,8 @@ use crate::text::Shown;
 
 /// A connection that is ready for use, and what the server has said on it.
 pub(crate) struct Opened {
-    connection: MultiplexedConnection,
-    driver: Driver,
+    pub(super) connection: MultiplexedConnection,
+    pub(super) driver: Driver,
     pub(crate) told: Told,
 }
 
@@ -96,6 +96,7 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
             has_scripts,
             uptime: server_info::uptime(&info, at.saturating_sub(asked)),
             run_id: server_info::run_id(&info).map(str::to_owned),
+            append: server_info::append(&info),
             seen_as: server_info::seen_as(&ours.unwrap_or_default()).map(str::to_owned),
             slots: match node.is_of_a_cluster() {
                 true => Some(ask_for_slots(node, connection.clone()).await),
@@ -192,8 +193,8 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 // Another server, or this one started again: the connection for messages has to
                 // follow. It may still be up, to a server where nobody publishes any more.
                 if node.about.started().is_some() && !node.is_the_one_of(&opened.told) {
-                    node.moved.notify_one();
-                    node.holds_in_doubt.notify_one();
+                    node.is_another();
+                    node.left.notify_one();
                 }
                 // Before the first operation leaves: a grant of this server is judged by this
                 // server's start, not by an earlier one's.

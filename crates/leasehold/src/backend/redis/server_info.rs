@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::lane::acks::Append;
 use crate::backend::about::Uptime;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::text::Shown;
@@ -34,6 +35,15 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
             source: None,
         }),
         _ => Ok(()),
+    }
+}
+
+/// Whether it says that it has an append-only file.
+pub(crate) fn append(info: &str) -> Append {
+    match field(info, "aof_enabled:") {
+        Some("1") => Append::Yes,
+        Some("0") => Append::No,
+        _ => Append::Unknown,
     }
 }
 

@@ -54,9 +54,8 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   local other, in_line = look(queue, timeouts, waiters)
   local fields = redis.call('HLEN', lock)
   if not other and fields > 0 and redis.call('HEXISTS', lock, hold) == 1 then
-    if redis.call('PTTL', lock) < tonumber(lease_ms) then
-      redis.call('PEXPIRE', lock, lease_ms)
-    end
+    -- Written in any case: whoever waits for replicas waits for what this has written.
+    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease_ms))
     return false
   end
   if not other and fields > 0 then

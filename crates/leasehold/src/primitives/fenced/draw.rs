@@ -6,6 +6,7 @@
 //! answer is lost, only leaves a gap.
 
 use super::steps;
+use crate::backend::failure::refusal_counts;
 use crate::backend::step::{Operation, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
@@ -58,7 +59,8 @@ pub(in crate::primitives) async fn raise(share: &Share, token: u64) -> Result<()
 
 async fn ask(share: &Share, operation: Operation) -> Result<u64> {
     let (context, hold) = (share.context(), share.hold());
-    match context.backend.submit(operation).await {
+    let reply = context.backend.submit_by(operation, hold.route()).await;
+    match refusal_counts(reply, |reply| matches!(reply, Value::Int(1..))) {
         Ok(Value::Int(number @ 1..)) => Ok(number.unsigned_abs()),
         Ok(Value::Int(_)) => {
             is_gone(&context.backend, hold, context.clock).await;

@@ -21,6 +21,9 @@ local function raise(lock, counter, hold, token, counter_ms)
   end
   if last < tonumber(token) then
     note(counter, token, counter_ms)
+  else
+    -- Written in any case: whoever waits for replicas waits for what this has written.
+    redis.pcall('INCRBY', counter, 0)
   end
   return 1
 end

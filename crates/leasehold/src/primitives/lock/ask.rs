@@ -9,7 +9,9 @@ use super::kind::Named;
 use super::{Lock, LockGuard};
 use crate::backend::Backend;
 use crate::backend::channels::Listener;
-use crate::backend::failure::{Cause, Failure};
+use crate::backend::failure::{Cause, Failure, refusal_counts};
+use crate::backend::route::Route;
+use crate::backend::step::Value;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::Share;
@@ -33,6 +35,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     let key = lock.key()?;
     let terms = lock.kind.terms(lock.settings.terms(key)?);
     lock.context.check_lease(terms.lease, key)?;
+    lock.context.check_acknowledged(terms, key)?;
     // Before anything is sent: a closed client renews nothing, so the new holder would lose the
     // lock at the end of its first lease.
     lock.context.check_open(key)?;
@@ -286,6 +289,11 @@ impl<K: Named> Asker<'_, K> {
         Undo::arm(&context.cleanup, hold)
     }
 
+    /// The way of what it asks for.
+    fn route(&self) -> Route {
+        Route::of(self.terms.acknowledged)
+    }
+
     /// Asks once for the hold of `undo`. With `keeps_place`, the undo is kept for the next ask.
     /// Without it, the undo gives back whatever was granted when this returns no grant.
     async fn ask_for(
@@ -302,13 +310,28 @@ impl<K: Named> Asker<'_, K> {
         if let (Some(calls), Some(caller), Some(_)) = (calls, caller, &in_turn) {
             calls.asks(steps.leave_turn(caller));
         }
-        let reply = backend.submit(in_turn.unwrap_or_else(|| steps.acquire(lease)));
+        let operation = in_turn.unwrap_or_else(|| steps.acquire(lease));
+        let reply = backend.submit_by(operation, self.route());
         undo.watch(&reply);
-        let asked = match reply.await {
+        let gives = |reply: &Value| {
+            let asked = hold.steps.read_acquire(reply.clone());
+            !matches!(asked, Some(Asked::Busy { .. }))
+        };
+        let asked = match refusal_counts(reply.await, gives) {
             Ok(reply) => hold.steps.read_acquire(reply),
             Err(failure) => {
                 if let Cause::Guarded { left } = failure.cause {
                     self.is_held_for(left);
+                }
+                if matches!(failure.cause, Cause::Unconfirmed(_)) {
+                    // Its reply is here, so one release behind it takes the grant back.
+                    undo.granted();
+                    if keeps_place {
+                        // The next ask, with the same id, finds it and has it confirmed.
+                        undo.in_line();
+                        self.keep(undo);
+                    }
+                    return Err(failure);
                 }
                 undo.failed(failure.outcome);
                 if keeps_place {
@@ -463,6 +486,7 @@ impl<'a, K> Waiter<'a, K> {
             called: Called {
                 calls: Calls::new(),
                 backend: &asker.lock.context.backend,
+                route: Route::of(asker.terms.acknowledged).behind(),
             },
         }
     }
@@ -485,6 +509,7 @@ impl<'a, K> Waiter<'a, K> {
 struct Called<'a> {
     calls: Calls,
     backend: &'a Backend,
+    route: Route,
 }
 
 impl Drop for Called<'_> {
@@ -492,7 +517,7 @@ impl Drop for Called<'_> {
         // Another waiter of the client may have asked meanwhile. Then that one is not called, and
         // asks some milliseconds late.
         if let Some(leaves) = self.calls.leaves() {
-            drop(self.backend.submit(leaves));
+            drop(self.backend.submit_by(leaves, self.route));
         }
     }
 }

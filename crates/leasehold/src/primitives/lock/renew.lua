@@ -15,8 +15,9 @@ local function renew(lock, hold, lease_ms, most_ms)
   -- An earlier request can arrive behind a later one that asked for more, and the
   -- holder counts on that: not shorter by itself.
   if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
-    redis.call('PEXPIRE', lock, lease_ms)
     ttl = tonumber(lease_ms)
   end
+  -- Written in any case: whoever waits for replicas waits for what this has written.
+  redis.call('PEXPIRE', lock, ttl)
   return ttl
 end

@@ -21,8 +21,9 @@ local function renew_many(count, first_key, first_arg)
         -- An error: servers before 7.0 don't know the word.
         has_gt = set == 0
         local ttl = redis.call('PTTL', lock)
-        if not has_gt and ttl >= 0 and ttl < most then
-          redis.call('PEXPIRE', lock, lease_ms)
+        if ttl >= 0 then
+          -- Written in any case: whoever waits for replicas waits for what this has written.
+          redis.call('PEXPIRE', lock, math.max(ttl, most))
         end
         -- It has no end, or, with more than a second over the lease, the server's clock was set
         -- back.

@@ -12,8 +12,9 @@
 
 local function downgrade(lock, timeout, hold, read, lease_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then
-    local done = redis.call('HEXISTS', lock, read) == 1 and redis.call('EXISTS', timeout)
-    return done or 0
+    local ttl = redis.call('HEXISTS', lock, read) == 1 and redis.call('PTTL', timeout) or 0
+    -- Written in any case: whoever waits for replicas waits for what this has written.
+    return ttl > 0 and redis.call('PEXPIRE', timeout, ttl) or 0
   end
   -- A command that works when the server is out of memory comes first, and the others may
   -- follow it. The lock lasts long enough for both holds until `trim_expiry` sets its end.

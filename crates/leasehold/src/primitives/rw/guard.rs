@@ -10,7 +10,7 @@ use super::super::lock::kind::{Acquire, Made};
 use super::super::lock::{Lock, LockGuard};
 use super::holds::{ReadAsk, ReadHold, WriteAsk};
 use super::kind::{Common, Read, Write};
-use crate::backend::failure::Outcome;
+use crate::backend::failure::{Outcome, refusal_counts};
 use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::backend::step::{Operation, Value};
 use crate::context::Context;
@@ -309,6 +309,7 @@ async fn ask_until_answered(
     operation: Operation,
 ) -> Result<bool> {
     let (clock, key) = (context.clock, undo.hold().key.clone());
+    let route = undo.hold().route();
     let end = clock.now() + context.backend.reply_timeout();
     // The request can be sent again: a second time it changes nothing.
     let asked_before = AtomicBool::new(false);
@@ -320,7 +321,7 @@ async fn ask_until_answered(
         goes_on
     };
     let mut ask = || {
-        let reply = context.backend.submit(operation.clone());
+        let reply = context.backend.submit_by(operation.clone(), route);
         if !asked_before.load(Ordering::Relaxed) {
             // Behind a request that may have run, a later one is not watched: if the later one
             // never left, the undo would find nothing to give back.
@@ -330,7 +331,8 @@ async fn ask_until_answered(
     };
     let first = (ask(), clock.now());
     let pauses = Pauses::from(Duration::from_millis(10));
-    match until_answered(clock, first, pauses, ask, goes_on).await {
+    let reply = until_answered(clock, first, pauses, ask, goes_on).await;
+    match refusal_counts(reply, |reply| *reply == Value::Int(1)) {
         Ok(Value::Int(there)) => Ok(there == 1),
         Ok(_) => Err(context.backend.malformed().into_error(&key)),
         Err(failure) => {

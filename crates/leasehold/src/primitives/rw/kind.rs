@@ -7,6 +7,7 @@ use super::super::lock::kind::{Acquire, Named};
 use super::super::lock::{Kind, Lock, LockGuard, ask};
 use super::guard::{ReadGuard, WriteGuard};
 use super::holds::{self, Polite, ReadAsk, ReadHold, Waiter, WriteAsk, WriteHold};
+use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::clock::Moment;
 use crate::config::Terms;
@@ -312,7 +313,8 @@ impl<K: Named> Drop for Mark<'_, K> {
             let withdraw = holds::withdraw(&self.marks, waiter, &self.lock.channel());
             // Nobody waits for the answer, because a drop can't. If the request is lost, the mark
             // ends by itself after `MARK`.
-            self.lock.context().cleanup.send(withdraw);
+            let route = Route::of(self.lock.settings().acknowledged).behind();
+            self.lock.context().cleanup.send(withdraw, route);
         }
     }
 }

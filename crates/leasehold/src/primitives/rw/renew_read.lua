@@ -18,9 +18,10 @@ local function renew_read(lock, timeout, hold, lease_ms, most_ms)
   -- An earlier request can arrive behind a later one that asked for more, and the
   -- holder counts on that: not shorter by itself.
   if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
-    redis.call('PEXPIRE', timeout, lease_ms)
     ttl = tonumber(lease_ms)
   end
+  -- Written in any case: whoever waits for replicas waits for what this has written.
+  redis.call('PEXPIRE', timeout, ttl)
   -- The lock is never shorter than a hold. It may be longer for the sake of another one, so
   -- only a hold that is alone makes it shorter. (Redisson sets it to its own timeout.)
   local whole = redis.call('PTTL', lock)

@@ -17,8 +17,9 @@ local function renew_write(lock, hold, lease_ms, most_ms)
   -- this hold.
   local too_long = most > 0 and ttl > most and redis.call('HLEN', lock) == 2
   if ttl < tonumber(lease_ms) or too_long then
-    redis.call('PEXPIRE', lock, lease_ms)
     ttl = tonumber(lease_ms)
   end
+  -- Written in any case: whoever waits for replicas waits for what this has written.
+  redis.call('PEXPIRE', lock, ttl)
   return ttl
 end

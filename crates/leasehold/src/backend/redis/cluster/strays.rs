@@ -23,6 +23,7 @@ use crate::backend::redis::lane::{Lane, Lone, Queued};
 use crate::backend::redis::queue::Waiting;
 use crate::backend::redis::server::Server;
 use crate::backend::redis::slots::read_redirect;
+use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::sync::Mutex;
 
@@ -62,7 +63,7 @@ impl Lines {
     pub(super) fn join(
         &self,
         slot: u16,
-        operation: Operation,
+        (operation, route): (Operation, Route),
         arrival: u64,
         lane: &Arc<Lane>,
     ) -> Result<Queued, Operation> {
@@ -70,7 +71,7 @@ impl Lines {
         let Some(line) = lines.get_mut(&slot) else {
             return Err(operation);
         };
-        let (waiting, queued) = Queued::new(operation, arrival, Arc::clone(lane));
+        let (waiting, queued) = Queued::new(operation, route, arrival, Arc::clone(lane));
         line.insert(arrival, waiting);
         Ok(queued)
     }
@@ -102,12 +103,17 @@ impl Lines {
     }
 
     /// Ends the line: all that stand in it go to this node.
-    fn hand_over(&self, slot: u16, lane: &Arc<Lane>) {
+    fn hand_over(&self, slot: u16, server: &Server) {
         let mut lines = self.lines.lock();
         if let Some(line) = self.end(&mut lines, slot) {
             // With the lines locked: an operation that comes now finds no line, and must not be
             // queued before these.
-            lane.take_over(line.into_values());
+            let is_plain = |waiting: &Waiting| waiting.route == Route::Plain;
+            let (plain, others): (Vec<_>, Vec<_>) = line.into_values().partition(is_plain);
+            server.lane.take_over(plain);
+            if let Some(first) = others.first() {
+                server.lane_of(first.route).take_over(others);
+            }
         }
     }
 
@@ -145,7 +151,7 @@ impl Cluster {
                 return Err((waiting, why));
             };
             let stray;
-            match at.lane.send_alone(waiting, asking).await {
+            match at.lane_of(waiting.route).send_alone(waiting, asking).await {
                 Lone::Left => return Ok(None),
                 Lone::Answered => {
                     self.ran_at(at, first.take());
@@ -196,9 +202,8 @@ impl Cluster {
 
     /// An operation that `refused_by` had refused without declared keys ran here at once.
     fn ran_at(&self, server: &Server, refused_by: Option<Arc<Lane>>) {
-        if refused_by.is_some_and(|lane| Arc::ptr_eq(&lane, &server.lane))
-            && server.node.ran_when_declared() == DECLARED_IN_A_ROW
-        {
+        let is_this = |by: Arc<Lane>| server.lanes().any(|lane| Arc::ptr_eq(&by, lane));
+        if refused_by.is_some_and(is_this) && server.node.ran_when_declared() == DECLARED_IN_A_ROW {
             server.node.set_wants_declared_keys(true);
             tracing::warn!(
                 address = %server.node.address(),
@@ -255,7 +260,7 @@ async fn see_to(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
                     && !server.node.wants_declared_keys()
                     && server.lane.has_whole_slot_of(&key).await
                 {
-                    cluster.lines.hand_over(slot, &server.lane);
+                    cluster.lines.hand_over(slot, &server);
                 }
             }
             Ok(None) => {}

@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError};
 
 use super::Lane;
+use super::acks::{confirmed, send_and_wait};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::redis::call::{self, Answer, Header, Keys, NoReplies, Replies, ScriptRef};
 use crate::backend::redis::node::Node;
@@ -17,16 +18,23 @@ use crate::backend::step::{Operation, Value};
 pub(super) async fn exchange(
     lane: &Arc<Lane>,
     mut connection: MultiplexedConnection,
-    batch: Batch,
+    mut batch: Batch,
     (script, keys): (ScriptRef, Keys),
 ) {
     if lane.has_ended() {
         return send_unheard(lane, connection, batch, (script, keys)).await;
     }
+    if batch.wanted.is_some() && !lane.can_confirm(&mut batch) {
+        return;
+    }
     let number = call::draw_number();
     lane.node.observed.calls(batch.operations.len());
     let command = command(&lane.node, &batch, script, number, keys);
-    let result = connection.send_packed_command(&command).await;
+    let (result, unconfirmed) = match batch.wanted {
+        None => (connection.send_packed_command(&command).await, None),
+        // In a box: the others need not carry its state.
+        Some(wanted) => Box::pin(send_and_wait(&mut connection, command, wanted)).await,
+    };
     let replies = lane.heard_of(result, number, batch.operations.len());
     match &replies {
         Err(why) if lane.strays.is_some() && strays(&batch, why) => {
@@ -52,7 +60,7 @@ pub(super) async fn exchange(
         }
         _ => {}
     }
-    finish(lane, batch.operations, replies);
+    finish(lane, batch.operations, replies, unconfirmed.as_deref());
 }
 
 /// Whether a call did not run at this node of a cluster, and has to go elsewhere.
@@ -154,7 +162,12 @@ fn not_after_ms(node: &Node, grants: bool) -> i64 {
     if grants { node.not_after_ms() } else { 0 }
 }
 
-fn finish(lane: &Arc<Lane>, operations: Vec<Waiting>, replies: Result<Replies, NoReplies>) {
+fn finish(
+    lane: &Arc<Lane>,
+    operations: Vec<Waiting>,
+    replies: Result<Replies, NoReplies>,
+    unconfirmed: Option<&str>,
+) {
     let node = &*lane.node;
     let mut strays = Vec::new();
     match replies {
@@ -172,6 +185,7 @@ fn finish(lane: &Arc<Lane>, operations: Vec<Waiting>, replies: Result<Replies, N
                 if let Err(failure) = &reply {
                     node.refusals.refused(failure, node.clock.now());
                 }
+                let reply = confirmed(node, &waiting, reply, unconfirmed);
                 answer(node, waiting, reply);
             }
         }

@@ -6,8 +6,10 @@ use std::iter;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError};
 
+use super::acks::{self, confirmed, transmit_and_wait};
 use super::exchange::{answer, encode, read};
 use super::{Lane, Link};
+use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::Failure;
 use crate::backend::redis::call::{self, Keys, ScriptRef, Stray};
 use crate::backend::redis::queue::Waiting;
@@ -46,9 +48,17 @@ impl Lane {
             self.node.observed.calls(1);
             encode(&self.node, operations, script, number, keys)
         };
-        let mut result = transmit(&mut connection, encode(ScriptRef::Sha), asking).await;
+        let wanted = waiting.route.wanted();
+        if let Some(failure) = wanted.and_then(|wanted| self.refusal(wanted)) {
+            answer(&self.node, waiting, Err(failure));
+            return Lone::Answered;
+        }
+        let how = (asking, wanted);
+        let (mut result, mut unconfirmed) =
+            transmit(&mut connection, encode(ScriptRef::Sha), how).await;
         if matches!(&result, Err(error) if is_noscript(error)) {
-            result = transmit(&mut connection, encode(ScriptRef::Source), asking).await;
+            let source = encode(ScriptRef::Source);
+            (result, unconfirmed) = transmit(&mut connection, source, how).await;
         }
         let replies = self.heard_of(result, number, 1);
         let reply = match replies {
@@ -63,6 +73,7 @@ impl Lane {
         };
         match reply {
             Some(reply) => {
+                let reply = confirmed(&self.node, &waiting, reply, unconfirmed.as_deref());
                 answer(&self.node, waiting, reply);
                 Lone::Answered
             }
@@ -95,26 +106,28 @@ impl Lane {
     }
 }
 
-/// Behind `ASKING`, in one write, if it asks: that counts for the next command alone.
+/// Behind `ASKING`, in one write, if it asks: that counts for the next command alone. Before what
+/// waits for the confirmations, if they are wanted.
 async fn transmit(
     connection: &mut MultiplexedConnection,
     command: Cmd,
-    asking: bool,
-) -> Result<redis::Value, RedisError> {
+    (asking, wanted): (bool, Option<Acknowledgement>),
+) -> (Result<redis::Value, RedisError>, Option<String>) {
+    if let Some(wanted) = wanted {
+        return Box::pin(transmit_and_wait(connection, command, asking, wanted)).await;
+    }
     if !asking {
-        return match connection.send_packed_command(&command).await? {
-            redis::Value::ServerError(error) => Err(error.into()),
-            reply => Ok(reply),
-        };
+        let result = connection.send_packed_command(&command).await;
+        return (result.and_then(acks::value), None);
     }
     let mut both = redis::Pipeline::with_capacity(2);
     both.cmd("ASKING").add_command(command);
-    let replies = connection.send_packed_commands(&both, 0, 2).await?;
-    match <[redis::Value; 2]>::try_from(replies) {
-        Ok([_, redis::Value::ServerError(error)]) => Err(error.into()),
-        Ok([_, reply]) => Ok(reply),
-        Err(_) => Err((redis::ErrorKind::Client, "not one reply for each command").into()),
-    }
+    let replies = connection.send_packed_commands(&both, 0, 2).await;
+    let result = replies.and_then(|mut replies| match replies.pop() {
+        Some(reply) if replies.len() == 1 => acks::value(reply),
+        _ => Err((redis::ErrorKind::Client, "not one reply for each command").into()),
+    });
+    (result, None)
 }
 
 fn is_noscript(error: &RedisError) -> bool {

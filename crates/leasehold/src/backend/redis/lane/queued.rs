@@ -10,6 +10,7 @@ use super::Lane;
 use super::carry::Carried;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::redis::queue::{Ticket, Waiting};
+use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 
 /// The reply to come of an operation in the queue.
@@ -24,9 +25,14 @@ pub(crate) struct Queued {
 
 impl Queued {
     /// The operation for the queue, and its reply to come.
-    pub(crate) fn new(operation: Operation, arrival: u64, lane: Arc<Lane>) -> (Waiting, Self) {
+    pub(crate) fn new(
+        operation: Operation,
+        route: Route,
+        arrival: u64,
+        lane: Arc<Lane>,
+    ) -> (Waiting, Self) {
         let grants = operation.step.grants;
-        let (waiting, ticket, receiver) = Waiting::new(operation, arrival);
+        let (waiting, ticket, receiver) = Waiting::new(operation, route, arrival);
         let queued = Self {
             ticket,
             receiver,

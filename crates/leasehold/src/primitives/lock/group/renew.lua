@@ -22,8 +22,9 @@ local function renew(group, hold, lease_ms, most_ms, fields)
   redis.pcall('HDEL', group, '')
   local ttl = redis.call('PTTL', group)
   local life = life_ms(lease_ms)
-  if ttl >= 0 and ttl < tonumber(life) then
-    redis.call('PEXPIRE', group, life)
+  if ttl >= 0 then
+    -- Written in any case: whoever waits for replicas waits for what this has written.
+    redis.call('PEXPIRE', group, math.max(ttl, life))
   end
   local wanted, left = now + lease_ms, 0
   for f, at in pairs(ends) do

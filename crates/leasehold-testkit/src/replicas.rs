@@ -1,0 +1,155 @@
+//! A master with replicas, and nobody who watches over them.
+
+use std::{iter, thread, time::Duration};
+
+use crate::{
+    reply::Reply,
+    server::{Builder, RedisServer},
+    wait::eventually,
+};
+
+const IN_STEP_WITHIN: Duration = Duration::from_secs(60);
+
+/// A master and its replicas. Every process is killed when this is dropped.
+#[derive(Debug)]
+pub struct Replicas {
+    master: RedisServer,
+    replicas: Vec<RedisServer>,
+}
+
+impl Replicas {
+    /// Starts a plain master with so many replicas, all of them in step with it.
+    ///
+    /// # Panics
+    ///
+    /// When the program is missing, or a replica is not in step within a minute.
+    pub fn start(replicas: usize) -> Self {
+        Self::of(&RedisServer::builder(), replicas)
+    }
+
+    /// Starts servers with these settings.
+    ///
+    /// # Panics
+    ///
+    /// As [`Replicas::start`].
+    pub fn of(settings: &Builder, replicas: usize) -> Self {
+        let settings = settings.clone().arg("repl-diskless-sync-delay", "0");
+        let master = settings.clone().start();
+        let master = master.expect("redis-server starts; install it");
+        let follows = settings.arg("replicaof", &format!("127.0.0.1 {}", master.port()));
+        let started = thread::scope(|scope| {
+            let starting: Vec<_> = iter::repeat_n(&follows, replicas)
+                .map(|follows| scope.spawn(|| follows.clone().start()))
+                .collect();
+            let started = starting
+                .into_iter()
+                .map(|one| one.join().expect("no panic"));
+            started.collect::<std::io::Result<Vec<_>>>()
+        });
+        let all = Self {
+            master,
+            replicas: started.expect("redis-server starts; install it"),
+        };
+        for number in 0..replicas {
+            all.wait_until_in_step(number);
+        }
+        all
+    }
+
+    /// The master.
+    pub fn master(&self) -> &RedisServer {
+        &self.master
+    }
+
+    /// The replicas, whether they follow the master or not.
+    pub fn replicas(&self) -> &[RedisServer] {
+        &self.replicas
+    }
+
+    /// Cuts a replica off. It keeps its data, and gets nothing that is written from now on.
+    ///
+    /// # Panics
+    ///
+    /// When it does not answer, or the master still feeds it after a minute.
+    pub fn cut(&self, number: usize) {
+        let fed = fed(&self.master);
+        // Not by stopping its process: the kernel would take what the master sends.
+        self.run(number, &["REPLICAOF", "127.0.0.1", "1"]);
+        eventually("the replica is cut off", IN_STEP_WITHIN, || {
+            self::fed(&self.master) < fed
+        });
+    }
+
+    /// Lets it follow the master again, and waits until it is in step.
+    ///
+    /// # Panics
+    ///
+    /// When that has not happened within a minute.
+    pub fn mend(&self, number: usize) {
+        let port = self.master.port().to_string();
+        self.run(number, &["REPLICAOF", "127.0.0.1", &port]);
+        self.wait_until_in_step(number);
+    }
+
+    fn run(&self, number: usize, command: &[&str]) {
+        let said = self.replicas[number].command(command);
+        assert_eq!(said.expect("it answers"), Reply::Text("OK".into()));
+    }
+
+    /// Waits until the master knows how far this replica is, and it is as far as the master.
+    fn wait_until_in_step(&self, number: usize) {
+        let port = self.replicas[number].port();
+        eventually("the replica is in step", IN_STEP_WITHIN, || {
+            let info = replication(&self.master);
+            let line = info
+                .lines()
+                .find(|line| line.contains(&format!("port={port},")));
+            let offset = line.and_then(|line| line.split(",offset=").nth(1)?.split(',').next());
+            let offset = offset.and_then(|offset| offset.parse::<u64>().ok());
+            // It begins when the replica has told how far it is, and not with the connection.
+            offset > Some(0) && line.is_some_and(|line| line.contains("state=online"))
+        });
+    }
+}
+
+/// How many replicas get what the master does.
+fn fed(master: &RedisServer) -> usize {
+    let info = replication(master);
+    let fed = info.lines().filter(|line| line.contains("state=online"));
+    fed.count()
+}
+
+fn replication(server: &RedisServer) -> String {
+    let info = server
+        .command(&["INFO", "replication"])
+        .expect("it answers");
+    info.as_text().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replica_that_is_cut_off_keeps_its_data_and_catches_up() {
+        let servers = Replicas::start(2);
+        let set = |name| {
+            let set = servers.master().command(&["SET", name, "1"]);
+            assert_eq!(set.expect("it runs").as_text(), Some("OK"));
+            let wait = servers.master().command(&["WAIT", "2", "200"]);
+            wait.expect("it runs")
+        };
+        // Another connection's write: only 7.0 waits for that, so this is no proof.
+        let _ = set("x");
+        eventually("both have it", IN_STEP_WITHIN, || {
+            servers.replicas().iter().all(|one| one.keys() == ["x"])
+        });
+        servers.cut(0);
+        let _ = set("y");
+        assert_eq!(servers.replicas()[0].keys(), ["x"]);
+        servers.mend(0);
+        eventually("it catches up", IN_STEP_WITHIN, || {
+            servers.replicas()[0].keys() == ["x", "y"]
+        });
+    }
+}

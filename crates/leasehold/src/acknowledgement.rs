@@ -1,0 +1,185 @@
+//! Who has to confirm a grant or a renewal before it counts.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+
+/// Who has to confirm a grant, and each renewal, before it counts: the setting of
+/// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
+///
+/// A master that fails loses what its replicas have not got yet. A hold that `n` replicas have
+/// confirmed is not lost as long as one of these is promoted. So set the number of all replicas that
+/// can be promoted: then no failover loses a hold. In return nobody gets such a lock while one of them
+/// is down.
+///
+/// The number is always the caller's. A master that has lost its replicas can't tell how many there
+/// should be.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::Acknowledgement;
+///
+/// let client = leasehold::Client::embedded();
+/// let lock = client.lock("orders:42").acknowledged_by(Acknowledgement::replicas(2));
+/// let guard = lock.acquire().await?; // two replicas have it
+/// # guard.release().await
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Acknowledgement {
+    // As small as it is, so that it fits beside an operation that waits.
+    within_ms: u16,
+    replicas: u8,
+    on_disk: bool,
+}
+
+impl Default for Acknowledgement {
+    fn default() -> Self {
+        Self::master()
+    }
+}
+
+impl Acknowledgement {
+    const DEFAULT_MS: u16 = 500;
+    const MOST_MS: u16 = 60_000;
+    /// So much longer at least is a reply waited for. A server ends a `WAIT` up to 100 ms late.
+    const BEFORE_THE_REPLY: Duration = Duration::from_millis(200);
+
+    /// The master's word is enough (the default).
+    #[must_use]
+    pub const fn master() -> Self {
+        Self::replicas(0)
+    }
+
+    /// So many replicas have to confirm it (`WAIT`).
+    #[must_use]
+    pub const fn replicas(replicas: u8) -> Self {
+        Self {
+            within_ms: Self::DEFAULT_MS,
+            replicas,
+            on_disk: false,
+        }
+    }
+
+    /// The master, and so many replicas, have to have it on their disks (`WAITAOF`): it is there
+    /// when all of them lose their power. With [`master`](Self::master) the master alone. It needs
+    /// Redis 7.2 with `appendonly yes`, and `appendfsync always` if it is to be quick: with
+    /// `everysec` each acquire takes up to a second, so it needs a longer [`within`](Self::within).
+    #[must_use]
+    pub const fn on_disk(mut self) -> Self {
+        self.on_disk = true;
+        self
+    }
+
+    /// Sets how long the confirmations are waited for. 500 ms by default; at least 1 ms, at most
+    /// 60 s, and at most 200 ms less than the client's
+    /// [`reply_timeout`](crate::ClientBuilder::reply_timeout). A server may answer up to 100 ms later
+    /// than that.
+    #[must_use]
+    pub const fn within(mut self, limit: Duration) -> Self {
+        // Checked when it is used, as all settings are. Whatever is too long is too long as well when
+        // it is cut.
+        let ms = limit.as_millis();
+        self.within_ms = if ms > u16::MAX as u128 {
+            u16::MAX
+        } else {
+            ms as u16
+        };
+        self
+    }
+
+    /// Whether the master's word is not enough.
+    pub(crate) fn is_needed(self) -> bool {
+        self.replicas > 0 || self.on_disk
+    }
+
+    pub(crate) fn needed_replicas(self) -> u8 {
+        self.replicas
+    }
+
+    pub(crate) fn needs_disk(self) -> bool {
+        self.on_disk
+    }
+
+    pub(crate) fn limit_ms(self) -> u16 {
+        self.within_ms
+    }
+
+    /// What is enough for both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self.is_needed(), other.is_needed()) {
+            (true, false) => self,
+            (false, true) => other,
+            _ => Self {
+                within_ms: self.within_ms.max(other.within_ms),
+                replicas: self.replicas.max(other.replicas),
+                on_disk: self.on_disk || other.on_disk,
+            },
+        }
+    }
+
+    /// Whether whatever confirms this confirms the other as well.
+    pub(crate) fn covers(self, other: Self) -> bool {
+        self.replicas >= other.replicas && (self.on_disk || !other.on_disk)
+    }
+
+    /// Checks how long it is waited for. `reply_timeout`: how long a reply is, if there is a server.
+    pub(crate) fn check(self, key: &Key, reply_timeout: Option<Duration>) -> Result<()> {
+        if !self.is_needed() {
+            return Ok(());
+        }
+        let within = Duration::from_millis(self.within_ms.into());
+        let most = Duration::from_millis(Self::MOST_MS.into());
+        let most = reply_timeout.map_or(most, |reply| {
+            most.min(reply.saturating_sub(Self::BEFORE_THE_REPLY))
+        });
+        if (Duration::from_millis(1)..=most).contains(&within) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Misuse,
+            format!(
+                "`{key}` is to be acknowledged within {within:?}, which is not between 1 ms and {most:?}: \
+                 set another time, or a longer reply timeout of the client, which has to be 200 ms longer"
+            ),
+        )
+        .with_key(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stronger_of_two_is_enough_for_both() {
+        let (none, one) = (Acknowledgement::master(), Acknowledgement::replicas(1));
+        let disk = none.on_disk().within(Duration::from_secs(1));
+        assert_eq!(none.and(one), one);
+        assert_eq!(one.and(none.within(Duration::from_secs(9))), one);
+        let both = one.and(disk);
+        assert_eq!(both, one.on_disk().within(Duration::from_secs(1)));
+        assert!(both.covers(one) && both.covers(disk) && one.covers(none));
+        assert!(
+            !one.covers(disk) && !disk.covers(one) && !one.covers(Acknowledgement::replicas(2))
+        );
+    }
+
+    #[test]
+    fn time_for_the_confirmations_has_a_range() {
+        let key = Key::parse("x").expect("a name");
+        let check = |ms, reply_ms: Option<u64>| {
+            let within = Acknowledgement::replicas(1).within(Duration::from_millis(ms));
+            within
+                .check(&key, reply_ms.map(Duration::from_millis))
+                .is_ok()
+        };
+        assert!(check(1, None) && check(60_000, None) && check(1_800, Some(2_000)));
+        assert!(!check(0, None) && !check(60_001, None) && !check(1 << 40, None));
+        assert!(!check(1_801, Some(2_000)) && !check(1, Some(100)));
+        let unused = Acknowledgement::master().within(Duration::ZERO);
+        assert!(unused.check(&key, Some(Duration::from_millis(1))).is_ok());
+    }
+}

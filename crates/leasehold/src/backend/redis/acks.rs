@@ -1,0 +1,91 @@
+//! Keeps the connection for acknowledged calls, from its first use on for as long as the client
+//! lives. Beside `keep_connected` it is the second one for calls: what it hears of the server counts
+//! for both, and where the first one goes, it follows.
+
+use futures_util::FutureExt;
+
+use super::lane::Ending;
+use super::lane::acks::{Can, ask};
+use super::node::Node;
+use super::pause::{LASTING, Pause};
+use super::reconnect::{Opened, prepare};
+use crate::backend::failure::Failure;
+
+/// Keeps a connection under the lane. Never returns.
+pub(super) async fn keep_acknowledging(lane: Ending) {
+    let node = &*lane.node;
+    let mut pause = Pause::new();
+    loop {
+        match prepare_acknowledging(node).await {
+            Ok((opened, can)) => {
+                let since = node.clock.now();
+                use_connection(&lane, opened, can).await;
+                // From here on operations wait for the next one.
+                lane.opening();
+                node.slots_may_have_moved();
+                node.observed.reconnects();
+                tracing::warn!(
+                    address = %node.address(),
+                    "the connection for acknowledged holds is lost; connecting again"
+                );
+                if node.clock.now().saturating_sub(since) > LASTING {
+                    pause.reset();
+                } else {
+                    tokio::time::sleep(pause.next()).await;
+                }
+            }
+            Err(failure) => {
+                if !failure.may_heal() {
+                    pause.longest();
+                }
+                lane.down(&failure);
+                node.slots_may_have_moved();
+                tokio::select! {
+                    () = tokio::time::sleep(pause.next()) => {}
+                    () = node.connector.has_news() => {}
+                }
+            }
+        }
+    }
+}
+
+/// Opens a connection, and asks what the server confirms.
+async fn prepare_acknowledging(node: &Node) -> Result<(Opened, Can), Failure> {
+    let mut opened = prepare(node).await?;
+    let can = tokio::select! {
+        can = ask(node, &opened.connection, opened.told.append) => can,
+        // No task drives this connection yet.
+        () = &mut opened.driver => return Err(node.connector.lost_at_once(&opened.told.address)),
+    };
+    Ok((opened, can))
+}
+
+/// Returns when the connection is lost, or must not be used any more.
+async fn use_connection(lane: &Ending, opened: Opened, can: Can) {
+    let node = &*lane.node;
+    let Opened {
+        connection,
+        driver,
+        told,
+    } = opened;
+    // A notice that nobody has taken was about an earlier connection.
+    let _ = lane.given_up.notified().now_or_never();
+    // As well: `prepare` has found where the other connection has gone.
+    let _ = node.left.notified().now_or_never();
+    // It may hear first that the server is another one.
+    if node.about.started().is_some() && !node.is_the_one_of(&told) {
+        node.is_another();
+    }
+    // Before the first operation leaves, as of the other connection.
+    node.learn_of_server(&told);
+    lane.confirms(can);
+    let logs_in = node.connector.stay_logged_in(connection.clone());
+    lane.up(connection, driver);
+    tokio::select! {
+        () = lane.driver.run() => {}
+        () = lane.given_up.notified() => {}
+        () = node.connector.named_another(told.address.to_host()) => {}
+        () = node.left.notified() => {}
+        () = logs_in => {}
+    }
+}

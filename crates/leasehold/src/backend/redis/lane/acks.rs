@@ -1,0 +1,235 @@
+//! Calls that count when they are confirmed: by replicas (`WAIT`), or from disks (`WAITAOF`).
+//!
+//! Such a wait covers only what its own connection has written, so the two leave together, on a
+//! lane of their own. A server runs nothing else of that connection until the wait is over; the
+//! lane has one call on its way, and the operations that come meanwhile make the next one. What undoes
+//! them goes the same way, and waits for no confirmation.
+//!
+//! Each step that gives something writes, even if it finds what it wants: without a write of its own
+//! the wait of a new connection would be over at once, whoever has what was written before.
+
+use std::sync::{Arc, Weak};
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisError};
+use tokio::runtime::Handle;
+
+use super::exchange::fail;
+use super::{Lane, Strays};
+use crate::acknowledgement::Acknowledgement;
+use crate::backend::failure::{Cause, Failure, Outcome, Unconfirmed};
+use crate::backend::redis::connect::reply_text;
+use crate::backend::redis::node::Node;
+use crate::backend::redis::queue::{Batch, Waiting};
+use crate::backend::step::Value;
+use crate::sync::Mutex;
+use crate::text::Shown;
+
+/// What the server at the other end confirms.
+#[derive(Default)]
+pub(super) struct Acks(Mutex<Can>);
+
+/// Why it can't confirm something; `None` if it can.
+#[derive(Clone, Default)]
+pub(crate) struct Can {
+    pub(crate) replicas: Option<Failure>,
+    pub(crate) disk: Option<Failure>,
+}
+
+impl Lane {
+    /// One for operations that are acknowledged.
+    pub(crate) fn acknowledging(
+        runtime: Handle,
+        node: Arc<Node>,
+        strays: Option<Weak<dyn Strays>>,
+    ) -> Arc<Self> {
+        Self::with(runtime, node, strays, Some(Acks::default()))
+    }
+
+    /// A connection is about to be used, whose server can confirm this.
+    pub(crate) fn confirms(&self, can: Can) {
+        if let Some(acks) = &self.acks {
+            *acks.0.lock() = can;
+        }
+    }
+
+    /// Why the server can't confirm that.
+    pub(super) fn refusal(&self, wanted: Acknowledgement) -> Option<Failure> {
+        let can = self.acks.as_ref()?.0.lock();
+        match wanted.needs_disk() {
+            true => can.disk.clone(),
+            false => can.replicas.clone(),
+        }
+    }
+
+    /// Whether anything is left of a call, when those are answered that the server can't confirm.
+    /// They do not leave: they would be granted what has to be given back at once.
+    pub(super) fn can_confirm(&self, batch: &mut Batch) -> bool {
+        if let Some(failure) = batch.wanted.and_then(|wanted| self.refusal(wanted)) {
+            batch.wanted = None;
+            let asks = |waiting: &mut Waiting| waiting.route.wanted().is_some();
+            fail(batch.operations.extract_if(.., asks), &failure);
+        }
+        !batch.operations.is_empty()
+    }
+}
+
+/// Sends a call and what waits for its confirmations, in one write. Returns its reply, and why that is
+/// not confirmed.
+pub(super) async fn send_and_wait(
+    connection: &mut MultiplexedConnection,
+    command: Cmd,
+    wanted: Acknowledgement,
+) -> (Result<redis::Value, RedisError>, Option<String>) {
+    transmit_and_wait(connection, command, false, wanted).await
+}
+
+/// The same, behind `ASKING` if it asks.
+pub(super) async fn transmit_and_wait(
+    connection: &mut MultiplexedConnection,
+    command: Cmd,
+    asking: bool,
+    wanted: Acknowledgement,
+) -> (Result<redis::Value, RedisError>, Option<String>) {
+    let count = if asking { 3 } else { 2 };
+    let mut all = Pipeline::with_capacity(count);
+    if asking {
+        all.cmd("ASKING");
+    }
+    all.add_command(command).add_command(wait(wanted));
+    let replies = match connection.send_packed_commands(&all, 0, count).await {
+        Ok(replies) => replies,
+        Err(error) => return (Err(error), None),
+    };
+    let mut replies = replies.into_iter().skip(usize::from(asking));
+    match (replies.next(), replies.next()) {
+        (Some(reply), Some(confirmations)) => (value(reply), too_few(value(confirmations), wanted)),
+        _ => {
+            let what = "not one reply for each command";
+            (Err((redis::ErrorKind::Client, what).into()), None)
+        }
+    }
+}
+
+/// What waits for these confirmations.
+fn wait(wanted: Acknowledgement) -> Cmd {
+    let mut wait = Cmd::new();
+    match wanted.needs_disk() {
+        true => wait.arg("WAITAOF").arg(1),
+        false => wait.arg("WAIT"),
+    };
+    wait.arg(u64::from(wanted.needed_replicas()))
+        .arg(u64::from(wanted.limit_ms()));
+    wait
+}
+
+/// The reply of one of several commands, where errors are replies.
+pub(super) fn value(reply: redis::Value) -> Result<redis::Value, RedisError> {
+    match reply {
+        redis::Value::ServerError(error) => Err(error.into()),
+        reply => Ok(reply),
+    }
+}
+
+/// Why these confirmations are not enough; `None` if they are.
+fn too_few(
+    confirmations: Result<redis::Value, RedisError>,
+    wanted: Acknowledgement,
+) -> Option<String> {
+    let needed = i64::from(wanted.needed_replicas());
+    let within = wanted.limit_ms();
+    match confirmations {
+        Ok(redis::Value::Int(count)) if !wanted.needs_disk() => (count < needed)
+            .then(|| format!("only {count} of {needed} replicas confirmed it within {within} ms")),
+        Ok(redis::Value::Array(counts)) if wanted.needs_disk() => match counts[..] {
+            [redis::Value::Int(own), redis::Value::Int(count)] if own < 1 => Some(format!(
+                "the server did not have it on its disk within {within} ms, and {count} of {needed} replicas"
+            )),
+            [redis::Value::Int(_), redis::Value::Int(count)] => (count < needed).then(|| {
+                format!(
+                    "only {count} of {needed} replicas had it on their disks within {within} ms"
+                )
+            }),
+            _ => Some("the server's confirmation makes no sense".into()),
+        },
+        Ok(_) => Some("the server's confirmation makes no sense".into()),
+        // A master that has become a replica says `UNBLOCKED`.
+        Err(error) => {
+            let said = reply_text(&error).unwrap_or_else(|| error.to_string());
+            Some(format!("nobody confirmed it ({})", Shown(&said)))
+        }
+    }
+}
+
+/// The reply to an operation, judged by the confirmations of its call.
+pub(super) fn confirmed(
+    node: &Node,
+    waiting: &Waiting,
+    reply: Result<Value, Failure>,
+    unconfirmed: Option<&str>,
+) -> Result<Value, Failure> {
+    match (reply, unconfirmed) {
+        (Ok(reply), Some(why)) if waiting.route.wanted().is_some() => {
+            let why = why.to_owned();
+            let cause = Cause::Unconfirmed(Box::new(Unconfirmed { reply, why }));
+            Err(Failure::new(Outcome::MayHaveRun, cause, node.address()))
+        }
+        (reply, _) => reply,
+    }
+}
+
+/// Asks a server what it can confirm.
+pub(crate) async fn ask(node: &Node, connection: &MultiplexedConnection, info: Append) -> Can {
+    let [mut one, mut other] = [0; 2].map(|_| connection.clone());
+    let (mut wait, mut waitaof) = (redis::cmd("WAIT"), redis::cmd("WAITAOF"));
+    wait.arg(0).arg(0);
+    waitaof.arg(0).arg(0).arg(0);
+    let (replicas, disk) = tokio::join!(
+        one.send_packed_command(&wait),
+        other.send_packed_command(&waitaof)
+    );
+    let why_not = |command, reply: Result<redis::Value, RedisError>| {
+        let error = reply.and_then(value).err()?;
+        let said = reply_text(&error).unwrap_or_else(|| error.to_string());
+        Some(cant(node, command, &said))
+    };
+    let no_file = (info == Append::No).then(|| {
+        let what =
+            "it has no append-only file (appendonly no), so nothing is confirmed on its disk";
+        Failure::new(
+            Outcome::DidNotRun,
+            Cause::Other(what.into()),
+            node.address(),
+        )
+    });
+    Can {
+        replicas: why_not("WAIT", replicas),
+        disk: why_not("WAITAOF", disk).or(no_file),
+    }
+}
+
+/// Whether a server says that it has an append-only file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Append {
+    Yes,
+    No,
+    /// It does not say.
+    Unknown,
+}
+
+fn cant(node: &Node, command: &str, said: &str) -> Failure {
+    let failure = Failure::from_reply(said, &node.address());
+    let cause = match failure.cause {
+        Cause::Denied(said) => {
+            let rule = command.to_lowercase();
+            Cause::Denied(format!(
+                "{said}; holds that have to be confirmed need ACL SETUSER USER +{rule}"
+            ))
+        }
+        Cause::Other(said) => Cause::Other(format!(
+            "it does not confirm anything by {command} ({said})"
+        )),
+        other => other,
+    };
+    Failure { cause, ..failure }
+}
