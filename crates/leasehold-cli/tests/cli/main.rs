@@ -1,6 +1,7 @@
 //! The real binary, as a user or a script starts it.
 
 mod access;
+mod acknowledged;
 mod demo;
 mod doctor;
 mod documented;
