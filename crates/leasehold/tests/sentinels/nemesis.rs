@@ -341,24 +341,27 @@ async fn work(url: &str, seed: u64) {
     for place in PLACES {
         kept.extend(keeper.keep(place, KEPT).await);
     }
-    let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
-        let (worker, stop) = (worker.clone(), Arc::clone(&stop));
-        let mut random = fastrand::Rng::with_seed(seed * 1000 + task as u64);
-        let jobs: Vec<_> = jobs().collect();
-        tasks.spawn(async move {
-            while !stop.load(Ordering::SeqCst) {
-                let place = PLACES[random.usize(..PLACES.len())];
-                match task {
-                    0 => worker.hold_on(place, LONG).await,
-                    _ => worker.run(jobs[random.usize(..jobs.len())], place).await,
-                }
-                tokio::task::yield_now().await;
-            }
-        });
-    }
+    let tasks: JoinSet<_> = (0..TASKS)
+        .map(|task| {
+            let random = fastrand::Rng::with_seed(seed * 1000 + task as u64);
+            use_all(worker.clone(), task == 0, random, Arc::clone(&stop))
+        })
+        .collect();
     tasks.join_all().await;
     worker.client.close().await;
     keeper.give_back(kept).await;
     keeper.client.close().await;
+}
+
+/// One task holds one lock for long, again and again; the others use everything.
+async fn use_all(worker: Worker, holds_on: bool, mut random: fastrand::Rng, stop: Arc<AtomicBool>) {
+    let jobs: Vec<_> = jobs().collect();
+    while !stop.load(Ordering::SeqCst) {
+        let place = PLACES[random.usize(..PLACES.len())];
+        match holds_on {
+            true => worker.hold_on(place, LONG).await,
+            false => worker.run(jobs[random.usize(..jobs.len())], place).await,
+        }
+        tokio::task::yield_now().await;
+    }
 }

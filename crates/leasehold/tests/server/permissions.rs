@@ -7,7 +7,7 @@ use leasehold::{Client, Error, ErrorKind, Result};
 use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels};
 
 use crate::support::wire::allowed_commands;
-use crate::support::{HOUR, eventually};
+use crate::support::{HOUR, eventually, knows_shards};
 
 /// A client of a user with just these rules.
 pub(crate) async fn client_with(server: &RedisServer, rules: &[&str]) -> Client {
@@ -211,11 +211,38 @@ async fn error_behind_sentinels_names_every_missing_acl_rule() {
     }
 }
 
+/// The rules that an error says are missing.
+fn rules_of(error: &Error) -> Vec<String> {
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let text = error.to_string();
+    let (_, rules) = text.split_once("ACL SETUSER USER ").expect(&text);
+    let rules = rules.split(';').next().unwrap().split(' ');
+    rules.map(str::to_owned).collect()
+}
+
+/// A client of a user with no rules but those without which it can't connect.
+async fn denied_client(url: &str, set_user: impl Fn(&[String])) -> Client {
+    set_user(&["reset", "on", ">pw", "resetchannels"].map(str::to_owned));
+    let url = url.replacen("://", "://app:pw@", 1);
+    match Client::connect(&url).await {
+        Ok(client) => client,
+        // A node of a cluster has to say where the others are.
+        Err(error) => {
+            set_user(&rules_of(&error));
+            Client::connect(&url).await.unwrap()
+        }
+    }
+}
+
 /// A user who is given just what the errors name can do all that a client does with one sort of
 /// thing.
 async fn names_every_rule(kind: &str, url: &str, servers: &[RedisServer]) {
-    let set_user = |rules: &[&str]| {
-        let command = [&["ACL", "SETUSER", "app"][..], rules].concat();
+    let set_user = |rules: &[String]| {
+        // A server refuses rules for commands that it does not know.
+        let sharded = ["+spublish", "+ssubscribe", "+sunsubscribe"];
+        let is_known = |rule: &&str| knows_shards() || !sharded.contains(rule);
+        let rules = rules.iter().map(String::as_str).filter(is_known);
+        let command: Vec<_> = ["ACL", "SETUSER", "app"].into_iter().chain(rules).collect();
         for server in servers {
             assert_eq!(server.command(&command).unwrap(), Reply::Text("OK".into()));
         }
@@ -226,30 +253,15 @@ async fn names_every_rule(kind: &str, url: &str, servers: &[RedisServer]) {
             server.command(&["FLUSHALL"]).unwrap();
         }
     };
-    let rules_of = |error: &Error| {
-        assert_eq!(error.kind(), ErrorKind::Denied, "{kind}: {error}");
-        let text = error.to_string();
-        let (_, rule) = text.split_once("ACL SETUSER USER ").expect(&text);
-        rule.split(';').next().unwrap().to_owned()
-    };
     let other = Client::connect(url).await.unwrap();
-    set_user(&["reset", "on", ">pw", "resetchannels"]);
-    let as_app = url.replacen("://", "://app:pw@", 1);
-    let client = match Client::connect(&as_app).await {
-        Ok(client) => client,
-        // A node of a cluster has to say where the others are.
-        Err(error) => {
-            set_user(&rules_of(&error).split(' ').collect::<Vec<_>>());
-            Client::connect(&as_app).await.unwrap()
-        }
-    };
+    let client = denied_client(url, set_user).await;
     // Told for a user who may nothing, and for one who may run scripts.
     for allowed in ["+evalsha", "+eval"] {
         let error = use_all(kind, &client, &other).await.unwrap_err();
-        let rule = rules_of(&error);
+        let rules = rules_of(&error);
         match allowed {
-            "+eval" => set_user(&rule.split(' ').collect::<Vec<_>>()),
-            _ => set_user(&[allowed]),
+            "+eval" => set_user(&rules),
+            _ => set_user(&[allowed.to_owned()]),
         }
         clear();
     }

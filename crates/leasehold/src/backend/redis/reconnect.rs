@@ -151,20 +151,18 @@ pub(crate) async fn ask_for_slots(
         Ok(reply) => read_map(&reply).ok_or_else(|| no_map("the reply makes no sense")),
         Err(error) => Err(match reply_text(&error) {
             Some(said) if said.starts_with("ERR") => no_map(&said),
-            Some(said) if said.starts_with("NOPERM") => {
-                let rules = &node.script.command_rules;
-                let (said, who) = (Shown(&said), "whoever uses a cluster");
-                let needs = format!("{said}; {who} needs ACL SETUSER USER {rules}");
-                Failure::new(
-                    Outcome::DidNotRun,
-                    Cause::Denied(needs),
-                    Arc::clone(address),
-                )
-            }
+            Some(said) if said.starts_with("NOPERM") => may_not_ask_for_slots(node, &said),
             Some(said) => Failure::from_reply(&said, address),
             None => Failure::no_answer(Outcome::DidNotRun, error.to_string(), Arc::clone(address)),
         }),
     }
+}
+
+/// The node denies that to the user of this client.
+fn may_not_ask_for_slots(node: &Node, said: &str) -> Failure {
+    let (said, rules) = (Shown(said), &node.script.command_rules);
+    let needs = format!("{said}; whoever uses a cluster needs ACL SETUSER USER {rules}");
+    Failure::new(Outcome::DidNotRun, Cause::Denied(needs), node.address())
 }
 
 /// Keeps a connection under the lane for as long as the client lives.
