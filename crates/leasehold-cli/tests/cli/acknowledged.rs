@@ -23,7 +23,9 @@ fn command_runs_when_its_lock_is_confirmed() {
     servers.cut(0);
     let options = ["--replicas", "1", "--fair", "--no-wait"];
     let run = done(&mut run_script(servers.master(), &options, "echo runs"));
-    let run = run.expect_code(69).expect_on_stderr("only 0 of 1 replicas confirmed it");
+    let run = run
+        .expect_code(69)
+        .expect_on_stderr("only 0 of 1 replicas confirmed it");
     assert_eq!(run.stdout, "");
 }
 
