@@ -17,6 +17,7 @@ mod sentinels {
     mod asked;
     mod bad_input;
     mod failovers;
+    mod fencing;
     mod guard;
     mod nemesis;
     #[path = "../cluster/worker.rs"]

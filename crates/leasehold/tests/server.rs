@@ -45,5 +45,6 @@ mod server {
     mod synchronizers;
     #[cfg(feature = "tls")]
     mod tls;
+    mod tokens;
     mod warnings;
 }
