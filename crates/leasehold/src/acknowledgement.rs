@@ -95,14 +95,17 @@ impl Acknowledgement {
         self.replicas > 0 || self.on_disk
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn needed_replicas(self) -> u8 {
         self.replicas
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn needs_disk(self) -> bool {
         self.on_disk
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn limit_ms(self) -> u16 {
         self.within_ms
     }

@@ -54,10 +54,7 @@ impl Backend {
     /// The same on this way. An operation runs behind those of its name that went the same way
     /// before. An embedded keyspace has no replicas, and is not lost by itself: it confirms
     /// everything.
-    #[cfg_attr(
-        not(any(feature = "redis", feature = "testing")),
-        expect(unused_variables)
-    )]
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Reply {
         match self {
             // Run here and not at the first poll: a future that is dropped before that submits its

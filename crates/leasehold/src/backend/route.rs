@@ -31,7 +31,7 @@ impl Route {
         }
     }
 
-    #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
+    #[cfg(feature = "redis")]
     pub(crate) fn wanted(self) -> Option<Acknowledgement> {
         match self {
             Self::Confirmed(wanted) => Some(wanted),

@@ -3,6 +3,7 @@
 //! entry and its listeners stay, and only the connection changes.
 
 use std::sync::Arc;
+#[cfg(feature = "redis")]
 use std::sync::atomic::Ordering;
 
 use tokio::sync::Notify;

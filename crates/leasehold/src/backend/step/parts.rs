@@ -49,6 +49,7 @@ impl Parts {
     }
 
     /// Empty if there is none.
+    #[cfg(any(feature = "redis", feature = "testing", test))]
     pub(crate) fn first(&self) -> &[u8] {
         self.iter().next().unwrap_or_default()
     }
