@@ -1,7 +1,7 @@
 //! The command line, and what follows from it.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -143,27 +143,25 @@ impl Cli {
     }
 
     async fn measure(&self, floors: &[Floor]) -> Result<Results> {
-        let single = Site::start(Topology::Single)?;
-        let on_single = Systems::new(single.url(), !self.no_hand_over);
-        let is_on_cluster = |scenario: &&Scenario| scenario.on == Topology::Cluster;
-        let cluster = match self.scenarios().iter().any(is_on_cluster) {
-            true => Some(Site::start(Topology::Cluster)?),
-            false => None,
+        let start = |topology| {
+            let site = Site::start(topology)?;
+            let systems = Systems::new(site.url(), !self.no_hand_over);
+            Ok::<_, crate::Error>((site, systems))
         };
-        let cluster = cluster.as_ref().unwrap_or(&single);
-        let on_cluster = Systems::new(cluster.url(), !self.no_hand_over);
+        let mut places = BTreeMap::from([(Topology::Single, start(Topology::Single)?)]);
         let settings = self.settings()?;
+        let (single, on_single) = &places[&Topology::Single];
         let mut results = Results {
             machine: Machine::here(&single.servers()[0])?,
             run_ms: u64::try_from(settings.run.as_millis())?,
             rows: Vec::new(),
-            skipped: self.skipped(&on_single).await,
+            skipped: self.skipped(on_single).await,
         };
         for scenario in self.scenarios() {
-            let (site, systems) = match scenario.on {
-                Topology::Single => (&single, &on_single),
-                Topology::Cluster => (cluster, &on_cluster),
-            };
+            if !places.contains_key(&scenario.on) {
+                places.insert(scenario.on, start(scenario.on)?);
+            }
+            let (site, systems) = &places[&scenario.on];
             let bench = Bench {
                 site,
                 systems,

@@ -22,6 +22,10 @@ pub(crate) enum Topology {
     Single,
     /// Three masters.
     Cluster,
+    /// A master with two replicas, and sentinels that watch over it.
+    Replicated,
+    /// A server that writes each change to its disk before it answers.
+    OnDisk,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +133,10 @@ const fn rw(writes_every: u64) -> Kind {
     }
 }
 
-use System::{Bare, Leasehold, NoHandOver, Redisson3, Redisson4, Rslock, RustOnly};
+use System::{
+    Bare, Leasehold, NoHandOver, OnDisk, OneReplica, Redisson3, Redisson4, Rslock, RustOnly,
+    TwoReplicas,
+};
 
 const EVERYBODY: &[System] = &[Leasehold, Bare, Rslock, Redisson3, Redisson4];
 const WAITING: &[System] = &[Leasehold, Rslock, Redisson3, Redisson4];
@@ -138,6 +145,8 @@ const WITH_OFF: &[System] = &[Leasehold, NoHandOver, Rslock, Redisson3, Redisson
 const OFF: &[System] = &[Leasehold, NoHandOver];
 const OURS: &[System] = &[Leasehold];
 const BESIDE_BARE: &[System] = &[Leasehold, RustOnly, Bare];
+const CONFIRMED: &[System] = &[Leasehold, OneReplica, TwoReplicas, Redisson3, Redisson4];
+const WRITTEN: &[System] = &[Leasehold, OnDisk];
 
 const fn scenario(
     name: &'static str,
@@ -165,6 +174,18 @@ const fn on_cluster(
     Scenario {
         on: Topology::Cluster,
         ..scenario(name, what, kind, systems, &[])
+    }
+}
+
+/// Tasks with a lock each, whose holds others than the master may have to confirm.
+const fn confirmed(name: &'static str, what: &'static str, tasks: usize, on: Topology) -> Scenario {
+    let systems = match on {
+        Topology::OnDisk => WRITTEN,
+        _ => CONFIRMED,
+    };
+    Scenario {
+        on,
+        ..scenario(name, what, Kind::Own { tasks }, systems, &[])
     }
 }
 
@@ -203,6 +224,12 @@ pub(crate) const ALL: &[Scenario] = &[
     on_cluster("cluster-held-100k", "3 masters: 100,000 locks are held", Kind::Held { locks: 100_000 }, OURS),
     on_cluster("cluster-moved", "3 masters: a lock passes on, just after its slot has moved", Kind::Moved { times: 200 }, OURS),
     on_cluster("cluster-failover", "3 masters with a replica each: a lock passes on, just after a replica has taken over", Kind::FailedOver { times: 200 }, OURS),
+    confirmed("acknowledged-1", "a master with 2 replicas: 1 task", 1, Topology::Replicated),
+    confirmed("acknowledged-64", "a master with 2 replicas: 64 tasks, a lock each", 64, Topology::Replicated),
+    confirmed("acknowledged-1024", "a master with 2 replicas: 1,024 tasks, a lock each", 1024, Topology::Replicated),
+    confirmed("on-disk-1", "a server that writes each change to its disk: 1 task", 1, Topology::OnDisk),
+    confirmed("on-disk-64", "a server that writes each change to its disk: 64 tasks, a lock each", 64, Topology::OnDisk),
+    confirmed("on-disk-1024", "a server that writes each change to its disk: 1,024 tasks, a lock each", 1024, Topology::OnDisk),
 ];
 
 #[cfg(test)]

@@ -28,6 +28,11 @@ pub(crate) enum System {
     NoHandOver,
     /// Leasehold where no Redisson uses the same names: see `Peers::RustOnly`.
     RustOnly,
+    /// Leasehold with holds that so many replicas have to confirm.
+    OneReplica,
+    TwoReplicas,
+    /// Leasehold with holds that have to be on the server's disk.
+    OnDisk,
     /// Redisson's two scripts, one call each, through the driver that Leasehold uses. It can't
     /// wait.
     Bare,
@@ -37,10 +42,13 @@ pub(crate) enum System {
 }
 
 impl System {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Leasehold,
         Self::NoHandOver,
         Self::RustOnly,
+        Self::OneReplica,
+        Self::TwoReplicas,
+        Self::OnDisk,
         Self::Bare,
         Self::Rslock,
         Self::Redisson3,
@@ -52,6 +60,9 @@ impl System {
             Self::Leasehold => "leasehold",
             Self::NoHandOver => "leasehold-no-hand-over",
             Self::RustOnly => "leasehold-rust-only",
+            Self::OneReplica => "leasehold-1-replica",
+            Self::TwoReplicas => "leasehold-2-replicas",
+            Self::OnDisk => "leasehold-on-disk",
             Self::Bare => "bare",
             Self::Rslock => "rslock",
             Self::Redisson3 => "redisson-3.16.8",
@@ -107,9 +118,12 @@ pub(crate) enum Place {
 /// A client in this process.
 pub(crate) async fn here(system: System, url: &str) -> Result<Arc<dyn Worker>> {
     Ok(match system {
-        System::Leasehold | System::NoHandOver | System::RustOnly => {
-            Arc::new(ours::Ours::connect(url, system).await?)
-        }
+        System::Leasehold
+        | System::NoHandOver
+        | System::RustOnly
+        | System::OneReplica
+        | System::TwoReplicas
+        | System::OnDisk => Arc::new(ours::Ours::connect(url, system).await?),
         System::Bare => Arc::new(bare::Bare::connect(url).await?),
         System::Rslock => Arc::new(rslock::Rslock::new(url)),
         System::Redisson3 | System::Redisson4 => Err(format!("{system} runs in a JVM"))?,

@@ -1,24 +1,41 @@
-//! What the systems of a scenario use: one server, or a cluster.
+//! What the systems of a scenario use: one server or several.
 
-use std::slice;
+use std::{env, slice};
 
-use leasehold_testkit::{Cluster, RedisServer};
+use leasehold_testkit::{Cluster, RedisServer, Sentinels};
 
 use crate::scenario::Topology;
 use crate::{Result, server};
 
-#[allow(clippy::large_enum_variant, reason = "there are two per run")]
+/// The server for locks that have to be on its disk, if the one on the path can't tell that they are:
+/// Redis 7.2 and later can, and Valkey.
+const DISK_SERVER: &str = "LEASEHOLD_DISK_SERVER";
+
+#[allow(clippy::large_enum_variant, reason = "there are a few per run")]
 pub(crate) enum Site {
     Single(RedisServer),
     Cluster(Cluster),
+    Replicated(Sentinels),
 }
 
 impl Site {
     pub(crate) fn start(topology: Topology) -> Result<Self> {
         const MASTERS: usize = 3;
+        const REPLICAS: usize = 2;
         Ok(match topology {
             Topology::Single => Self::Single(RedisServer::start()?),
             Topology::Cluster => Self::Cluster(Cluster::start(MASTERS, 0)),
+            Topology::Replicated => Self::Replicated(Sentinels::start(REPLICAS)),
+            Topology::OnDisk => {
+                let settings = RedisServer::builder()
+                    .arg("appendonly", "yes")
+                    .arg("appendfsync", "always");
+                let settings = match env::var_os(DISK_SERVER) {
+                    Some(program) => settings.program(program),
+                    None => settings,
+                };
+                Self::Single(settings.start()?)
+            }
         })
     }
 
@@ -26,13 +43,16 @@ impl Site {
         match self {
             Self::Single(server) => server.url(),
             Self::Cluster(cluster) => cluster.url(),
+            Self::Replicated(sentinels) => sentinels.url(),
         }
     }
 
+    /// Those that run what clients ask for. What replicas cost is their own.
     pub(crate) fn servers(&self) -> &[RedisServer] {
         match self {
             Self::Single(server) => slice::from_ref(server),
             Self::Cluster(cluster) => cluster.nodes(),
+            Self::Replicated(sentinels) => slice::from_ref(sentinels.master_server()),
         }
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leasehold::settings::Peers;
-use leasehold::{Client, ExpirableSemaphore, FairLock, Lock, Owner, RwLock, Semaphore};
+use leasehold::{
+    Acknowledgement, Client, ExpirableSemaphore, FairLock, Lock, Owner, RwLock, Semaphore,
+};
 use leasehold_testkit::monotonic_ns;
 
 use self::holds::Holds;
@@ -29,9 +31,16 @@ impl Ours {
             System::RustOnly => Peers::RustOnly,
             _ => Peers::All,
         };
+        let acknowledged = match system {
+            System::OneReplica => Acknowledgement::replicas(1),
+            System::TwoReplicas => Acknowledgement::replicas(2),
+            System::OnDisk => Acknowledgement::master().on_disk(),
+            _ => Acknowledgement::master(),
+        };
+        let builder = Client::builder().peers(peers).acknowledged_by(acknowledged);
         Ok(Self {
             url: url.to_owned(),
-            client: Client::builder().peers(peers).connect(url).await?,
+            client: builder.connect(url).await?,
             hand_over: system != System::NoHandOver,
             holds: Holds::default(),
         })
