@@ -1,6 +1,7 @@
 //! The command line, and what follows from it.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -158,8 +159,8 @@ impl Cli {
             skipped: self.skipped(on_single).await,
         };
         for scenario in self.scenarios() {
-            if !places.contains_key(&scenario.on) {
-                places.insert(scenario.on, start(scenario.on)?);
+            if let Entry::Vacant(place) = places.entry(scenario.on) {
+                place.insert(start(scenario.on)?);
             }
             let (site, systems) = &places[&scenario.on];
             let bench = Bench {
