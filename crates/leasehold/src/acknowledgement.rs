@@ -123,6 +123,15 @@ impl Acknowledgement {
         }
     }
 
+    /// What both are sure to have had.
+    pub(crate) fn least(self, other: Self) -> Self {
+        match (self.covers(other), other.covers(self)) {
+            (true, _) => other,
+            (false, true) => self,
+            (false, false) => Self::master(),
+        }
+    }
+
     /// Whether whatever confirms this confirms the other as well.
     pub(crate) fn covers(self, other: Self) -> bool {
         self.replicas >= other.replicas && (self.on_disk || !other.on_disk)
@@ -162,6 +171,9 @@ mod tests {
         let disk = none.on_disk().within(Duration::from_secs(1));
         assert_eq!(none.and(one), one);
         assert_eq!(one.and(none.within(Duration::from_secs(9))), one);
+        assert_eq!(none.least(one), none);
+        assert_eq!(one.least(Acknowledgement::replicas(2)), one);
+        assert!(!one.least(disk).is_needed());
         let both = one.and(disk);
         assert_eq!(both, one.on_disk().within(Duration::from_secs(1)));
         assert!(both.covers(one) && both.covers(disk) && one.covers(none));

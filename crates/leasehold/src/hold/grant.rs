@@ -135,7 +135,13 @@ impl Grant {
     /// The way of what gives its guards something more. It has to be confirmed for the guard that
     /// wants most.
     pub(crate) fn route(&self) -> Route {
-        match Route::of(self.terms().acknowledged) {
+        let mut state = self.state.lock();
+        let wanted = state.stay.claims.terms().acknowledged;
+        // Noted before it leaves: a guard that enters meanwhile must not take what it wants itself
+        // for what was confirmed.
+        state.confirmed_by = state.confirmed_by.least(wanted);
+        drop(state);
+        match Route::of(wanted) {
             Route::Plain => self.way_back,
             confirmed => confirmed,
         }
@@ -510,10 +516,10 @@ impl Grant {
             .stay
             .claims
             .check(terms.lease, terms.longest_lease, &self.key)?;
-        let confirmed = state.stay.claims.terms().acknowledged;
         let must_confirm = match terms.renew_every {
-            // Fewer have confirmed it than this guard wants.
-            _ if !confirmed.covers(terms.acknowledged) => true,
+            // Fewer have confirmed it than this guard wants. What the other guards want says nothing
+            // of that: their own request may still be under way.
+            _ if !state.confirmed_by.covers(terms.acknowledged) => true,
             // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
             // The watchdog sees to a renewed lease, unless this one is longer than the others, or

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::grant::Look;
 use super::stay::Stay;
 use super::{Leaving, SafetyMargin};
+use crate::acknowledgement::Acknowledgement;
 use crate::clock::Moment;
 use crate::config::Terms;
 use crate::loss::LossReason;
@@ -35,6 +36,8 @@ pub(super) struct State {
     pub(super) confirmed_at: Moment,
     /// When the request left to which it was granted.
     pub(super) granted_at: Moment,
+    /// Who had to confirm each of its requests, the weakest that one of them asked for.
+    pub(super) confirmed_by: Acknowledgement,
     /// How often the server has confirmed it, its grant included.
     pub(super) confirmations: u32,
     /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
@@ -68,6 +71,7 @@ impl State {
             kept_until: asked_at,
             confirmed_at: asked_at,
             granted_at: asked_at,
+            confirmed_by: terms.acknowledged,
             confirmations: 0,
             kept: 0,
             over: false,

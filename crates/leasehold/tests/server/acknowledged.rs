@@ -363,7 +363,8 @@ async fn fair_lock_is_handed_on_by_a_confirmed_request() {
     let servers = Replicas::start(1);
     let client = client(&servers).await;
     let lock = client.fair_lock("x").waiter_timeout(HOUR);
-    let lock = lock.acknowledged_by(soon(1));
+    // On a machine that stands still for long, all of its asks may be in vain for as long.
+    let lock = lock.outage_timeout(HOUR).acknowledged_by(soon(1));
     let guard = lock.acquire().await.unwrap();
     let waits = tokio::spawn({
         let lock = lock.clone();
@@ -409,6 +410,54 @@ async fn re_entry_that_wants_more_confirmations_waits_for_them() {
     let again = confirmed.acquire().await.unwrap();
     assert_eq!(fields(&servers.replicas()[0], "x"), [guard.holder_id()]);
     again.release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// That another guard wants to be confirmed as well does not confirm this one.
+#[tokio::test]
+async fn re_entries_at_the_same_time_are_each_confirmed() {
+    let servers = Replicas::start(1);
+    let client = client(&servers).await;
+    let owner = Owner::new();
+    servers.replicas()[0].pause().unwrap();
+    let lock = client.lock("x").owned_by(&owner);
+    let guard = lock.acquire().await.unwrap();
+    let confirmed = lock.acknowledged_by(soon(1));
+    let (one, other) = tokio::join!(confirmed.try_acquire(), confirmed.try_acquire());
+    for entered in [one, other] {
+        let error = entered.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    servers.replicas()[0].resume().unwrap();
+    let confirmed = confirmed.acknowledged_by(replicas(1));
+    let (one, other) = tokio::join!(confirmed.acquire(), confirmed.acquire());
+    assert_eq!(fields(&servers.replicas()[0], "x"), [guard.holder_id()]);
+    for guard in [one.unwrap(), other.unwrap(), guard] {
+        guard.release().await.unwrap();
+    }
+}
+
+/// What a server could not confirm when it was connected, it may confirm later.
+#[tokio::test]
+async fn replica_that_becomes_the_master_has_grants_confirmed() {
+    let servers = Replicas::start(1);
+    let (master, replica) = (servers.master(), &servers.replicas()[0]);
+    let client = builder().connect(&replica.url()).await.unwrap();
+    let lock = client.lock("x").acknowledged_by(replicas(1));
+    let waits = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    eventually("it has asked what a replica confirms", async || {
+        let info = replica.command(&["INFO", "commandstats"]).unwrap();
+        info.as_text().unwrap().contains("cmdstat_wait:")
+    })
+    .await;
+    let port = replica.port().to_string();
+    replica.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    master.command(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    let guard = waits.await.unwrap();
+    assert_eq!(fields(master, "x"), [guard.holder_id()]);
     guard.release().await.unwrap();
 }
 

@@ -178,6 +178,9 @@ pub(super) fn confirmed(
     }
 }
 
+/// In what a server says that is a replica now, and may be a master later.
+const OF_A_REPLICA: &str = "replica instances";
+
 /// Asks a server what it can confirm.
 pub(crate) async fn ask(node: &Node, connection: &MultiplexedConnection, info: Append) -> Can {
     let [mut one, mut other] = [0; 2].map(|_| connection.clone());
@@ -190,8 +193,12 @@ pub(crate) async fn ask(node: &Node, connection: &MultiplexedConnection, info: A
     );
     let why_not = |command, reply: Result<redis::Value, RedisError>| {
         let error = reply.and_then(value).err()?;
-        let said = reply_text(&error).unwrap_or_else(|| error.to_string());
-        Some(cant(node, command, &said))
+        // Kept for as long as the connection is: without a word of the server, the confirmations
+        // themselves will tell.
+        let said = reply_text(&error)?;
+        let failure = cant(node, command, &said);
+        let passes = failure.may_heal() || said.contains(OF_A_REPLICA);
+        (!passes).then_some(failure)
     };
     let no_file = (info == Append::No).then(|| {
         let what =
