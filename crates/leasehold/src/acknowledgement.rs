@@ -123,7 +123,7 @@ impl Acknowledgement {
         }
     }
 
-    /// What both are sure to have had.
+    /// The confirmations that both settings ask for.
     pub(crate) fn least(self, other: Self) -> Self {
         match (self.covers(other), other.covers(self)) {
             (true, _) => other,

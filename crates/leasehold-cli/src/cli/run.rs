@@ -168,7 +168,7 @@ pub(crate) struct Wanted {
     pub(crate) also: Vec<String>,
 
     /// Counts the lock as held only when so many replicas have confirmed it, each renewal as well
-    // What is not a lock has no such setting.
+    // Only locks have this setting.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "limit")]
     pub(crate) replicas: u8,
 

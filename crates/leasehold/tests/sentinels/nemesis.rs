@@ -194,7 +194,7 @@ impl Arena {
         for n in others() {
             self.sentinels.sentinels()[n].kill().unwrap();
         }
-        // Whoever is connected goes on.
+        // Connected clients go on.
         self.goes_on();
         self.cut();
         for n in others() {

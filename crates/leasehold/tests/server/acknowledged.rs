@@ -437,7 +437,7 @@ async fn re_entries_at_the_same_time_are_each_confirmed() {
     }
 }
 
-/// What a server could not confirm when it was connected, it may confirm later.
+/// A replica confirms nothing when the client connects, and does so when it is the master.
 #[tokio::test]
 async fn replica_that_becomes_the_master_has_grants_confirmed() {
     let servers = Replicas::start(1);

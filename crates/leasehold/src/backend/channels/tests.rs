@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// An opened latch, as every node is told it.
+/// The message of an opened latch, as every node gets it.
 const ZERO: Message<'_> = Message {
     channel: "a",
     payload: b"0",

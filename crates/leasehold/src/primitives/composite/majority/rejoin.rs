@@ -158,7 +158,7 @@ impl Rejoin {
         if self.is_young(member) {
             return;
         }
-        // What the guard wants by now: it may have been extended.
+        // The guard's present terms: it may have been extended.
         let mut settings = self.settings.clone();
         settings.take(config::Terms {
             max_hold: None,
