@@ -12,6 +12,8 @@ pub(crate) struct About(Mutex<Known>);
 
 #[derive(Clone, Debug, Default)]
 struct Known {
+    /// When the server has said it.
+    told: Moment,
     started: Option<Moment>,
     run_id: Option<Arc<str>>,
     /// The last id that was told, also if the server of the present connection tells none.
@@ -29,10 +31,14 @@ pub(crate) struct Uptime {
 }
 
 impl About {
-    /// A connection is up since `now`. The server has said on it how long it has been up, and
-    /// which start of a server it is; `None` where it has not said so.
+    /// A server has said at `now`, on a new connection, how long it has been up and which start of
+    /// a server it is; `None` where it has not said so. Of two connections the one that heard it
+    /// later knows better, whichever of them comes first to say so here.
     pub(crate) fn connected(&self, now: Moment, uptime: Option<Uptime>, run_id: Option<&str>) {
         let mut before = self.0.lock();
+        if now < before.told {
+            return;
+        }
         // All of it anew: the address may be another server's by now. One that does not say how
         // old it is may have been started just now, and what it forgot nobody can look up; so it
         // counts as if it had.
@@ -42,6 +48,7 @@ impl About {
             before.last_run_id.is_some() && run_id.is_some() && before.last_run_id != run_id;
         let replaced = uptime.filter(|_| is_another);
         *before = Known {
+            told: now,
             started: Some(now - uptime.map_or(Duration::ZERO, |uptime| uptime.least)),
             last_run_id: run_id.clone().or_else(|| before.last_run_id.clone()),
             run_id,
@@ -104,6 +111,18 @@ mod tests {
         assert_eq!(about.replaced_since(at(151)), None);
         about.connected(at(160), up(15), Some("b"));
         assert_eq!(about.replaced_since(at(149)), Some(at(143)));
+    }
+
+    #[test]
+    fn older_word_changes_nothing() {
+        let about = About::default();
+        let at = |seconds: u64| Moment::from_millis(seconds * 1000);
+        about.connected(at(100), up(60), Some("a"));
+        about.connected(at(110), up(5), Some("b"));
+        about.connected(at(105), up(65), Some("a"));
+        assert_eq!(about.run_id().as_deref(), Some("b"));
+        assert_eq!(about.started(), Some(at(105)));
+        assert_eq!(about.replaced_since(at(110)), Some(at(103)));
     }
 
     #[test]
