@@ -96,20 +96,29 @@ impl Replicas {
         assert_eq!(said.expect("it answers"), Reply::Text("OK".into()));
     }
 
-    /// Waits until the master knows how far this replica is, and it is as far as the master.
-    fn wait_until_in_step(&self, number: usize) {
-        let port = self.replicas[number].port();
+    /// Waits until this replica has told the master that it has all that the master has written
+    /// until now.
+    ///
+    /// # Panics
+    ///
+    /// When it has not within a minute.
+    pub fn wait_until_in_step(&self, number: usize) {
+        let written = number_behind(&replication(&self.master), "master_repl_offset:");
+        let port = format!("port={},", self.replicas[number].port());
         eventually("the replica is in step", IN_STEP_WITHIN, || {
             let info = replication(&self.master);
-            let line = info
-                .lines()
-                .find(|line| line.contains(&format!("port={port},")));
-            let offset = line.and_then(|line| line.split(",offset=").nth(1)?.split(',').next());
-            let offset = offset.and_then(|offset| offset.parse::<u64>().ok());
-            // It begins when the replica has told how far it is, and not with the connection.
-            offset > Some(0) && line.is_some_and(|line| line.contains("state=online"))
+            let line = info.lines().find(|line| line.contains(&port));
+            let has = line.and_then(|line| number_behind(line, ",offset="));
+            // It is 0 until the replica has told how far it is.
+            has > Some(0) && has >= written && line.is_some_and(|it| it.contains("state=online"))
         });
     }
+}
+
+fn number_behind(text: &str, label: &str) -> Option<u64> {
+    let digits = text.split_once(label)?.1;
+    let end = digits.find(|digit: char| !digit.is_ascii_digit());
+    digits[..end.unwrap_or(digits.len())].parse().ok()
 }
 
 /// How many replicas get what the master does.

@@ -143,6 +143,7 @@ async fn frozen_replica_confirms_nothing() {
     // Both have confirmed what was before.
     let before = client.lock("before").acknowledged_by(replicas(2));
     let before = before.acquire().await.unwrap();
+    servers.wait_until_in_step(0);
     servers.replicas()[0].pause().unwrap();
     let lock = client.lock("x");
     let error = lock.clone().acknowledged_by(soon(2)).try_acquire().await;
