@@ -5,8 +5,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ErrorKind, LossReason, MultiLock, Owner, RedLock, Result};
-use leasehold_testkit::{RedisServer, eventually as soon};
+use leasehold::{
+    Acknowledgement, Client, ErrorKind, LossReason, MultiLock, Owner, RedLock, Result,
+};
+use leasehold_testkit::{RedisServer, Replicas, eventually as soon};
 use tokio::runtime::{Builder, Runtime};
 
 use super::scene::NAME;
@@ -232,6 +234,48 @@ fn runtime_end_waits_for_the_last_read() {
         nothing
     };
     // The wait is short: on a busy machine a server may take longer at times, but not always.
+    assert!((0..10).any(|_| leaves_nothing()), "locks are left");
+}
+
+/// A server that waits for its replicas reads nothing more of that connection. If it were closed by
+/// then, the server would never read what is given back behind the wait.
+#[test]
+fn runtime_end_waits_for_confirmations() {
+    let servers = Replicas::start(1);
+    let leaves_nothing = || {
+        let runtime = current_thread();
+        runtime.block_on(async {
+            let acknowledged = Acknowledgement::replicas(1).within(SOON);
+            let client = for_an_hour().reply_timeout(HOUR);
+            let client = client.acknowledged_by(acknowledged);
+            let client = client.connect(&servers.master().url()).await.unwrap();
+            let guard = client.lock("held").acquire().await.unwrap();
+            servers.replicas()[0].pause().unwrap();
+            tokio::spawn(async move {
+                let _never = client.lock("asked for").acquire().await;
+            });
+            eventually("the server waits", async || {
+                let clients = servers.master().command(&["INFO", "clients"]).unwrap();
+                clients.as_text().unwrap().contains("blocked_clients:1")
+            })
+            .await;
+            tokio::spawn(async move {
+                let _guard = guard;
+                std::future::pending::<()>().await;
+            });
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(30));
+                servers.replicas()[0].resume().unwrap();
+            });
+            drop(runtime);
+        });
+        let nothing = servers.master().keys().is_empty();
+        servers.master().command(&["FLUSHALL"]).unwrap();
+        nothing
+    };
+    // The wait is short: on a busy machine a replica may take longer at times, but not always.
     assert!((0..10).any(|_| leaves_nothing()), "locks are left");
 }
 

@@ -53,25 +53,48 @@ impl Socket {
     /// Waits until the server has read all requests and ends the connection itself. A socket
     /// that is closed while replies are on their way is reset, and the server throws away what
     /// it has not read.
-    fn close_after_the_last(self, clock: Clock) -> Option<()> {
-        let until = clock.now() + LAST_WAIT;
+    fn close_after_the_last(self, clock: Clock, last_word: Option<&[u8]>) -> Option<()> {
         // A unix socket as well: these calls are the same for each kind.
         let mut socket = TcpStream::from(self.0?);
         socket.set_nonblocking(false).ok()?;
+        if last_word.is_some() {
+            // If it does not come in time, the server may still read the rest.
+            let _ = read_until(&mut socket, clock, last_word);
+        }
         socket.shutdown(Shutdown::Write).ok()?;
-        let mut unread = [0; 4096];
-        loop {
-            // A limit of zero is an error, which ends the wait as well.
-            let left = until.saturating_sub(clock.now());
-            socket.set_read_timeout(Some(left)).ok()?;
-            if socket.read(&mut unread).ok()? == 0 {
+        read_until(&mut socket, clock, None)
+    }
+}
+
+/// Reads until these bytes come, or else until the connection ends, for `LAST_WAIT` at most.
+fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Option<()> {
+    let until = clock.now() + LAST_WAIT;
+    let (mut unread, mut read) = ([0; 4096], Vec::new());
+    loop {
+        // A limit of zero is an error, which ends the wait as well.
+        let left = until.saturating_sub(clock.now());
+        socket.set_read_timeout(Some(left)).ok()?;
+        let count = socket.read(&mut unread).ok()?;
+        if count == 0 {
+            return Some(());
+        }
+        if let Some(last) = last {
+            read.extend_from_slice(&unread[..count]);
+            if read.ends_with(last) {
                 return Some(());
             }
         }
     }
 }
 
-/// How long a server that does not answer holds up a runtime that ends, at most.
+/// What the server replies once it has run everything that was sent before, and the request for it.
+pub(super) struct LastWord {
+    pub(super) reply: Vec<u8>,
+    pub(super) request: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// How long a server that does not answer holds up a runtime that ends, at most; twice as long where
+/// it has to confirm something.
 const LAST_WAIT: Duration = Duration::from_millis(250);
 
 /// The driver of the present connection, for all who may have to poll it.
@@ -122,9 +145,14 @@ impl Shared {
         let _ = unconstrained(poll_fn(|_| self.poll())).now_or_never();
     }
 
-    /// Ends the connection when the server has taken what was sent, or after a short while.
-    pub(super) fn close_after_the_last(&self, clock: Clock) {
+    /// Ends the connection when the server has taken what was sent, or after a short while. With a
+    /// last word, when the server has said that.
+    pub(super) fn close_after_the_last(&self, clock: Clock, last_word: Option<LastWord>) {
         self.flush();
+        let unsaid = last_word.and_then(|LastWord { reply, mut request }| {
+            let heard = request.as_mut().now_or_never().is_some();
+            (!heard).then_some(reply)
+        });
         let last = self.driven().take();
         if let Some(Driven { driver, .. }) = last {
             let Driver { moves, socket } = driver;
@@ -132,7 +160,7 @@ impl Shared {
             drop(moves);
             // It fails if the server does not answer in time. The socket is closed then as well:
             // the end of the runtime can't wait any longer.
-            let _ = socket.close_after_the_last(clock);
+            let _ = socket.close_after_the_last(clock, unsaid.as_deref());
         }
     }
 

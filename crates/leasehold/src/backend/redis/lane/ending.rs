@@ -10,9 +10,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::FutureExt;
+use redis::Cmd;
+use tokio::task::unconstrained;
+
 use super::exchange::fail;
 use super::{Lane, Link};
 use crate::backend::failure::{Failure, Outcome};
+use crate::backend::redis::driver::LastWord;
 
 /// Ends the lane when it is dropped with the task that has it. A runtime that ends drops a task
 /// even if it never began.
@@ -91,7 +96,29 @@ impl Drop for Lane {
         // No task has the lane any more, so nothing more is sent. A client whose calls were all
         // answered need not wait here.
         if self.left_unheard.load(Ordering::SeqCst) {
-            self.driver.close_after_the_last(self.node.clock);
+            let last_word = self.acks.is_some().then(|| self.last_word()).flatten();
+            self.driver.close_after_the_last(self.node.clock, last_word);
         }
     }
 }
+
+impl Lane {
+    /// Asks for a reply behind all others. A server that waits for confirmations reads nothing
+    /// meanwhile, and forgets what it has not read when the connection ends: the last releases.
+    fn last_word(&self) -> Option<LastWord> {
+        // Outside of the runtime there is no timer for the request.
+        let mut connection = self.is_here().then(|| self.connection()).flatten()?;
+        let mut request = Box::pin(unconstrained(async move {
+            let mut ping = Cmd::new();
+            ping.arg("PING").arg(LAST_WORD);
+            let _ = connection.send_packed_command(&ping).await;
+        }));
+        // The first poll hands it to the driver.
+        let _ = request.as_mut().now_or_never();
+        let reply = format!("{LAST_WORD}\r\n").into_bytes();
+        Some(LastWord { reply, request })
+    }
+}
+
+/// No reply to an operation ends like it.
+const LAST_WORD: &str = "leasehold:last-word";
