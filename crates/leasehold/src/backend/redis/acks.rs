@@ -7,8 +7,8 @@ use futures_util::FutureExt;
 use super::lane::Ending;
 use super::lane::acks::{Can, ask};
 use super::node::Node;
-use super::pause::{LASTING, Pause};
-use super::reconnect::{Opened, prepare};
+use super::pause::Pause;
+use super::reconnect::{Opened, attempt_has_failed, connection_is_lost, prepare};
 use crate::backend::failure::Failure;
 
 /// Keeps a connection under the lane. Never returns.
@@ -20,31 +20,13 @@ pub(super) async fn keep_acknowledging(lane: Ending) {
             Ok((opened, can)) => {
                 let since = node.clock.now();
                 use_connection(&lane, opened, can).await;
-                // From here on operations wait for the next one.
-                lane.opening();
-                node.slots_may_have_moved();
-                node.observed.reconnects();
                 tracing::warn!(
                     address = %node.address(),
                     "the connection for acknowledged holds is lost; connecting again"
                 );
-                if node.clock.now().saturating_sub(since) > LASTING {
-                    pause.reset();
-                } else {
-                    tokio::time::sleep(pause.next()).await;
-                }
+                connection_is_lost(&lane, since, &mut pause).await;
             }
-            Err(failure) => {
-                if !failure.may_heal() {
-                    pause.longest();
-                }
-                lane.down(&failure);
-                node.slots_may_have_moved();
-                tokio::select! {
-                    () = tokio::time::sleep(pause.next()) => {}
-                    () = node.connector.has_news() => {}
-                }
-            }
+            Err(failure) => attempt_has_failed(&lane, &failure, &mut pause).await,
         }
     }
 }

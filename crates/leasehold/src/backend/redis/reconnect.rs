@@ -208,38 +208,49 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 if connection.is_some() {
                     continue;
                 }
-                // Operations wait until the first attempt has failed: after most cuts the next
-                // connection is there at once.
-                lane.opening();
-                node.slots_may_have_moved();
-                node.observed.reconnects();
                 tracing::warn!(address = %node.address(), "the connection is lost; connecting again");
-                // A connection that did not last is followed by a pause: a server that ends each
-                // one at once must not be connected to all the time.
-                if node.clock.now().saturating_sub(since) > LASTING {
-                    pause.reset();
-                } else {
-                    tokio::time::sleep(pause.next()).await;
-                }
+                connection_is_lost(&lane, since, &mut pause).await;
             }
             Err(failure) => {
                 // Once per outage: there is an attempt every second.
                 if !std::mem::replace(&mut down, true) {
                     tracing::warn!(address = %node.address(), cause = %failure.cause, "no connection; trying again");
                 }
-                if !failure.may_heal() {
-                    pause.longest();
-                }
-                // Before the pause, so that waiters learn of it now: each decides itself how long
-                // it bears an outage.
-                lane.down(&failure);
-                node.slots_may_have_moved();
-                tokio::select! {
-                    () = tokio::time::sleep(pause.next()) => {}
-                    () = node.connector.has_news() => {}
-                }
+                attempt_has_failed(&lane, &failure, &mut pause).await;
             }
         }
+    }
+}
+
+/// Operations wait from here on, until the first attempt has failed: after most cuts the next
+/// connection is there at once.
+pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut Pause) {
+    let node = &*lane.node;
+    lane.opening();
+    node.slots_may_have_moved();
+    node.observed.reconnects();
+    // A connection that did not last is followed by a pause: a server that ends each one at once
+    // must not be connected to all the time.
+    if node.clock.now().saturating_sub(since) > LASTING {
+        pause.reset();
+    } else {
+        tokio::time::sleep(pause.next()).await;
+    }
+}
+
+/// Returns when it is time for the next attempt to connect.
+pub(super) async fn attempt_has_failed(lane: &Lane, failure: &Failure, pause: &mut Pause) {
+    let node = &*lane.node;
+    if !failure.may_heal() {
+        pause.longest();
+    }
+    // Before the pause, so that waiters learn of it now: each decides itself how long it bears an
+    // outage.
+    lane.down(failure);
+    node.slots_may_have_moved();
+    tokio::select! {
+        () = tokio::time::sleep(pause.next()) => {}
+        () = node.connector.has_news() => {}
     }
 }
 
