@@ -77,6 +77,7 @@ mod tests {
                 "rw.acquire_write",
                 "rw.upgrade",
                 "semaphore.acquire",
+                "semaphore.drain",
                 "expirable.acquire",
             ]
         );

@@ -330,7 +330,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// As [`release`](Self::release), and [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable)
+    /// while a [failover guard](crate::ClientBuilder::failover_guard) grants nothing.
     ///
     /// # Cancel safety
     ///

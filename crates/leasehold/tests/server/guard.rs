@@ -168,6 +168,8 @@ async fn nobody_is_granted_anything_during_the_span() {
         assert!(semaphore.try_acquire().await.unwrap().is_none());
         assert!(leases.try_acquire().await.unwrap().is_none());
     }
+    let error = semaphore.drain().await.unwrap_err().to_string();
+    assert!(error.starts_with("nothing is granted at "), "{error}");
     assert_eq!(semaphore.available_permits().await.unwrap(), 3);
     assert_eq!(leases.available_permits().await.unwrap(), 3);
     let mut left = server.keys();

@@ -120,7 +120,7 @@ impl Add<'_> {
 }
 
 step! {
-    DRAIN: Drain = semaphore.drain, grants: false,
+    DRAIN: Drain = semaphore.drain, grants: true,
     keys: [semaphore, marker, done],
     args: [],
     uses: [IDEMPOTENCY, NUMBER_AT],
