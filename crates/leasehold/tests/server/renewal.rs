@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, LossReason};
+use leasehold::{Client, LockGuard, LossReason};
 use leasehold_testkit::{RedisServer, Reply};
 
 use super::permissions::client_with;
@@ -22,11 +22,15 @@ async fn a_denied_name_costs_no_other_its_renewal() {
     }
     let rules = ["ACL", "SETUSER", "app", "resetkeys", "~a*", "~{a*"];
     assert_eq!(server.command(&rules).unwrap(), Reply::Text("OK".into()));
+    // The client stands still until all renewals are due, so they travel together.
+    std::thread::sleep(lease / 12);
     eventually("one is denied", async || {
         let failure = guards[7].renewal_failure();
         failure.is_some_and(|failure| failure.to_string().contains("NOPERM"))
     })
     .await;
+    let failed = guards.iter().filter_map(LockGuard::renewal_failure);
+    assert_eq!(failed.count(), 1);
     let ends: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
     eventually("the others are renewed", async || {
         let moved = guards.iter().zip(&ends);
