@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// What can go wrong in a measurement is for people to read.
+/// People read the failures of a measurement; no program tells them apart.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Runs the program as its arguments say.

@@ -65,7 +65,7 @@ impl Bench<'_> {
         (lanes.into_iter().map(Lane::row).collect(), skipped)
     }
 
-    /// What is held is held for two renewals each time, which takes longer than the rest.
+    /// Locks that are only held are measured for two renewals a round, which takes long.
     fn rounds(&self, kind: Kind) -> usize {
         match kind {
             Kind::Held { .. } => self.settings.rounds.min(2),

@@ -72,7 +72,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whoever waits in another process beside the system that is measured.
+    /// The system whose waiter, in another process, stands beside the one that is measured.
     pub(crate) fn waiter(self) -> Option<System> {
         match self {
             Self::Beside { waiter, .. } => Some(waiter),

@@ -121,7 +121,7 @@ impl Work {
                 let Some((name, rest)) = of.and_then(|line| line.split_once(":calls=")) else {
                     continue;
                 };
-                // What asks for these figures is no part of them.
+                // The questions for these figures are no part of them.
                 if name != "info" {
                     let count: u64 = rest.split(',').next().unwrap_or_default().parse()?;
                     *calls.entry(name.to_owned()).or_default() += count;

@@ -33,7 +33,7 @@ pub(crate) enum System {
     TwoReplicas,
     /// Leasehold with holds that have to be on the server's disk.
     OnDisk,
-    /// Redisson's two scripts, one call each, through the driver that Leasehold uses. It can't
+    /// The least scripts that acquire and release, through the driver that Leasehold uses. It can't
     /// wait.
     Bare,
     Rslock,

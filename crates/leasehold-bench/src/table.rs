@@ -77,7 +77,7 @@ pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
 impl Kind {
     fn has(&self, row: &Row) -> bool {
         let first = self.figures[0];
-        // What is held has a table of its own, and so have pairs.
+        // Held locks have a table of their own, and so have pairs.
         let is_elsewhere = match first {
             Rss => row.spread(ClientPercent).is_some(),
             P50 => row.spread(Commands).is_some(),

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// Writes a result to stdout, with a line end.
 pub(crate) fn result(text: impl fmt::Display) -> Result<(), Failure> {
-    // Whoever reads may have seen enough: `leasehold show x | head -1`.
+    // The reader may have seen enough: `leasehold show x | head -1`.
     more(text).map(drop)
 }
 

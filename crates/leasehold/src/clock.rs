@@ -98,7 +98,7 @@ impl Clock {
         // comes out early, never late.
         let (now, here) = (Instant::now(), self.now());
         if moment < here {
-            // What is over must not look as if it ended just now.
+            // A time that is over must not look as if it ended just now.
             return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);
         }
         // As far ahead as tokio's own far future. On some systems a hundred years are more than an

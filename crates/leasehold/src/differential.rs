@@ -486,7 +486,7 @@ fn every_file_is_a_step_of_its_own() {
             .unwrap()
             .map(|file| file.unwrap().path())
             .filter(|path| path.extension().is_some_and(|kind| kind == "lua"))
-            // What several steps share has no reply of its own.
+            // A file that several steps share has no reply of its own.
             .filter(|path| {
                 std::fs::read_to_string(path)
                     .unwrap()

@@ -468,8 +468,8 @@ mod tests {
     #[test]
     fn no_name_is_equal_to_a_part() {
         let key = |name: &str| Key::parse(name).unwrap();
-        // What this process knows of a lock is found by the key. If a part were equal to a name,
-        // the waiters of two locks would stand in one line, and an owner would be inside both.
+        // A process finds its record of a lock by the key. If a part were equal to a name, the
+        // waiters of two locks would stand in one line, and an owner would be inside both.
         let x = key("x");
         let parts = [
             x.fields("a b"),

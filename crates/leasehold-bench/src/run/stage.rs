@@ -82,7 +82,7 @@ impl<'a> Stage<'a> {
     pub(super) async fn round(&mut self, run: Duration) -> Result<(Figures, Delays)> {
         let run_ms = u64::try_from(run.as_millis())?;
         if matches!(self.kind, Kind::Held { .. } | Kind::Line { .. }) {
-            // What a process got from the system in one round it has in reserve for the next.
+            // A process keeps the memory of one round in reserve for the next.
             self.connect().await?;
         }
         if let Kind::Held { locks } = self.kind {

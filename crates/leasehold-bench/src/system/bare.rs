@@ -1,5 +1,6 @@
-//! Redisson's two scripts, one call each, through the driver that Leasehold uses. In a cluster each
-//! call goes to the node of its name by a map of the slots that was learned at the start.
+//! The least scripts that acquire and release, one call each, through the driver that Leasehold
+//! uses: they run five commands a pair, where Redisson's run seven. In a cluster each call goes to
+//! the node of its name by a map of the slots that was learned at the start.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -159,7 +159,7 @@ pub(crate) struct Wanted {
     pub(crate) kind: KindOfLock,
 
     /// Takes a fencing token with the lock; a command finds it in $LEASEHOLD_TOKEN
-    // What several hold at a time has no number that says who came last.
+    // Readers and holders of a limit hold at the same time, so no number says who came last.
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
 

@@ -114,7 +114,7 @@ async fn open_in_time(
     let left = match latch.count().await {
         Ok(0) => return Ok(Exit::Success),
         Ok(left) => format!(": {left} to count down"),
-        // What counts is that the time is over.
+        // The time is over, with or without the number.
         Err(_) => String::new(),
     };
     tell(format_args!(

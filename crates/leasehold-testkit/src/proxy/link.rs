@@ -264,7 +264,7 @@ impl Shared {
         let held = |state: &mut State| held(state) && !link.closed.load(SeqCst);
         let state = self.changed.wait_while(self.state(), held);
         drop(state.unwrap_or_else(PoisonError::into_inner));
-        // What was held when the link was cut is lost, even if a socket is still open.
+        // Bytes that were held back when the link was cut are lost, even if a socket is still open.
         if link.closed.load(SeqCst) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }

@@ -124,8 +124,8 @@ impl<K: OneKey> OneName for K {
     }
 
     fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold> {
-        // What an owner holds is noted under its role. One that reads is not found as the holder of
-        // a whole lock.
+        // A hold of an owner is noted under its role. An owner that reads is not found as the holder
+        // of a whole lock.
         let owner = owner.in_role(K::ROLE);
         let held = context.locals.held_by(&self.line_key(key), &owner)?;
         Some(held.hold().clone())

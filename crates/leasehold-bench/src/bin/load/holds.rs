@@ -212,7 +212,7 @@ struct Look {
     scripts: u64,
     /// Connections for calls: each loads the script.
     connects: u64,
-    /// What renews looks first whether the hold is there.
+    /// Counted by `HEXISTS`: each renewal looks first whether the hold is there.
     renewals: u64,
 }
 
@@ -239,7 +239,7 @@ impl Look {
         })
     }
 
-    /// What the looks themselves take is no part of the library's.
+    /// Without the time that the looks themselves take.
     fn client_cpu_since(&self, before: &Self) -> Duration {
         (self.client_cpu - before.client_cpu).saturating_sub(before.looking)
     }

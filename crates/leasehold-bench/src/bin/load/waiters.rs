@@ -139,7 +139,7 @@ async fn line_up(lock: Lock) -> Waiting {
     let mut waiter: Served = Box::pin(async move {
         let guard = lock.acquire().await?;
         let from = monotonic_ns();
-        // Whoever comes next comes now, if it may.
+        // The next holder would come now, if it were let in.
         tokio::task::yield_now().await;
         let seen = Seen::at_release(asked, from, &guard);
         guard.release().await?;

@@ -126,7 +126,7 @@ pub(crate) fn main() -> Result<Exit, Failure> {
     let mut line = BufReader::new(UnixStream::from(line.map_err(cant_listen)?));
     let mut orders = Orders::default();
     let we_are_alone = orders.follow(&mut line).map_err(cant_listen)?;
-    // Whoever started us may have been stopped before it could tell.
+    // The process that started us may have been stopped before it could tell.
     let Some(group) = orders.group.or_else(|| command_of(leasehold)) else {
         return Ok(Exit::Success);
     };
@@ -172,8 +172,8 @@ impl Orders {
             match line.read_until(b'\n', &mut self.order) {
                 Ok(0) => return Ok(true),
                 Ok(_) => self.take(),
-                // What was told in time is read before the clock is: after a pause of
-                // this process it may be much.
+                // All that came in time is read before the clock is: after a pause of this
+                // process it may be much.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if self.is_over() {
                         return Ok(false);

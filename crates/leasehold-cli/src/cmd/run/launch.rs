@@ -1,8 +1,8 @@
 //! The last step before the command: a process that dies with us and becomes it.
 //!
-//! What makes a process die with its parent has to be set by the process itself, and
-//! the standard library lets nobody run code there without `unsafe`. So we start
-//! ourselves again, and that process becomes the command.
+//! Only a process itself can ask to die with its parent, and the standard library lets nobody
+//! run code there without `unsafe`. So we start ourselves again, and that process becomes the
+//! command.
 
 use std::ffi::OsString;
 use std::io;

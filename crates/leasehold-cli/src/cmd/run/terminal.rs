@@ -66,7 +66,7 @@ impl Terminal {
 
     fn give_to(&self, group: Pid) {
         let Some(tty) = &self.tty else { return };
-        // Whoever does this from the background is stopped, unless it is blocked.
+        // A process that does this from the background is stopped, unless it blocks the signal.
         let mut background = SigSet::empty();
         background.add(Signal::SIGTTOU);
         if background.thread_block().is_ok() {

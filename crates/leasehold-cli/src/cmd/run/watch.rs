@@ -246,7 +246,7 @@ impl Watch<'_> {
         }
     }
 
-    /// What the command has started and left behind works without the lock as well.
+    /// Ends the processes that the command has started and left behind: they work without the lock.
     async fn end_rest(&mut self, killed_at: Instant) -> Result<(), Failure> {
         while !self.group.is_gone() && Instant::now() < killed_at + END_OF_REST {
             self.deadman.look_after()?;

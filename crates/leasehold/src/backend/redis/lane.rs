@@ -457,8 +457,8 @@ impl Gathering {
             state.gathering = false;
             lane.depart(state, departure)
         };
-        // What did not fit leaves with the next call, and waits for no reply to this one: that
-        // may never come.
+        // Operations that did not fit leave with the next call, and wait for no reply to this one:
+        // that may never come.
         lane.pump(lane.state.lock());
         if let Some(call) = call {
             call.await;

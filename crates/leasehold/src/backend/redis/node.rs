@@ -236,8 +236,8 @@ impl Node {
         }
     }
 
-    /// What an operation is told that can't be sent here, because there is no connection. In a
-    /// cluster it may be here by the word of another node.
+    /// The failure of an operation that can't be sent here, because there is no connection. In a
+    /// cluster another node may have sent it here.
     pub(crate) fn unreached(&self, failure: &Failure, operation: &Operation) -> Failure {
         let mut failure = failure.clone();
         if self.common.slots_may_have_moved.is_some()

@@ -17,7 +17,7 @@ local function acquire_in_turn(lock, asking, hold, lease_ms, client, called)
   if fields == 0 then
     local refused = grant(lock, hold, lease_ms)
     if not refused then
-      -- Whoever has it is not called: it would be called in vain, and another one too late.
+      -- A client that has the lock is called in vain, and the one behind it too late.
       redis.pcall('LREM', asking, 0, client)
     end
     return refused

@@ -538,8 +538,8 @@ impl<K: Named> Ask for Waiter<'_, K> {
             // Before the request leaves: what goes back behind it is not there for it.
             place.turns().lock().given_back(clock.now())
         });
-        // Whoever takes no turns is called by nobody, and asks at each message. In a cluster a release
-        // does not know whether anybody hears a call.
+        // A waiter that takes no turns is called by nobody, and asks at each message. In a cluster a
+        // release does not know whether anybody hears a call.
         let counts = self.asker.lock.context.backend.counts_listeners();
         let calls = self.place.filter(|_| counts).map(|_| &self.called.calls);
         let answer = self.asker.ask(calls).await?;

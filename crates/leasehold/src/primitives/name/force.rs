@@ -44,7 +44,7 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
 /// How a hold is ended.
 struct Ends {
     end: Operation,
-    /// What else has to be sent: whoever waits in line hears it another way.
+    /// A second request, where waiters in line hear of the release another way.
     then: Option<Operation>,
     left: Duration,
 }

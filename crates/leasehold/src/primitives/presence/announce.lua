@@ -14,7 +14,7 @@
 -- Returns  1
 
 local function announce(client, label, host, pid, version, address, age_ms, holds, waits, ms)
-  -- What stood there may be of another type, and is nobody else's.
+  -- The key may be of another type, and is nobody else's.
   redis.call('DEL', client)
   if ms == '0' then
     return 1

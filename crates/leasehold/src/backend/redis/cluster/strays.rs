@@ -3,8 +3,8 @@
 //! one, with their keys declared, so that each node says where the keys are. While there is such a
 //! line, new operations of the slot join it.
 //!
-//! What can't run now steps aside and is tried again: a release that needs all keys of its slot in
-//! one place must not hold up a renewal that needs only its own.
+//! An operation that can't run now steps aside and is tried again: a release that needs all keys of
+//! its slot in one place must not hold up a renewal that needs only its own.
 //!
 //! (One gap is left: an operation that was handed to its node while the line began, or to the new
 //! node before the old one's refusal was read, may overtake those in the line. An acquire that was

@@ -129,7 +129,7 @@ fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
             _ => None,
         })
     };
-    // What does not heal goes first: whoever waits is told now.
+    // A failure that does not heal goes first: a waiter fails with it now.
     let failed = failures().find(|failure| !failure.may_heal());
     let lasting = failures().filter(|failure| !failure.may_heal()).count();
     let Some(failed) = failed.or_else(|| failures().next()) else {
