@@ -487,22 +487,26 @@ async fn overdue_reader_takes_an_idle_lock() {
 async fn far_writers_never_starve_near_readers() {
     let server = Embedded::new();
     let (near, far) = near_and_far(&server);
-    let mut writers = tokio::task::JoinSet::new();
-    for _ in 0..3 {
-        let lock = far.rw_lock("x");
-        writers.spawn(async move {
-            loop {
-                let guard = lock.write().await.unwrap();
-                sleep(10 * MS).await;
-                guard.release().await.unwrap();
-            }
-        });
+    let lock = far.rw_lock("x");
+    // A process that hands its hold over stands down now and then, and one that does not never does.
+    for lock in [lock.clone(), lock.local_hand_over(Duration::ZERO)] {
+        let mut writers = tokio::task::JoinSet::new();
+        for _ in 0..3 {
+            let lock = lock.clone();
+            writers.spawn(async move {
+                loop {
+                    let guard = lock.write().await.unwrap();
+                    sleep(10 * MS).await;
+                    guard.release().await.unwrap();
+                }
+            });
+        }
+        for _ in 0..20 {
+            let read = near.rw_lock("x").try_read_for(4000 * MS).await.unwrap();
+            read.expect("its turn comes").release().await.unwrap();
+        }
+        writers.shutdown().await;
     }
-    for _ in 0..20 {
-        let read = near.rw_lock("x").try_read_for(4000 * MS).await.unwrap();
-        read.expect("its turn comes").release().await.unwrap();
-    }
-    writers.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
