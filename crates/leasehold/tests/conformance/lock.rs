@@ -83,7 +83,8 @@ async fn many_holds_are_renewed_and_each_loss_has_its_reason() {
         (7, LossReason::Taken { by }),
     ];
     for (number, reason) in &losses {
-        assert_eq!(guards[*number].lost().await, *reason, "{number}");
+        let lost = tokio::time::timeout(LEASE * 20, guards[*number].lost()).await;
+        assert_eq!(lost.expect("its holder is told"), *reason, "{number}");
     }
     tokio::time::sleep(LEASE * 2).await;
     taken.release().await.unwrap();
