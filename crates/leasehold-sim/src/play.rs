@@ -149,6 +149,13 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
             stage.promise_ends(fault.kind);
             server.roll_back(&checkpoint);
         }
+        Unconfirmed => unconfirmed(&stage, &fault, span).await,
+        FailedOver => {
+            let checkpoint = server.checkpoint();
+            unconfirmed(&stage, &fault, span).await;
+            server.roll_back(&checkpoint);
+            server.cut_all();
+        }
         ClockAhead => {
             stage.promise_ends(fault.kind);
             server.step_clock_ahead(span);
@@ -192,6 +199,16 @@ async fn refuse(networks: impl IntoIterator<Item = &Network> + Clone, span: Dura
     for network in networks {
         network.refuse(false);
     }
+}
+
+async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
+    let confirm_by = |replicas| {
+        let networks = stage.networks_to(fault.server);
+        networks.for_each(|network| network.confirm_by(replicas));
+    };
+    confirm_by(0);
+    sleep(span).await;
+    confirm_by(1);
 }
 
 async fn close(stage: &Stage, machine: &Machine) {

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use leasehold::{Acknowledgement, Error, Lock, Owner};
+use futures_util::future::join_all;
+use leasehold::{Acknowledgement, Error, Lock, LockGuard, Owner};
 
 use super::*;
 
@@ -110,6 +111,20 @@ async fn waiter_goes_on_when_the_replicas_are_back() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
+/// Its deadline stays where it is, and it is told then, before anybody else can have the lock.
+async fn told_in_time(server: &Embedded, guard: &LockGuard) {
+    let until = guard.valid_until();
+    let reason = guard.lost().await;
+    let why = "only 0 of 1 replicas confirmed it within 100 ms";
+    assert!(
+        matches!(&reason, LossReason::RenewalFailed { cause, .. } if cause.ends_with(why)),
+        "{reason}"
+    );
+    assert_eq!(guard.valid_until(), until, "the promise has moved");
+    assert!(Instant::now() <= until + MS, "told late");
+    assert!(server.keys().contains(&guard.name().to_owned()));
+}
+
 /// Alone, and several in one request.
 #[tokio::test(start_paused = true)]
 async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
@@ -132,18 +147,7 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
         let said =
             "only 0 of 1 replicas confirmed it within 100 ms; the hold is valid as long as before";
         assert!(error.to_string().contains(said), "{error}");
-        let until: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
-        for (guard, until) in guards.iter().zip(until) {
-            let reason = guard.lost().await;
-            let why = "only 0 of 1 replicas confirmed it within 100 ms";
-            assert!(
-                matches!(&reason, LossReason::RenewalFailed { cause, .. } if cause.ends_with(why)),
-                "{reason}"
-            );
-            assert_eq!(guard.valid_until(), until, "the promise has moved");
-            assert!(Instant::now() <= until + MS, "told late");
-            assert!(server.keys().contains(&guard.name().to_owned()));
-        }
+        join_all(guards.iter().map(|guard| told_in_time(&server, guard))).await;
         drop(guards);
         sleep(1000 * MS).await;
         assert_eq!(server.keys(), [""; 0]);
