@@ -150,12 +150,7 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
             server.roll_back(&checkpoint);
         }
         Unconfirmed => unconfirmed(&stage, &fault, span).await,
-        FailedOver => {
-            let checkpoint = server.checkpoint();
-            unconfirmed(&stage, &fault, span).await;
-            server.roll_back(&checkpoint);
-            server.cut_all();
-        }
+        FailedOver => fails_over(&stage, &fault, span).await,
         ClockAhead => {
             stage.promise_ends(fault.kind);
             server.step_clock_ahead(span);
@@ -201,6 +196,7 @@ async fn refuse(networks: impl IntoIterator<Item = &Network> + Clone, span: Dura
     }
 }
 
+/// No replica gets what is written meanwhile.
 async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
     let confirm_by = |replicas| {
         let networks = stage.networks_to(fault.server);
@@ -209,6 +205,16 @@ async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
     confirm_by(0);
     sleep(span).await;
     confirm_by(1);
+}
+
+/// A replica takes over that has got nothing for so long. Holds that replicas confirm have to outlive
+/// that: the promise goes on.
+async fn fails_over(stage: &Stage, fault: &Fault, span: Duration) {
+    let server = &stage.servers[fault.server];
+    let replica = server.checkpoint();
+    unconfirmed(stage, fault, span).await;
+    server.roll_back(&replica);
+    server.cut_all();
 }
 
 async fn close(stage: &Stage, machine: &Machine) {

@@ -190,8 +190,8 @@ impl Network {
     /// So many replicas confirm what this client writes from now on: for holds that are
     /// [acknowledged](crate::Lock::acknowledged_by). At first [`u8::MAX`], which is enough for any
     /// setting. Where fewer confirm it than the lock wants, the reply comes when the time for the
-    /// confirmations is over, and until then the server runs no other request of acknowledged holds of
-    /// this client. So it is also with a refusal, which counts all the same.
+    /// confirmations is over, and no other request for an acknowledged hold of this client leaves
+    /// before that. A refusal comes as late, and counts all the same.
     ///
     /// ```
     /// use leasehold::{Acknowledgement, Client, Embedded, ErrorKind};
@@ -359,18 +359,19 @@ impl State {
         }
     }
 
-    /// The reply to an operation, judged by its confirmations, and when the server has waited for
-    /// these.
-    fn confirm(&mut self, route: Route, reply: Reply, now: Moment) -> (Reply, Moment) {
+    /// The reply to an operation, judged by its confirmations, and how long the server waits for these.
+    fn confirm(&self, route: Route, reply: Reply) -> (Reply, Duration) {
         let too_few = |wanted: Acknowledgement| {
             let why = wanted.too_few(self.confirmed_by.into(), true)?;
-            Some((why, now + Duration::from_millis(wanted.limit_ms().into())))
+            Some((why, Duration::from_millis(wanted.limit_ms().into())))
         };
-        let Some((why, until)) = route.wanted().and_then(too_few) else {
-            return (reply, now);
-        };
-        self.events.hold_up(route, until);
-        (route.confirmed(reply, Some(&why), || ADDRESS.into()), until)
+        match route.wanted().and_then(too_few) {
+            None => (reply, Duration::ZERO),
+            Some((why, waited)) => {
+                let reply = route.confirmed(reply, Some(&why), || ADDRESS.into());
+                (reply, waited)
+            }
+        }
     }
 }
 
@@ -404,8 +405,9 @@ impl Link {
             return receiver;
         }
         state.requests += 1;
-        let id = state.pending.add(sender, now + self.reply_timeout);
-        let estimate = clock_ms(now).saturating_add(state.offset_ms);
+        let leaves = state.events.call_leaves(route, now);
+        let id = state.pending.add(sender, leaves + self.reply_timeout);
+        let estimate = clock_ms(leaves).saturating_add(state.offset_ms);
         let limit = i64::try_from(self.reply_timeout.as_millis()).unwrap_or(i64::MAX);
         let request = |reply| Event::Request {
             reply,
@@ -413,7 +415,7 @@ impl Link {
             route,
             not_after_ms: estimate.saturating_add(limit),
         };
-        let arrives = state.events.call_arrives(route, now + fate.request);
+        let arrives = state.events.call_arrives(route, leaves + fate.request);
         let reply = (fate.lost != Lost::Reply).then_some((id, fate.reply));
         if fate.lost != Lost::Request {
             state.events.out_of_line(arrives, request(reply));
@@ -581,9 +583,13 @@ impl Link {
         };
         if let Some((id, delay)) = reply {
             let mut state = self.state();
-            let (result, until) = state.confirm(route, result, now);
+            let (result, waited) = state.confirm(route, result);
+            let at = now + waited + delay;
+            if !waited.is_zero() {
+                state.events.hold_up(route, at);
+            }
             let event = Event::Reply { id, reply: result };
-            state.events.reply(route, until + delay, event);
+            state.events.reply(route, at, event);
         }
     }
 

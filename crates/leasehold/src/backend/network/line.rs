@@ -1,6 +1,6 @@
 //! What is on its way: events in order of time, and who waits for a reply.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub(super) struct Events {
 struct Line {
     up: Moment,
     down: Moment,
+    /// When the reply comes behind which the next call leaves.
+    held_up: Moment,
 }
 
 impl Events {
@@ -59,10 +61,16 @@ impl Events {
         line.up
     }
 
-    /// The server waits for confirmations until then. What this way brings next it runs behind that;
-    /// what is under way already counts as part of the same call.
+    /// The server waits for confirmations of a call, whose reply comes then. As on the connection to a
+    /// server the next call leaves behind that; what is under way already counts as part of this one.
     pub(super) fn hold_up(&mut self, route: Route, until: Moment) {
-        self.call_arrives(route, until);
+        let line = self.line(route);
+        line.held_up = line.held_up.max(until);
+    }
+
+    /// When a call leaves that could do so now.
+    pub(super) fn call_leaves(&mut self, route: Route, now: Moment) -> Moment {
+        self.line(route).held_up.max(now)
     }
 
     pub(super) fn reply(&mut self, route: Route, at: Moment, event: Event) {
@@ -149,8 +157,7 @@ impl Events {
 #[derive(Default)]
 pub(super) struct Pending {
     waiting: HashMap<u64, oneshot::Sender<Reply>>,
-    /// In the order of asking, and so of the limits.
-    limits: VecDeque<(Moment, u64)>,
+    limits: BTreeSet<(Moment, u64)>,
     count: u64,
 }
 
@@ -158,31 +165,31 @@ impl Pending {
     pub(super) fn add(&mut self, sender: oneshot::Sender<Reply>, limit: Moment) -> u64 {
         self.count += 1;
         self.waiting.insert(self.count, sender);
-        self.limits.push_back((limit, self.count));
+        self.limits.insert((limit, self.count));
         self.count
     }
 
     pub(super) fn take(&mut self, id: u64) -> Option<oneshot::Sender<Reply>> {
         let sender = self.waiting.remove(&id);
         // A limit whose reply has come would wake the carrier for nothing.
-        while let Some((_, id)) = self.limits.front()
+        while let Some((_, id)) = self.limits.first()
             && !self.waiting.contains_key(id)
         {
-            self.limits.pop_front();
+            self.limits.pop_first();
         }
         sender
     }
 
     pub(super) fn next_limit(&self) -> Option<Moment> {
-        self.limits.front().map(|(limit, _)| *limit)
+        self.limits.first().map(|(limit, _)| *limit)
     }
 
     pub(super) fn take_overdue(&mut self, now: Moment) -> Vec<oneshot::Sender<Reply>> {
         let mut overdue = Vec::new();
-        while let Some((limit, id)) = self.limits.front().copied()
+        while let Some((limit, id)) = self.limits.first().copied()
             && limit <= now
         {
-            self.limits.pop_front();
+            self.limits.pop_first();
             overdue.extend(self.waiting.remove(&id));
         }
         overdue
@@ -190,9 +197,9 @@ impl Pending {
 
     /// Everybody, in the order of asking.
     pub(super) fn take_all(&mut self) -> Vec<oneshot::Sender<Reply>> {
-        std::mem::take(&mut self.limits)
-            .into_iter()
-            .filter_map(|(_, id)| self.waiting.remove(&id))
-            .collect()
+        self.limits.clear();
+        let mut waiting: Vec<_> = self.waiting.drain().collect();
+        waiting.sort_unstable_by_key(|(id, _)| *id);
+        waiting.into_iter().map(|(_, sender)| sender).collect()
     }
 }
