@@ -191,7 +191,9 @@ impl Network {
     /// [acknowledged](crate::Lock::acknowledged_by). At first [`u8::MAX`], which is enough for any
     /// setting. Where fewer confirm it than the lock wants, the reply comes when the time for the
     /// confirmations is over, and no other request for an acknowledged hold of this client leaves
-    /// before that. A refusal comes as late, and counts all the same.
+    /// before that. A refusal comes as late, and counts all the same. With
+    /// [`on_disk`](crate::Acknowledgement::on_disk) these replicas, and the server, have it on their
+    /// disks.
     ///
     /// ```
     /// use leasehold::{Acknowledgement, Client, Embedded, ErrorKind};
