@@ -38,6 +38,10 @@ pub enum Kind {
     RestartUntold,
     /// The server's last writes are lost, as in a failover.
     RolledBack,
+    /// Replicas confirm nothing for a while.
+    Unconfirmed,
+    /// The same, and then one of them takes over: what they have not confirmed is lost.
+    FailedOver,
     /// The server's clock is set ahead.
     ClockAhead,
     /// The server's clock is set back.
@@ -82,6 +86,12 @@ impl Kind {
         )
     }
 
+    /// Whether it is of replicas, which confirm the holds of some histories. It is drawn for those.
+    #[must_use]
+    pub fn is_of_replicas(self) -> bool {
+        matches!(self, Unconfirmed | FailedOver)
+    }
+
     /// Whether it breaks what the promise rests on: holds from before may overlap
     /// with holds from after.
     #[must_use]
@@ -103,7 +113,14 @@ impl Kind {
     pub fn needs_leases_to_end(self) -> bool {
         matches!(
             self,
-            RequestDoubled | RolledBack | ClockBack | Killed | Forgotten | Overstayed | Paused
+            RequestDoubled
+                | RolledBack
+                | FailedOver
+                | ClockBack
+                | Killed
+                | Forgotten
+                | Overstayed
+                | Paused
         )
     }
 
@@ -112,7 +129,13 @@ impl Kind {
     pub fn needs_polling(self) -> bool {
         matches!(
             self,
-            MessageLost | RestartEmpty | RestartUntold | RolledBack | Removed | ClockAhead
+            MessageLost
+                | RestartEmpty
+                | RestartUntold
+                | RolledBack
+                | FailedOver
+                | Removed
+                | ClockAhead
         )
     }
 
@@ -132,6 +155,8 @@ impl Kind {
                 | RestartWithData
                 | RestartEmpty
                 | RestartUntold
+                | Unconfirmed
+                | FailedOver
                 | Paused
                 | Killed
                 | ClockAhead
@@ -148,12 +173,14 @@ impl Kind {
         )
     }
 
-    /// Whether a holder may lose its lock because of it, with this lease.
+    /// Whether a holder may lose its lock because of it, with this lease. `acknowledged`: whether
+    /// replicas have to confirm its hold.
     #[must_use]
-    pub fn loses_holds(self, lease_ms: u64) -> bool {
+    pub fn loses_holds(self, lease_ms: u64, acknowledged: bool) -> bool {
         /// Enough for two attempts that fail and one that does not.
         const ENOUGH_MS: u64 = 2500;
         let rides_over = self.is_brief() && lease_ms >= ENOUGH_MS;
-        self.ends_the_promise() || (self.disturbs_calls() && !rides_over) || self == Overstayed
+        let spares = rides_over || self.is_of_replicas() && !acknowledged;
+        self.ends_the_promise() || (self.disturbs_calls() && !spares) || self == Overstayed
     }
 }

@@ -54,6 +54,7 @@ pub(crate) async fn everybody_can(stage: &Stage) {
             turn: &turn,
             poll_interval: Duration::from_secs(1),
             longest_lease: stage.scenario.longest_lease_for(&turn),
+            acknowledged: false,
             owner: None,
         };
         let lock = stage.scenario.subject.lock(&machine.clients, &wish);

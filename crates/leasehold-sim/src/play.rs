@@ -149,6 +149,8 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
             stage.promise_ends(fault.kind);
             server.roll_back(&checkpoint);
         }
+        Unconfirmed => unconfirmed(&stage, &fault, span).await,
+        FailedOver => fails_over(&stage, &fault, span).await,
         ClockAhead => {
             stage.promise_ends(fault.kind);
             server.step_clock_ahead(span);
@@ -192,6 +194,27 @@ async fn refuse(networks: impl IntoIterator<Item = &Network> + Clone, span: Dura
     for network in networks {
         network.refuse(false);
     }
+}
+
+/// No replica gets what is written meanwhile.
+async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
+    let confirm_by = |replicas| {
+        let networks = stage.networks_to(fault.server);
+        networks.for_each(|network| network.confirm_by(replicas));
+    };
+    confirm_by(0);
+    sleep(span).await;
+    confirm_by(1);
+}
+
+/// A replica takes over that has got nothing for so long. Holds that replicas confirm have to outlive
+/// that: the promise goes on.
+async fn fails_over(stage: &Stage, fault: &Fault, span: Duration) {
+    let server = &stage.servers[fault.server];
+    let replica = server.checkpoint();
+    unconfirmed(stage, fault, span).await;
+    server.roll_back(&replica);
+    server.cut_all();
 }
 
 async fn close(stage: &Stage, machine: &Machine) {

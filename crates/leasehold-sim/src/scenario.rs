@@ -1,5 +1,7 @@
 //! What happens in a history: drawn from a seed, then fixed.
 
+mod replicas;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -42,6 +44,8 @@ pub struct Scenario {
 pub struct Worker {
     /// Where it runs.
     pub machine: usize,
+    /// Whether a replica has to confirm its holds.
+    pub acknowledged: bool,
     /// What it does, one after the other.
     pub turns: Vec<Turn>,
 }
@@ -159,7 +163,11 @@ impl Scenario {
                 let turns = (0..rng.usize(2..=longest))
                     .map(|_| draw_turn(&mut rng, &kinds, lease_ms))
                     .collect();
-                scenario.workers.push(Worker { machine, turns });
+                scenario.workers.push(Worker {
+                    machine,
+                    acknowledged: false,
+                    turns,
+                });
             }
         }
         if crowded {
@@ -174,6 +182,9 @@ impl Scenario {
         }
         if scenario.distrusts() {
             scenario.bound_the_leases(&mut rng);
+        }
+        if subject.has_replicas() {
+            scenario.draw_replicas();
         }
         scenario
     }
@@ -373,7 +384,8 @@ impl Turn {
 fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
     // Most histories have a few faults, some have none, so that nothing is excused.
     let count = *rng.choice([0, 1, 1, 1, 2, 2, 3, 4].iter()).unwrap_or(&1);
-    let mut kinds = rng.choose_multiple(Kind::value_variants().iter().copied(), count);
+    let all = Kind::value_variants().iter().copied();
+    let mut kinds = rng.choose_multiple(all.filter(|kind| !kind.is_of_replicas()), count);
     kinds.sort();
     kinds
 }
@@ -480,8 +492,14 @@ impl fmt::Display for Scenario {
             self.subject, self.machines, self.latency_ms, self.lease_ms, self.poll_cap_ms
         )?;
         for (number, worker) in self.workers.iter().enumerate() {
+            let acknowledged = if worker.acknowledged {
+                ", acknowledged"
+            } else {
+                ""
+            };
             for turn in &worker.turns {
-                writeln!(f, "  worker {number} on {}: {turn:?}", worker.machine)?;
+                let machine = worker.machine;
+                writeln!(f, "  worker {number} on {machine}{acknowledged}: {turn:?}")?;
             }
         }
         for fault in &self.faults {

@@ -129,10 +129,12 @@ impl Stage {
         self.kinds.iter().any(|kind| has(*kind))
     }
 
-    /// Whether anything in this history may make a holder lose its lock.
-    pub(crate) fn loses_holds(&self) -> bool {
+    /// Whether anything in this history may make a holder lose its lock. `acknowledged`: whether
+    /// replicas have to confirm that.
+    pub(crate) fn loses_holds(&self, acknowledged: bool) -> bool {
         let forgets = |kind: Kind| kind.is_empty_restart() && self.scenario.rolls_gently;
-        self.any(|kind| !forgets(kind) && kind.loses_holds(self.scenario.lease_ms))
+        let lease_ms = self.scenario.lease_ms;
+        self.any(|kind| !forgets(kind) && kind.loses_holds(lease_ms, acknowledged))
     }
 
     /// A worker begins to want the lock.

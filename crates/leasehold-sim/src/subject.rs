@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use leasehold::{AnyLock, Client, LockGuard, Owner, RedLock, Result};
+use leasehold::{Acknowledgement, AnyLock, Client, LockGuard, Owner, RedLock, Result};
 
 pub(crate) use self::belief::Belief;
 use self::rw::OneWay;
@@ -40,16 +40,25 @@ const NAME: &str = "x";
 /// The values of the group of that name.
 const VALUES: [&str; 3] = ["a", "b", "c"];
 
+/// How long confirmations are waited for.
+const CONFIRMED_WITHIN: Duration = Duration::from_millis(100);
+
 /// How a turn sets the lock that it asks for.
 pub(crate) struct Wish<'a> {
     pub(crate) turn: &'a Turn,
     pub(crate) poll_interval: Duration,
     /// Of a majority whose servers may forget what they have granted.
     pub(crate) longest_lease: Option<Duration>,
+    /// Whether a replica has to confirm it.
+    pub(crate) acknowledged: bool,
     pub(crate) owner: Option<&'a Owner>,
 }
 
 impl Wish<'_> {
+    fn acknowledgement(&self) -> Acknowledgement {
+        Acknowledgement::replicas(self.acknowledged.into()).within(CONFIRMED_WITHIN)
+    }
+
     fn of(&self, lock: impl Into<AnyLock>) -> Wanted {
         let mut lock = lock.into().poll_interval(self.poll_interval);
         if let Some(owner) = self.owner {
@@ -75,15 +84,23 @@ impl Subject {
         }
     }
 
+    /// Whether replicas may have to confirm its holds.
+    pub(crate) fn has_replicas(self) -> bool {
+        !matches!(self, Self::Multi | Self::Red)
+    }
+
     /// The lock for a turn, of one client for each server.
     pub(crate) fn lock(self, clients: &[Client], wish: &Wish<'_>) -> Wanted {
-        let client = &clients[0];
+        let (client, by) = (&clients[0], wish.acknowledgement());
         match self {
-            Self::Lock => wish.of(client.lock(NAME)),
-            Self::Fenced => wish.of(client.fenced_lock(NAME)),
-            Self::Fair => wish.of(client.fair_lock(NAME)),
+            Self::Lock => wish.of(client.lock(NAME).acknowledged_by(by)),
+            Self::Fenced => wish.of(client.fenced_lock(NAME).acknowledged_by(by)),
+            Self::Fair => wish.of(client.fair_lock(NAME).acknowledged_by(by)),
             Self::Rw => rw::lock(client, wish, NAME),
-            Self::Group => wish.of(client.group_lock(NAME, values(wish.turn))),
+            Self::Group => {
+                let lock = client.group_lock(NAME, values(wish.turn));
+                wish.of(lock.acknowledged_by(by))
+            }
             Self::Multi => multi::lock(client, wish),
             Self::Red => {
                 let members = clients.iter().map(|client| client.lock(NAME));

@@ -55,6 +55,7 @@ impl Taking<'_> {
             turn: self.turn,
             poll_interval: Duration::from_millis(self.stage.scenario.poll_cap_ms),
             longest_lease: self.stage.scenario.longest_lease_for(self.turn),
+            acknowledged: self.worker.acknowledged,
             owner: self.turn.reenters.then_some(owner),
         };
         self.subject().lock(&self.machine.clients, &wish)
@@ -262,7 +263,7 @@ impl Taking<'_> {
                 self.stage.any(Kind::disturbs_calls)
             }
             ErrorKind::Lost => {
-                self.stage.loses_holds() || error.loss().is_some_and(|why| self.by_close(why))
+                self.loses_holds() || error.loss().is_some_and(|why| self.by_close(why))
             }
             ErrorKind::Misuse => self.stage.any(|kind| kind == Kind::Closed),
             _ => false,
@@ -284,6 +285,10 @@ impl Taking<'_> {
             reason => reason,
         };
         matches!(reasons, LossReason::Closed) && self.stage.any(|kind| kind == Kind::Closed)
+    }
+
+    fn loses_holds(&self) -> bool {
+        self.stage.loses_holds(self.worker.acknowledged)
     }
 
     fn may_be_lost_by_conduct(&self) -> bool {
@@ -340,7 +345,7 @@ impl Taking<'_> {
         }
         match told {
             Some((_, reason)) if self.by_close(&reason) => {}
-            Some((_, reason)) if !self.stage.loses_holds() && !self.may_be_lost_by_conduct() => {
+            Some((_, reason)) if !self.loses_holds() && !self.may_be_lost_by_conduct() => {
                 self.violation(&format!("lost the lock for nothing: {reason}"));
             }
             Some((_, reason)) => self.check_reason(&reason),
@@ -387,7 +392,9 @@ impl Taking<'_> {
                 LossReason::Deleted | LossReason::Taken { .. } | LossReason::Expired
             ),
             Kind::Overstayed if !self.turn.reenters => *reason == LossReason::Expired,
-            Kind::Frozen | Kind::Refused if self.turn.fixed_lease_ms.is_none() => {
+            Kind::Frozen | Kind::Refused | Kind::Unconfirmed | Kind::FailedOver
+                if self.turn.fixed_lease_ms.is_none() =>
+            {
                 matches!(reason, LossReason::RenewalFailed { .. })
             }
             _ => true,

@@ -105,9 +105,27 @@ impl Acknowledgement {
         self.on_disk
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "testing"))]
     pub(crate) fn limit_ms(self) -> u16 {
         self.within_ms
+    }
+
+    /// Why these confirmations are too few; `None` if they are enough. `own_disk`: whether the master
+    /// has it on its own disk.
+    #[cfg(any(feature = "redis", feature = "testing"))]
+    pub(crate) fn too_few(self, replicas: i64, own_disk: bool) -> Option<String> {
+        let (needed, within) = (i64::from(self.replicas), self.within_ms);
+        if self.on_disk && !own_disk {
+            return Some(format!(
+                "the server did not have it on its disk within {within} ms, and {replicas} of {needed} replicas"
+            ));
+        }
+        let confirmed = match self.on_disk {
+            true => "had it on their disks",
+            false => "confirmed it",
+        };
+        (replicas < needed)
+            .then(|| format!("only {replicas} of {needed} replicas {confirmed} within {within} ms"))
     }
 
     /// What is enough for both.

@@ -53,15 +53,18 @@ impl Backend {
 
     /// The same on this way. An operation runs behind those of its name that went the same way
     /// before. An embedded keyspace has no replicas, and is not lost by itself: it confirms
-    /// everything.
-    #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
+    /// everything, unless the network of a test says otherwise.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "testing")),
+        expect(unused_variables)
+    )]
     pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Reply {
         match self {
             // Run here and not at the first poll: a future that is dropped before that submits its
             // undo, which has to find what it undoes.
             Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
             #[cfg(feature = "testing")]
-            Self::Network(linked) => Reply::Sent(linked.submit(operation)),
+            Self::Network(linked) => Reply::Sent(linked.submit(operation, route)),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => Reply::Queued(redis.submit_by(operation, route)),
         }

@@ -2,6 +2,8 @@
 //! of users can do, and what simulated histories have found.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
+#[path = "network/acknowledged.rs"]
+mod acknowledged;
 #[path = "network/calls.rs"]
 mod calls;
 #[path = "network/exchange.rs"]

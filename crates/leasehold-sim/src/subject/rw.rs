@@ -44,7 +44,8 @@ pub(crate) struct OneWay {
 }
 
 pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Wanted {
-    let mut lock = client.rw_lock(name).poll_interval(wish.poll_interval);
+    let lock = client.rw_lock(name).poll_interval(wish.poll_interval);
+    let mut lock = lock.acknowledged_by(wish.acknowledgement());
     if let Some(owner) = wish.owner {
         lock = lock.owned_by(owner);
     }

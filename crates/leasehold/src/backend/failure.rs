@@ -58,7 +58,7 @@ pub(crate) enum Cause {
     /// Does not heal.
     RuntimeEnded,
     /// It ran, and too few have confirmed that. May heal.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     Unconfirmed(Box<Unconfirmed>),
     /// Anything else the server says.
     Other(String),

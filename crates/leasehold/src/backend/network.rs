@@ -2,9 +2,9 @@
 //! wrong on the way: the same steps as on a server, with requests, replies and
 //! wake-ups that take their time, get lost, come twice or come too late.
 //!
-//! Like a server's two connections it has one line for calls and one for messages,
-//! each in order. One task carries everything, so that with a paused clock the same
-//! faults give the same history.
+//! Like the connections to a server it has one line for calls, one for calls that are
+//! acknowledged and one for messages, each in order. One task carries everything, so that
+//! with a paused clock the same faults give the same history.
 
 mod line;
 mod step;
@@ -24,7 +24,9 @@ use super::about::{About, Uptime};
 use super::channels::{Channels, Message, Section, Transport};
 use super::failure::{Cause, Failure, Outcome};
 use super::memory::{ADDRESS, Memory};
+use super::route::Route;
 use super::step::{Operation, Value};
+use crate::acknowledgement::Acknowledgement;
 use crate::clock::{Clock, Moment};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -185,6 +187,33 @@ impl Network {
         self.link.state().start_hidden = hidden;
     }
 
+    /// So many replicas confirm what this client writes from now on: for holds that are
+    /// [acknowledged](crate::Lock::acknowledged_by). At first [`u8::MAX`], which is enough for any
+    /// setting. Where fewer confirm it than the lock wants, the reply comes when the time for the
+    /// confirmations is over, and no other request for an acknowledged hold of this client leaves
+    /// before that. A refusal comes as late, and counts all the same. With
+    /// [`on_disk`](crate::Acknowledgement::on_disk) these replicas, and the server, have it on their
+    /// disks.
+    ///
+    /// ```
+    /// use leasehold::{Acknowledgement, Client, Embedded, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let (client, network) = Embedded::new().client_over_network(&Client::builder())?;
+    /// let lock = client.lock("orders:42").acknowledged_by(Acknowledgement::replicas(2));
+    /// network.confirm_by(1);
+    /// let error = lock.try_acquire().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Unavailable); // it was given back
+    /// network.confirm_by(2);
+    /// lock.acquire().await?.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn confirm_by(&self, replicas: u8) {
+        self.link.state().confirmed_by = replicas;
+    }
+
     /// How many requests have been sent.
     #[must_use]
     pub fn requests(&self) -> u64 {
@@ -232,8 +261,8 @@ impl Linked {
         }
     }
 
-    pub(crate) fn submit(&self, operation: Operation) -> oneshot::Receiver<Reply> {
-        self.link.submit(operation)
+    pub(crate) fn submit(&self, operation: Operation, route: Route) -> oneshot::Receiver<Reply> {
+        self.link.submit(operation, route)
     }
 
     pub(crate) fn channels(&self) -> &Arc<Channels> {
@@ -295,6 +324,8 @@ struct State {
     frozen: bool,
     refused: bool,
     start_hidden: bool,
+    /// So many replicas.
+    confirmed_by: u8,
     requests: u64,
     events: Events,
     pending: Pending,
@@ -318,6 +349,7 @@ impl State {
             frozen: false,
             refused: false,
             start_hidden: false,
+            confirmed_by: u8::MAX,
             requests: 0,
             events: Events::default(),
             pending: Pending::default(),
@@ -326,6 +358,21 @@ impl State {
             at_server: HashSet::new(),
             unconfirmed: 0,
             linger_until: None,
+        }
+    }
+
+    /// The reply to an operation, judged by its confirmations, and how long the server waits for these.
+    fn confirm(&self, route: Route, reply: Reply) -> (Reply, Duration) {
+        let too_few = |wanted: Acknowledgement| {
+            let why = wanted.too_few(self.confirmed_by.into(), true)?;
+            Some((why, Duration::from_millis(wanted.limit_ms().into())))
+        };
+        match route.wanted().and_then(too_few) {
+            None => (reply, Duration::ZERO),
+            Some((why, waited)) => {
+                let reply = route.confirmed(reply, Some(&why), || ADDRESS.into());
+                (reply, waited)
+            }
         }
     }
 }
@@ -340,7 +387,7 @@ impl Link {
         self.state.lock()
     }
 
-    fn submit(&self, operation: Operation) -> oneshot::Receiver<Reply> {
+    fn submit(&self, operation: Operation, route: Route) -> oneshot::Receiver<Reply> {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
         // Before the state is locked: what decides may cut this network, which locks it.
@@ -360,15 +407,17 @@ impl Link {
             return receiver;
         }
         state.requests += 1;
-        let id = state.pending.add(sender, now + self.reply_timeout);
-        let estimate = clock_ms(now).saturating_add(state.offset_ms);
+        let leaves = state.events.call_leaves(route, now);
+        let id = state.pending.add(sender, leaves + self.reply_timeout);
+        let estimate = clock_ms(leaves).saturating_add(state.offset_ms);
         let limit = i64::try_from(self.reply_timeout.as_millis()).unwrap_or(i64::MAX);
         let request = |reply| Event::Request {
             reply,
             operation: operation.clone(),
+            route,
             not_after_ms: estimate.saturating_add(limit),
         };
-        let arrives = state.events.call_arrives(now + fate.request);
+        let arrives = state.events.call_arrives(route, leaves + fate.request);
         let reply = (fate.lost != Lost::Reply).then_some((id, fate.reply));
         if fate.lost != Lost::Request {
             state.events.out_of_line(arrives, request(reply));
@@ -482,8 +531,9 @@ impl Link {
             Event::Request {
                 reply,
                 operation,
+                route,
                 not_after_ms,
-            } => self.run(reply, &operation, not_after_ms),
+            } => self.run(reply, &operation, route, not_after_ms),
             Event::Reply { id, reply } => {
                 let mut state = self.state();
                 state.silent = 0;
@@ -518,7 +568,13 @@ impl Link {
         }
     }
 
-    fn run(&self, reply: Option<(u64, Duration)>, operation: &Operation, not_after_ms: i64) {
+    fn run(
+        &self,
+        reply: Option<(u64, Duration)>,
+        operation: &Operation,
+        route: Route,
+        not_after_ms: i64,
+    ) {
         let now = self.clock.now();
         let server_now_ms = clock_ms(now).saturating_add(self.memory.offset_ms());
         // As in `call.lua`. A step that gives something back runs whenever it arrives.
@@ -528,8 +584,14 @@ impl Link {
             self.memory.run(operation)
         };
         if let Some((id, delay)) = reply {
+            let mut state = self.state();
+            let (result, waited) = state.confirm(route, result);
+            let at = now + waited + delay;
+            if !waited.is_zero() {
+                state.events.hold_up(route, at);
+            }
             let event = Event::Reply { id, reply: result };
-            self.state().events.reply(now + delay, event);
+            state.events.reply(route, at, event);
         }
     }
 

@@ -253,7 +253,8 @@ impl<K: kind::Named> Lock<K> {
     ///
     /// Semaphores and latches have no such setting: a permit without a lease that was lost with its
     /// master would be there twice, and one that was confirmed and given back without a confirmation
-    /// would be missing. An embedded keyspace has no replicas and confirms everything.
+    /// would be missing. An embedded keyspace has no replicas and confirms everything, unless a test
+    /// says by `testing::Network::confirm_by` how many do.
     ///
     /// # Errors
     ///

@@ -1,12 +1,13 @@
 //! What is on its way: events in order of time, and who waits for a reply.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::Reply;
+use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::clock::Moment;
 
@@ -17,6 +18,7 @@ pub(super) enum Event {
     Request {
         reply: Option<(u64, Duration)>,
         operation: Operation,
+        route: Route,
         not_after_ms: i64,
     },
     /// At the client.
@@ -37,32 +39,62 @@ pub(super) enum Event {
 pub(super) struct Events {
     queue: BTreeMap<(Moment, u64), Event>,
     count: u64,
-    calls_up: Moment,
-    calls_down: Moment,
-    messages_up: Moment,
-    messages_down: Moment,
+    calls: Line,
+    acknowledged_calls: Line,
+    messages: Line,
+}
+
+/// When the last that was sent on a connection arrives, in each direction.
+#[derive(Default)]
+struct Line {
+    up: Moment,
+    down: Moment,
+    /// When the reply comes behind which the next call leaves.
+    held_up: Moment,
 }
 
 impl Events {
     /// When a call that is on its way until `at` arrives: behind those before it.
-    pub(super) fn call_arrives(&mut self, at: Moment) -> Moment {
-        self.calls_up = self.calls_up.max(at);
-        self.calls_up
+    pub(super) fn call_arrives(&mut self, route: Route, at: Moment) -> Moment {
+        let line = self.line(route);
+        line.up = line.up.max(at);
+        line.up
     }
 
-    pub(super) fn reply(&mut self, at: Moment, event: Event) {
-        self.calls_down = self.calls_down.max(at);
-        self.out_of_line(self.calls_down, event);
+    /// The server waits for confirmations of a call, whose reply comes then. As on the connection to a
+    /// server the next call leaves behind that; what is under way already counts as part of this one.
+    pub(super) fn hold_up(&mut self, route: Route, until: Moment) {
+        let line = self.line(route);
+        line.held_up = line.held_up.max(until);
+    }
+
+    /// When a call leaves that could do so now.
+    pub(super) fn call_leaves(&mut self, route: Route, now: Moment) -> Moment {
+        self.line(route).held_up.max(now)
+    }
+
+    pub(super) fn reply(&mut self, route: Route, at: Moment, event: Event) {
+        let line = self.line(route);
+        line.down = line.down.max(at);
+        let at = line.down;
+        self.out_of_line(at, event);
+    }
+
+    fn line(&mut self, route: Route) -> &mut Line {
+        match route {
+            Route::Plain => &mut self.calls,
+            Route::Behind | Route::Confirmed(_) => &mut self.acknowledged_calls,
+        }
     }
 
     pub(super) fn subscription(&mut self, at: Moment, event: Event) {
-        self.messages_up = self.messages_up.max(at);
-        self.out_of_line(self.messages_up, event);
+        self.messages.up = self.messages.up.max(at);
+        self.out_of_line(self.messages.up, event);
     }
 
     pub(super) fn message(&mut self, at: Moment, event: Event) {
-        self.messages_down = self.messages_down.max(at);
-        self.out_of_line(self.messages_down, event);
+        self.messages.down = self.messages.down.max(at);
+        self.out_of_line(self.messages.down, event);
     }
 
     pub(super) fn out_of_line(&mut self, at: Moment, event: Event) {
@@ -81,10 +113,10 @@ impl Events {
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// The connection for calls is gone, with what was on it; or its requests still
+    /// The connections for calls are gone, with what was on them; or their requests still
     /// arrive, at `late`, and nobody hears the replies.
     pub(super) fn cut_calls(&mut self, late: Option<Moment>) {
-        (self.calls_up, self.calls_down) = Default::default();
+        (self.calls, self.acknowledged_calls) = Default::default();
         for (key, event) in std::mem::take(&mut self.queue) {
             match (event, late) {
                 // Requests without a reply stay: copies, those of an earlier cut, and those whose
@@ -94,6 +126,7 @@ impl Events {
                     Event::Request {
                         reply: Some(_),
                         operation,
+                        route,
                         not_after_ms,
                     },
                     Some(late),
@@ -101,6 +134,7 @@ impl Events {
                     let event = Event::Request {
                         reply: None,
                         operation,
+                        route,
                         not_after_ms,
                     };
                     self.queue.insert((key.0.max(late), key.1), event);
@@ -113,7 +147,7 @@ impl Events {
     }
 
     pub(super) fn cut_messages(&mut self) {
-        (self.messages_up, self.messages_down) = Default::default();
+        self.messages = Line::default();
         self.queue
             .retain(|_, event| matches!(event, Event::Request { .. } | Event::Reply { .. }));
     }
@@ -123,8 +157,7 @@ impl Events {
 #[derive(Default)]
 pub(super) struct Pending {
     waiting: HashMap<u64, oneshot::Sender<Reply>>,
-    /// In the order of asking, and so of the limits.
-    limits: VecDeque<(Moment, u64)>,
+    limits: BTreeSet<(Moment, u64)>,
     count: u64,
 }
 
@@ -132,31 +165,31 @@ impl Pending {
     pub(super) fn add(&mut self, sender: oneshot::Sender<Reply>, limit: Moment) -> u64 {
         self.count += 1;
         self.waiting.insert(self.count, sender);
-        self.limits.push_back((limit, self.count));
+        self.limits.insert((limit, self.count));
         self.count
     }
 
     pub(super) fn take(&mut self, id: u64) -> Option<oneshot::Sender<Reply>> {
         let sender = self.waiting.remove(&id);
         // A limit whose reply has come would wake the carrier for nothing.
-        while let Some((_, id)) = self.limits.front()
+        while let Some((_, id)) = self.limits.first()
             && !self.waiting.contains_key(id)
         {
-            self.limits.pop_front();
+            self.limits.pop_first();
         }
         sender
     }
 
     pub(super) fn next_limit(&self) -> Option<Moment> {
-        self.limits.front().map(|(limit, _)| *limit)
+        self.limits.first().map(|(limit, _)| *limit)
     }
 
     pub(super) fn take_overdue(&mut self, now: Moment) -> Vec<oneshot::Sender<Reply>> {
         let mut overdue = Vec::new();
-        while let Some((limit, id)) = self.limits.front().copied()
+        while let Some((limit, id)) = self.limits.first().copied()
             && limit <= now
         {
-            self.limits.pop_front();
+            self.limits.pop_first();
             overdue.extend(self.waiting.remove(&id));
         }
         overdue
@@ -164,9 +197,9 @@ impl Pending {
 
     /// Everybody, in the order of asking.
     pub(super) fn take_all(&mut self) -> Vec<oneshot::Sender<Reply>> {
-        std::mem::take(&mut self.limits)
-            .into_iter()
-            .filter_map(|(_, id)| self.waiting.remove(&id))
-            .collect()
+        self.limits.clear();
+        let mut waiting: Vec<_> = self.waiting.drain().collect();
+        waiting.sort_unstable_by_key(|(id, _)| *id);
+        waiting.into_iter().map(|(_, sender)| sender).collect()
     }
 }

@@ -17,11 +17,10 @@ use tokio::runtime::Handle;
 use super::exchange::fail;
 use super::{Lane, Strays};
 use crate::acknowledgement::Acknowledgement;
-use crate::backend::failure::{Cause, Failure, Outcome, Unconfirmed};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::redis::connect::reply_text;
 use crate::backend::redis::node::Node;
 use crate::backend::redis::queue::{Batch, Waiting};
-use crate::backend::step::Value;
 use crate::sync::Mutex;
 use crate::text::Shown;
 
@@ -136,20 +135,10 @@ fn too_few(
     confirmations: Result<redis::Value, RedisError>,
     wanted: Acknowledgement,
 ) -> Option<String> {
-    let needed = i64::from(wanted.needed_replicas());
-    let within = wanted.limit_ms();
     match confirmations {
-        Ok(redis::Value::Int(count)) if !wanted.needs_disk() => (count < needed)
-            .then(|| format!("only {count} of {needed} replicas confirmed it within {within} ms")),
+        Ok(redis::Value::Int(count)) if !wanted.needs_disk() => wanted.too_few(count, false),
         Ok(redis::Value::Array(counts)) if wanted.needs_disk() => match counts[..] {
-            [redis::Value::Int(own), redis::Value::Int(count)] if own < 1 => Some(format!(
-                "the server did not have it on its disk within {within} ms, and {count} of {needed} replicas"
-            )),
-            [redis::Value::Int(_), redis::Value::Int(count)] => (count < needed).then(|| {
-                format!(
-                    "only {count} of {needed} replicas had it on their disks within {within} ms"
-                )
-            }),
+            [redis::Value::Int(own), redis::Value::Int(count)] => wanted.too_few(count, own >= 1),
             _ => Some("the server's confirmation makes no sense".into()),
         },
         Ok(_) => Some("the server's confirmation makes no sense".into()),
@@ -158,23 +147,6 @@ fn too_few(
             let said = reply_text(&error).unwrap_or_else(|| error.to_string());
             Some(format!("nobody confirmed it ({})", Shown(&said)))
         }
-    }
-}
-
-/// The reply to an operation, judged by the confirmations of its call.
-pub(super) fn confirmed(
-    node: &Node,
-    waiting: &Waiting,
-    reply: Result<Value, Failure>,
-    unconfirmed: Option<&str>,
-) -> Result<Value, Failure> {
-    match (reply, unconfirmed) {
-        (Ok(reply), Some(why)) if waiting.route.wanted().is_some() => {
-            let why = why.to_owned();
-            let cause = Cause::Unconfirmed(Box::new(Unconfirmed { reply, why }));
-            Err(Failure::new(Outcome::MayHaveRun, cause, node.address()))
-        }
-        (reply, _) => reply,
     }
 }
 

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError};
 
 use super::Lane;
-use super::acks::{confirmed, send_and_wait};
+use super::acks::send_and_wait;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::redis::call::{self, Answer, Header, Keys, NoReplies, Replies, ScriptRef};
 use crate::backend::redis::node::Node;
@@ -185,7 +185,7 @@ fn finish(
                 if let Err(failure) = &reply {
                     node.refusals.refused(failure, node.clock.now());
                 }
-                let reply = confirmed(node, &waiting, reply, unconfirmed);
+                let reply = (waiting.route).confirmed(reply, unconfirmed, || node.address());
                 answer(node, waiting, reply);
             }
         }

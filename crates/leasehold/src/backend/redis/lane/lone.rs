@@ -6,7 +6,7 @@ use std::iter;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError};
 
-use super::acks::{self, confirmed, transmit_and_wait};
+use super::acks::{self, transmit_and_wait};
 use super::exchange::{answer, encode, read};
 use super::{Lane, Link};
 use crate::acknowledgement::Acknowledgement;
@@ -73,7 +73,8 @@ impl Lane {
         };
         match reply {
             Some(reply) => {
-                let reply = confirmed(&self.node, &waiting, reply, unconfirmed.as_deref());
+                let why = unconfirmed.as_deref();
+                let reply = (waiting.route).confirmed(reply, why, || self.node.address());
                 answer(&self.node, waiting, reply);
                 Lone::Answered
             }
