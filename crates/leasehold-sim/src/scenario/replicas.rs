@@ -44,7 +44,7 @@ impl Scenario {
         }
     }
 
-    /// A release is lost with its master, and nobody is told of the lock that comes back.
+    /// A failover loses releases: the lock comes back, and no client knows of it.
     fn let_leases_end(&mut self, rng: &mut Rng) {
         if self.lease_ms == LONG_LEASE_MS {
             self.lease_ms = rng.u64(300..3500);

@@ -36,7 +36,7 @@ pub(super) struct State {
     pub(super) confirmed_at: Moment,
     /// When the request left to which it was granted.
     pub(super) granted_at: Moment,
-    /// Who had to confirm each of its requests, the weakest that one of them asked for.
+    /// The weakest confirmation that any of its requests asked for.
     pub(super) confirmed_by: Acknowledgement,
     /// How often the server has confirmed it, its grant included.
     pub(super) confirmations: u32,

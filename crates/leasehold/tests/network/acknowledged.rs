@@ -111,7 +111,8 @@ async fn waiter_goes_on_when_the_replicas_are_back() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// Its deadline stays where it is, and it is told then, before anybody else can have the lock.
+/// The deadline stays where it is. The holder learns of the loss at it, before another client can
+/// have the lock.
 async fn told_in_time(server: &Embedded, guard: &LockGuard) {
     let until = guard.valid_until();
     let reason = guard.lost().await;

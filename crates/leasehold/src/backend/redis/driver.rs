@@ -87,7 +87,7 @@ fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Opti
     }
 }
 
-/// What the server replies once it has run everything that was sent before, and the request for it.
+/// A request that the server runs behind all others, and the end of its reply.
 pub(super) struct LastWord {
     pub(super) reply: Vec<u8>,
     pub(super) request: Pin<Box<dyn Future<Output = ()> + Send>>,
