@@ -3,7 +3,7 @@
 mod holds;
 mod waits;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use leasehold::settings::Peers;
@@ -109,22 +109,36 @@ impl Ours {
             return Err(super::cannot("leasehold", task));
         };
         let lock = self.lock(&self.client, name);
-        let (start, mut holds) = (monotonic_ns(), Vec::new());
-        while monotonic_ns() < start + run_ms * 1_000_000 {
-            let asked = monotonic_ns();
-            let guard = lock.acquire().await?;
-            let granted = monotonic_ns();
-            tokio::time::sleep(Duration::from_millis(*hold_ms)).await;
-            let released = monotonic_ns();
-            guard.release().await?;
-            holds.push([asked, granted, released]);
-            tokio::time::sleep(Duration::from_millis(*pause_ms)).await;
-        }
+        let [run, hold, pause] = [run_ms, hold_ms, pause_ms].map(|ms| Duration::from_millis(*ms));
+        // As a service would: the runtime wakes a task sooner than the thread that is blocked on
+        // the whole program.
+        let holds = tokio::spawn(take_turns(lock, run, hold, pause)).await??;
         Ok(Done {
             holds,
             ..Done::default()
         })
     }
+}
+
+/// When each hold was asked for, granted and released.
+async fn take_turns(
+    lock: Lock,
+    run: Duration,
+    hold: Duration,
+    pause: Duration,
+) -> Result<Vec<[u64; 3]>> {
+    let (start, mut holds) = (Instant::now(), Vec::new());
+    while start.elapsed() < run {
+        let asked = monotonic_ns();
+        let guard = lock.acquire().await?;
+        let granted = monotonic_ns();
+        tokio::time::sleep(hold).await;
+        let released = monotonic_ns();
+        guard.release().await?;
+        holds.push([asked, granted, released]);
+        tokio::time::sleep(pause).await;
+    }
+    Ok(holds)
 }
 
 impl Worker for Ours {
