@@ -317,7 +317,7 @@ mod tests {
         const MS: u64 = 1_000_000;
         let one = [[0, 1, 5 * MS], [6 * MS, 12 * MS, 16 * MS]];
         // Waited for the first, and had not asked before the release of the second.
-        let other = [[2 * MS, 7 * MS, 10 * MS], [17 * MS, 18 * MS, 19 * MS]];
+        let other = [[2 * MS, 7 * MS, 10 * MS], [17 * MS, 25 * MS, 26 * MS]];
         let client = |holds: [[u64; 3]; 2]| Done {
             holds: holds.to_vec(),
             ..Done::default()
