@@ -75,6 +75,16 @@ impl Bench<'_> {
         }
     }
 
+    fn warm_up_time(&self, system: System) -> Duration {
+        /// It compiles what runs often, and that takes seconds.
+        const JVM: Duration = Duration::from_secs(3);
+        let run = self.settings.run;
+        match system.redisson() {
+            Some(_) if !self.settings.tiny => run.max(JVM),
+            _ => run / 2,
+        }
+    }
+
     fn run_time(&self, kind: Kind) -> Duration {
         const TWO_RENEWALS: Duration = Duration::from_secs(21);
         let run = self.settings.run;
@@ -110,7 +120,7 @@ impl<'a> Lane<'a> {
         let name = format!("bench:{}:{system}", scenario.name);
         let mut stage = Stage::open(bench, kind, system, name).await?;
         // Nobody pays for connections, loaded scripts and cold code.
-        stage.warm_up(bench.settings.run).await?;
+        stage.warm_up(bench.warm_up_time(system)).await?;
         Ok(Self {
             system,
             stage,

@@ -70,7 +70,7 @@ impl System {
         }
     }
 
-    fn redisson(self) -> Option<RedissonVersion> {
+    pub(crate) fn redisson(self) -> Option<RedissonVersion> {
         match self {
             Self::Redisson3 => Some(RedissonVersion::V3_16_8),
             Self::Redisson4 => Some(RedissonVersion::V4_7_0),
@@ -179,7 +179,8 @@ impl Systems {
         }
         let url = self.url.clone();
         // It panics where the driver can't be built, which ends only its own thread.
-        let jvm = tokio::task::spawn_blocking(move || Redisson::start(version, &url)).await;
+        let start = move || Redisson::start_as_shipped(version, &url);
+        let jvm = tokio::task::spawn_blocking(start).await;
         let jvm = Arc::new(jvm.map_err(|panic| Error::from(format!("its JVM: {panic}")))?);
         jvms.insert(system, Arc::clone(&jvm));
         Ok(jvm)

@@ -27,7 +27,7 @@ pub use build::java_available;
 pub use hammer::{HammerReport, Interval, first_overlap};
 pub use thread::{LockKind, RedissonThread};
 
-use jvm::Jvm;
+use jvm::{Jvm, QUICK_TO_START};
 
 /// The Redisson releases the driver is built with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,9 +68,23 @@ impl Redisson {
     ///
     /// When the driver cannot be built, or the JVM does not come up with this version.
     pub fn start(version: RedissonVersion, redis_url: &str) -> Self {
+        Self::start_with(version, redis_url, &QUICK_TO_START)
+    }
+
+    /// The same with the JVM's own settings, as a service has them: slower to start, and fast once
+    /// it has compiled what runs often.
+    ///
+    /// # Panics
+    ///
+    /// When the driver cannot be built, or the JVM does not come up with this version.
+    pub fn start_as_shipped(version: RedissonVersion, redis_url: &str) -> Self {
+        Self::start_with(version, redis_url, &[])
+    }
+
+    fn start_with(version: RedissonVersion, redis_url: &str, flags: &[&str]) -> Self {
         build::build();
         let redisson = Self {
-            jvm: Jvm::start(&build::target(version), redis_url),
+            jvm: Jvm::start(&build::target(version), redis_url, flags),
             version,
         };
         let answer: Answer<String> = redisson.call("version", Map::new());

@@ -68,14 +68,14 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A short round that nobody measures.
+    /// A round that nobody measures.
     pub(super) async fn warm_up(&mut self, run: Duration) -> Result<()> {
         match self.kind {
             Kind::Held { .. }
             | Kind::Line { .. }
             | Kind::Moved { .. }
             | Kind::FailedOver { .. } => Ok(()),
-            _ => self.round(run / 2).await.map(|_| ()),
+            _ => self.round(run).await.map(|_| ()),
         }
     }
 

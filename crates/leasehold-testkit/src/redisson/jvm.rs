@@ -46,11 +46,12 @@ struct Line {
 }
 
 impl Jvm {
-    /// Starts the driver in `target`. It comes up while the caller goes on.
-    pub(super) fn start(target: &Path, redis_url: &str) -> Arc<Self> {
+    /// Starts the driver in `target`, with these flags. It comes up while the caller goes on.
+    pub(super) fn start(target: &Path, redis_url: &str, flags: &[&str]) -> Arc<Self> {
         let target = target.display();
         let mut child = Command::new("java")
-            .args(FLAGS)
+            .args(flags)
+            .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
             .arg("-cp")
             .arg(format!("{target}/driver.jar:{target}/lib/*"))
             .args(["org.leasehold.interop.Driver", redis_url])
@@ -176,10 +177,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Quick to start and small: the tests run several JVMs at once, each for seconds.
-const FLAGS: [&str; 5] = [
+pub(super) const QUICK_TO_START: [&str; 4] = [
     "-Xshare:auto",
     "-XX:TieredStopAtLevel=1",
     "-Xmx256m",
     "-XX:+UseSerialGC",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 ];
