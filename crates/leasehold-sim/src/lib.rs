@@ -1,6 +1,7 @@
 //! Simulated histories: several clients of one embedded keyspace, each behind a
 //! network of its own, on a paused clock, under faults that a seed chooses. Every
-//! history is judged; the same seed gives the same history.
+//! history is judged. The same seed gives the same history, but for the order in which
+//! Tokio wakes the receivers of one channel: Tokio draws that itself.
 
 pub mod faults;
 pub mod judge;
@@ -12,7 +13,7 @@ pub mod subject;
 pub mod synchronizers;
 mod worker;
 
-pub use play::{Played, play};
+pub use play::{Played, play, play_again};
 pub use scenario::Scenario;
 pub use subject::Subject;
 pub use synchronizers::Synchronizer;

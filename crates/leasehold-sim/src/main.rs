@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::builder::PossibleValue;
 use clap::{Parser, ValueEnum};
-use leasehold_sim::{Played, Scenario, Subject, Synchronizer, play, shrink::shrink};
+use leasehold_sim::{Played, Scenario, Subject, Synchronizer, play, play_again, shrink::shrink};
 
 /// What histories are of.
 #[derive(Clone, Copy)]
@@ -109,10 +109,10 @@ fn show(subject: Primitive, seed: u64, keep: Option<&[usize]>) -> bool {
                 scenario = scenario.keeping(parts);
             }
             println!("{scenario}");
-            play(&scenario)
+            play_again(|| play(&scenario))
         }
         Primitive::Synchronizer(synchronizer) => {
-            let played = synchronizer.play(seed);
+            let played = play_again(|| synchronizer.play(seed));
             println!("{synchronizer}: {:?}", played.report);
             played
         }
@@ -253,7 +253,7 @@ fn watch_for_spinning(
 }
 
 fn report_failure(subject: Primitive, seed: u64) -> bool {
-    for violation in &subject.play(seed).violations {
+    for violation in &play_again(|| subject.play(seed)).violations {
         println!("VIOLATION in seed {seed} {violation}");
     }
     let Primitive::Lock(lock) = subject else {
@@ -266,7 +266,7 @@ fn report_failure(subject: Primitive, seed: u64) -> bool {
     let parts = shrink(&scenario);
     let small = scenario.keeping(&parts);
     println!("\nshrunk:\n{small}");
-    for violation in &play(&small).violations {
+    for violation in &play_again(|| play(&small)).violations {
         println!("VIOLATION {violation}");
     }
     let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();

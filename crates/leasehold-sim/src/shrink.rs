@@ -1,6 +1,6 @@
 //! Makes a failing scenario smaller: the fewest turns and faults that still fail.
 
-use crate::play::play;
+use crate::play::{play, play_again};
 use crate::scenario::Scenario;
 
 /// The parts that are enough for a violation.
@@ -25,5 +25,5 @@ pub fn shrink(scenario: &Scenario) -> Vec<usize> {
 }
 
 fn fails(scenario: &Scenario) -> bool {
-    !play(scenario).violations.is_empty()
+    !play_again(|| play(scenario)).violations.is_empty()
 }
