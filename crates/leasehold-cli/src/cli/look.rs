@@ -132,9 +132,9 @@ pub(crate) struct Top {
 }
 
 const RELEASE_HELP: &str = "\
-It takes a lock from whoever holds it, and tells from whom and until when that one may still believe
-in it: a holder of this library until its next renewal, a third of its lease; one of Redisson's is
-not told at all. First end what the holder does, or nothing protects it any more.
+It takes a lock from its holder. It says who that is, and until when the holder may still believe in
+the lock: a holder of this library until its next renewal, a third of its lease. A holder of
+Redisson is not told at all. First end what the holder does, or nothing protects it any more.
 
 One hold is ended, and only if it is still the one that was told; what else there is under the name
 stays. --holder says which, where there are several; --force takes all of them. On a terminal it

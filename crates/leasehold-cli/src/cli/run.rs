@@ -23,7 +23,7 @@ Exit codes:
   126  the command can't be executed; 127: it was not found
 
 --limit keeps its permits under the lock's name, which is then no lock for the other kinds. The
-first one sets the number for all, and says so. Whoever asks for another number is refused with 78;
+first one sets the number for all, and says so. A command with another number is refused with 78;
 `leasehold set-limit NAME N` changes it for all.
 
 The command finds the lock's name in $LEASEHOLD_NAME, and with --fenced the hold's fencing token in
