@@ -224,3 +224,26 @@ async fn re_entry_that_wants_more_confirmations_has_to_get_them() {
     again.release().await.unwrap();
     guard.release().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn unconfirmed_downgrade_of_a_removed_lock_leaves_no_key() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let writing = client.rw_lock("x").acknowledged_by(by(1));
+    let writing = writing.write().await.unwrap();
+    network.confirm_by(0);
+    let turns = tokio::spawn(writing.downgrade());
+    sleep(WITHIN / 2).await;
+    let [lock, timeout] = &server.keys()[..] else {
+        panic!("the lock and the key of the read hold: {:?}", server.keys());
+    };
+    assert!(timeout.contains("rwlock_timeout"), "{lock}, {timeout}");
+
+    // The request that is sent again finds no write hold.
+    assert!(server.remove("x"));
+    let error = turns.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    // Long before its lease is over.
+    sleep(MS).await;
+    assert_eq!(server.keys(), [""; 0]);
+}

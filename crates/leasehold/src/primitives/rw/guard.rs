@@ -284,7 +284,6 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     // Those who had the write hold before are told by this answer, as by that to a release.
     let mark = write.hold().mark();
     if !ask_until_answered(&context, &mut undo, operation).await? {
-        undo.disarm();
         let reason = why(&context, &write).await;
         write.hold().tell(mark, &Word::Lost(reason.clone()));
         return Err(Error::lost(&key, reason));
@@ -333,7 +332,15 @@ async fn ask_until_answered(
     let pauses = Pauses::from(Duration::from_millis(10));
     let reply = until_answered(clock, first, pauses, ask, goes_on).await;
     match refusal_counts(reply, |reply| *reply == Value::Int(1)) {
-        Ok(Value::Int(there)) => Ok(there == 1),
+        Ok(Value::Int(1)) => Ok(true),
+        Ok(Value::Int(_)) => {
+            // An earlier request may have turned it, before somebody removed the lock. Then the
+            // read hold has a key of its own left, which its release removes.
+            if !asked_before.load(Ordering::Relaxed) {
+                undo.disarm();
+            }
+            Ok(false)
+        }
         Ok(_) => Err(context.backend.malformed().into_error(&key)),
         Err(failure) => {
             if !asked_before.load(Ordering::Relaxed) {
