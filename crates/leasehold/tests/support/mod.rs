@@ -55,13 +55,16 @@ pub(crate) fn embedded_place() -> Place {
 }
 
 /// As a user who may run the commands that the docs name, and no other. With
-/// `LEASEHOLD_TOPOLOGY=sentinels-after-failover` it is a [`sentinels_place`], so that all that runs
-/// on a server can run there; each place takes some seconds then.
+/// `LEASEHOLD_TOPOLOGY=sentinels`, or `sentinels-after-failover`, it is behind sentinels, so that all
+/// that runs on a server can run there; each place takes some seconds then.
 pub(crate) fn server_place() -> Place {
     match std::env::var("LEASEHOLD_TOPOLOGY").as_deref() {
         Err(_) | Ok("single") => {}
+        Ok("sentinels") => return Place::Sentinels(sentinels()),
         Ok("sentinels-after-failover") => return sentinels_place(),
-        Ok(other) => panic!("{other}: here are `single` and `sentinels-after-failover`"),
+        Ok(other) => {
+            panic!("{other}: here are `single`, `sentinels` and `sentinels-after-failover`")
+        }
     }
     let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
     start(RedisServer::builder().user("app", "pw").rules(&rules), "")
@@ -107,16 +110,21 @@ pub(crate) fn cluster_place() -> Place {
     Place::Cluster(Cluster::of(&settings, 3, 0))
 }
 
-/// As a user who may run the commands that the docs name, and no other, at a master that its
-/// sentinels have just promoted, and as another such user at the sentinels.
+/// At a master that its sentinels have just promoted.
 pub(crate) fn sentinels_place() -> Place {
+    let sentinels = sentinels();
+    sentinels.fail_over();
+    Place::Sentinels(sentinels)
+}
+
+/// As a user who may run the commands that the docs name, and no other, at the master, and as
+/// another such user at the sentinels.
+fn sentinels() -> Sentinels {
     let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
     let servers = RedisServer::builder().user("app", "pw").rules(&rules);
     let rules = wire::allowed_at_sentinels();
     let watching = RedisServer::builder().user("looks", "s3cret").rules(&rules);
-    let sentinels = Sentinels::of(&servers, &watching, 1);
-    sentinels.fail_over();
-    Place::Sentinels(sentinels)
+    Sentinels::of(&servers, &watching, 1)
 }
 
 /// Whether the servers have channels of a shard, as Redis has from 7.0 on.
