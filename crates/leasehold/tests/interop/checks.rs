@@ -169,19 +169,28 @@ pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_othe
     let mut scene = Scene::with_watchdog(cast, what, Some(WATCHDOG)).await;
     for holder in 0..scene.sides.len() {
         scene.sides[holder].lock().await;
+        let mut kept = 0;
         for key in what.keys() {
             // Longer than its lease, all in all.
             let (mut last, mut renewals) = (0, 0);
-            eventually("it is renewed four times", async || {
+            eventually("it is renewed four times, or ends", async || {
                 let ttl = scene.site.server_of(key).command(&["PTTL", key]).unwrap();
                 let ttl = ttl.as_int().unwrap();
-                assert!(ttl > 0, "{key} of {} ended", scene.sides[holder].who);
                 renewals += u32::from(ttl > last + 100);
                 last = ttl;
-                renewals > 4
+                ttl <= 0 || renewals > 4
             })
             .await;
+            kept += usize::from(last > 0);
         }
+        // A RedLock counts with two of its three, and gives the third one back if it comes late.
+        let enough = if what == What::Red {
+            2
+        } else {
+            what.keys().len()
+        };
+        let who = &scene.sides[holder].who;
+        assert!(kept >= enough, "{kept} of {who} were kept");
         for other in scene.others(holder) {
             assert!(!scene.sides[other].try_lock(Duration::ZERO).await);
         }
