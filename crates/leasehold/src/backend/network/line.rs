@@ -1,6 +1,6 @@
 //! What is on its way: events in order of time, and who waits for a reply.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ impl Events {
 /// Who waits for a reply, and until when.
 #[derive(Default)]
 pub(super) struct Pending {
-    waiting: HashMap<u64, oneshot::Sender<Reply>>,
+    waiting: BTreeMap<u64, oneshot::Sender<Reply>>,
     limits: BTreeSet<(Moment, u64)>,
     count: u64,
 }
@@ -198,8 +198,6 @@ impl Pending {
     /// Everybody, in the order of asking.
     pub(super) fn take_all(&mut self) -> Vec<oneshot::Sender<Reply>> {
         self.limits.clear();
-        let mut waiting: Vec<_> = self.waiting.drain().collect();
-        waiting.sort_unstable_by_key(|(id, _)| *id);
-        waiting.into_iter().map(|(_, sender)| sender).collect()
+        std::mem::take(&mut self.waiting).into_values().collect()
     }
 }
