@@ -59,11 +59,11 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
     let path = args.metrics_file.as_deref();
-    let metrics = path.map(|path| MetricsFile::start(&runtime, path, &job.name));
+    let metrics = path.map(|path| MetricsFile::start(path, &job.name));
     let metrics = metrics.transpose()?;
-    let result = under_lock(&runtime, &job, servers);
+    let result = under_lock(&runtime, &job, servers, metrics.as_ref());
     if let Some(metrics) = metrics
-        && let Err(failure) = metrics.write()
+        && let Err(failure) = metrics.end()
     {
         // The command has run; its exit code stands.
         tell(failure);
@@ -99,7 +99,12 @@ fn what_to_run(args: &Run, command: &[OsString]) -> Result<String, Failure> {
     name_of_lock(name)
 }
 
-fn under_lock(runtime: &Runtime, job: &Job<'_>, servers: &[Server]) -> Result<Exit, Failure> {
+fn under_lock(
+    runtime: &Runtime,
+    job: &Job<'_>,
+    servers: &[Server],
+    metrics: Option<&MetricsFile>,
+) -> Result<Exit, Failure> {
     // Before the first request leaves: a signal from now on leaves nothing behind.
     let mut signals = {
         let _context = runtime.enter();
@@ -113,6 +118,11 @@ fn under_lock(runtime: &Runtime, job: &Job<'_>, servers: &[Server]) -> Result<Ex
     };
     let rests_until = job.args.min_hold.map(|least| Instant::now() + least);
     output::event(Event::Held, &job.name, || guard.told());
+    metrics_file::command_starts();
+    if let Some(metrics) = metrics {
+        // All series are there now: monitoring sees a count of 0 before the first loss.
+        metrics.refresh();
+    }
     if output::is_watched() {
         // Beside the command, which waits for no warning.
         for client in clients.clone() {
@@ -126,12 +136,14 @@ fn under_lock(runtime: &Runtime, job: &Job<'_>, servers: &[Server]) -> Result<Ex
     terminal::hold_back_stops(true);
     let end = runtime.block_on(supervise(job, &guard, &mut signals));
     terminal::hold_back_stops(false);
+    metrics_file::command_ended();
     if let (Some(until), Ok(exit)) = (rests_until, &end)
         && *exit != Exit::Lost
     {
         runtime.block_on(rest(&guard, until, &mut signals));
     }
     let exit = runtime.block_on(give_back(job, clients, guard, end));
+    metrics_file::run_ended(exit.as_ref().map_or_else(Failure::exit, |exit| *exit));
     output::event(Event::Released, &job.name, Vec::new);
     exit
 }

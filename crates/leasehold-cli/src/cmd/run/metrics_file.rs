@@ -1,19 +1,26 @@
 //! The metrics of a run, as a file that node_exporter reads.
 
-use std::fs::Permissions;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+mod exposition;
 
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use metrics::{Unit, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tokio::runtime::Runtime;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use exposition::Exposition;
 
-/// How often it is written while the command runs. Prometheus rarely asks more often.
+/// The pause between two writes while the command runs. Prometheus rarely asks more often.
 const EVERY: Duration = Duration::from_secs(10);
+/// The longest wait for the last write: a folder that does not answer must not keep the command.
+const LAST: Duration = Duration::from_secs(5);
 /// Upper ends, in seconds: from a free lock to a job of a night.
 const TIMES: [f64; 10] = [
     0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0,
@@ -23,53 +30,168 @@ const PARTS: [f64; 6] = [0.1, 0.2, 0.33, 0.5, 0.6, 1.0];
 /// Upper ends of the operations in a call.
 const SIZES: [f64; 5] = [1.0, 4.0, 16.0, 64.0, 256.0];
 
-#[derive(Clone)]
+const LAST_START: &str = "leasehold.run.last_start.timestamp";
+const LAST_END: &str = "leasehold.run.last_end.timestamp";
+const LAST_SUCCESS: &str = "leasehold.run.last_success.timestamp";
+const LAST_EXIT_CODE: &str = "leasehold.run.last_exit_code";
+
+/// The file, and the thread that writes it. The threads that renew the lock and listen for signals
+/// never wait for a disk.
 pub(super) struct MetricsFile {
-    path: PathBuf,
-    handle: PrometheusHandle,
+    asks: Sender<Ask>,
+}
+
+enum Ask {
+    /// Write now.
+    Write,
+    /// Write for the last time, and send the outcome.
+    End(Sender<Result<(), Failure>>),
 }
 
 impl MetricsFile {
-    /// Collects metrics from now on. Each is labelled with the name of the lock: node_exporter
-    /// refuses two files with the same series.
-    pub(super) fn start(runtime: &Runtime, path: &Path, name: &str) -> Result<Self, Failure> {
+    /// Begins to collect metrics, and writes the file for the first time. Each metric is labelled
+    /// with the name of the lock: node_exporter refuses two files that share a series.
+    pub(super) fn start(path: &Path, name: &str) -> Result<Self, Failure> {
         let handle = record(name).map_err(|error| {
             Failure::new(Exit::Failed, format!("can't collect metrics: {error}"))
         })?;
-        let file = Self {
-            path: path.to_owned(),
+        let mut writer = Writer {
+            // A link stays a link: the file that it names is replaced.
+            path: fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
             handle,
+            written: Exposition::default(),
+            is_first: true,
         };
-        // Before the lock is asked for: a file that can't be written is told at once.
-        file.write()?;
-        let often = file.clone();
-        runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(EVERY).await;
-                // Told at the end, if it can't be written then.
-                let _ = often.write();
-            }
-        });
-        Ok(file)
+        // Before the lock is asked for: a file that can't be written fails the run at once.
+        writer.write()?;
+        let (asks, asked) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || writer.write_when_asked(&asked))
+            .map_err(|error| Failure::io("can't start the thread that writes metrics", error))?;
+        Ok(Self { asks })
     }
 
-    /// Puts a new file in the place of the old one: whoever reads it finds a whole one.
-    pub(super) fn write(&self) -> Result<(), Failure> {
-        let text = self.handle.render();
+    /// Asks for a write, and does not wait for it.
+    pub(super) fn refresh(&self) {
+        // The thread lives as long as this.
+        let _ = self.asks.send(Ask::Write);
+    }
+
+    /// Writes the file for the last time.
+    pub(super) fn end(self) -> Result<(), Failure> {
+        let (outcome, ended) = mpsc::channel();
+        let _ = self.asks.send(Ask::End(outcome));
+        ended.recv_timeout(LAST).unwrap_or_else(|_| {
+            let limit = humantime::format_duration(LAST);
+            Err(Failure::new(
+                Exit::Failed,
+                format!("the metrics were not written within {limit}"),
+            ))
+        })
+    }
+}
+
+/// Notes that the lock is held and the command starts.
+pub(super) fn command_starts() {
+    gauge!(LAST_START).set(now());
+}
+
+/// Notes that the command has ended.
+pub(super) fn command_ended() {
+    gauge!(LAST_END).set(now());
+}
+
+/// Notes how a run ends that had the lock.
+pub(super) fn run_ended(exit: Exit) {
+    gauge!(LAST_EXIT_CODE).set(f64::from(exit.code()));
+    if exit.code() == 0 {
+        gauge!(LAST_SUCCESS).set(now());
+    }
+}
+
+/// Returns the time that people compare with their own clocks.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    // Whole milliseconds: a clock says no more, and the text stays short.
+    (since.unwrap_or_default().as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+/// The metrics of this process, and the part of them that the file has already.
+struct Writer {
+    path: PathBuf,
+    handle: PrometheusHandle,
+    written: Exposition,
+    is_first: bool,
+}
+
+impl Writer {
+    fn write_when_asked(mut self, asked: &Receiver<Ask>) {
+        loop {
+            match asked.recv_timeout(EVERY) {
+                Ok(Ask::End(outcome)) => {
+                    let _ = outcome.send(self.write());
+                    return;
+                }
+                // A failure is reported by the last write, if that fails as well.
+                Ok(Ask::Write) | Err(RecvTimeoutError::Timeout) => drop(self.write()),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Adds the news of this process to the file. Runs that follow each other, or overlap, count on
+    /// in one file.
+    fn write(&mut self) -> Result<(), Failure> {
+        let now = Exposition::read(&self.handle.render());
+        self.update(&now).map_err(|error| {
+            let what = format!("can't write the metrics to {}", self.path.display());
+            Failure::io(what, error)
+        })?;
+        self.written = now;
+        self.is_first = false;
+        Ok(())
+    }
+
+    fn update(&self, now: &Exposition) -> io::Result<()> {
+        match fs::metadata(&self.path) {
+            Ok(file) if !file.is_file() => {
+                // A device or a pipe is written to: to put a file in its place would remove it. A pipe
+                // without a reader is an error, not a wait.
+                let mut file = File::options()
+                    .write(true)
+                    .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+                    .open(&self.path)?;
+                return file.write_all(now.to_string().as_bytes());
+            }
+            _ => {}
+        }
         let folder = match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            // node_exporter is another user.
-            file.as_file()
-                .set_permissions(Permissions::from_mode(0o644))?;
-            file.persist(&self.path)?;
-            Ok(())
-        });
-        let what = || format!("can't write the metrics to {}", self.path.display());
-        written.map_err(|error| Failure::io(what(), error))
+        // Another run may read the file between this one's reading and writing. The lock ends with
+        // the descriptor.
+        let locked = File::open(folder)?;
+        flock(&locked, FlockOperation::LockExclusive)?;
+        let mut sum = match fs::read_to_string(&self.path) {
+            Ok(text) => Exposition::read(&text),
+            Err(error) if error.kind() == ErrorKind::NotFound => Exposition::default(),
+            Err(error) => return Err(error),
+        };
+        if self.is_first {
+            // An earlier run that was killed could not take back that it held the lock.
+            sum.clear_gauges(|name| !name.starts_with("leasehold_run_"));
+        }
+        sum.add(&self.written, now);
+        // A reader finds a whole file: the old one or the new one.
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(sum.to_string().as_bytes())?;
+        // node_exporter is another user.
+        file.as_file()
+            .set_permissions(Permissions::from_mode(0o644))?;
+        file.persist(&self.path)?;
+        Ok(())
     }
 }
 
@@ -83,5 +205,24 @@ fn record(name: &str) -> Result<PrometheusHandle, Box<dyn std::error::Error>> {
         .build_recorder();
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder)?;
+    describe_gauge!(
+        LAST_START,
+        Unit::Seconds,
+        "Start of the last command that ran under the lock"
+    );
+    describe_gauge!(
+        LAST_END,
+        Unit::Seconds,
+        "End of the last command that ran under the lock"
+    );
+    describe_gauge!(
+        LAST_SUCCESS,
+        Unit::Seconds,
+        "End of the last run with exit code 0"
+    );
+    describe_gauge!(
+        LAST_EXIT_CODE,
+        "Exit code of the last run that had the lock"
+    );
     Ok(handle)
 }
