@@ -633,15 +633,15 @@ const SET_UPS: &[Weakness] = &[
         "A lock that a server has confirmed can be lost when a replica takes over.",
         BOTH,
         "Two hold at once, of whichever side.",
-        "Use fenced locks and check the tokens where the data is, or use a lock of a majority.",
-        "open: true of any lock on replicas; the fail-over tests try Leasehold alone, not beside Redisson",
+        "Use acknowledged holds for Rust; fenced locks, with the tokens checked where the data is, for both; or a lock of a majority.",
+        "open: true of any lock on replicas; a failover that loses locks is tried with Leasehold alone",
     ),
     weakness(
         "It is not known which replicas 3.16.8 counts while one of them takes over.",
         OLD,
         "As in the row above.",
         "As in the row above.",
-        "open: needs a fail-over beside 3.16.8",
+        "open: needs 3.16.8 in the middle of an operation while a replica takes over",
     ),
     weakness(
         "`isExists` and `remainTimeToLive` ask a replica by default, whose answer may be late.",
@@ -651,7 +651,7 @@ const SET_UPS: &[Weakness] = &[
         "open: needs a replica that is late by a known time",
     ),
     weakness(
-        "Not tested: configurations with sentinels and for hosted servers, the queue semaphore, name mappers, and servers other than that of the last run.",
+        "Not tested: configurations for hosted servers, the queue semaphore, and servers other than that of the last run.",
         BOTH,
         "Unknown.",
         "Try what you use.",
