@@ -181,6 +181,20 @@ mod tests {
     }
 
     #[test]
+    fn told_uptime_is_a_bracket_around_the_true_one() {
+        let took = Duration::from_millis(30);
+        for true_ms in (0..5000).step_by(50) {
+            let truth = Duration::from_millis(true_ms);
+            // The server subtracts two times in whole seconds.
+            for said in [true_ms / 1000, true_ms / 1000 + 1] {
+                let told = uptime(&format!("uptime_in_seconds:{said}\r\n"), took).unwrap();
+                assert!(told.least <= truth, "{said} s after {truth:?}: {told:?}");
+                assert!(truth <= told.most, "{said} s after {truth:?}: {told:?}");
+            }
+        }
+    }
+
+    #[test]
     fn replica_is_no_master() {
         let address = Arc::from("redis://h");
         let is_master = |info: &str| check_role(info, &address).is_ok();

@@ -47,10 +47,11 @@ impl Longest {
         self.own.max(heard)
     }
 
-    /// How long a ballot may take that a majority grants. By the default, if that is shorter: those
-    /// that expect no more need not have read a note.
+    /// The longest time that a ballot may take. It counts by the handle's own setting, or by the
+    /// default if that is shorter: a holder with the same setting need not have read the note that
+    /// this handle has read, and rejoins by its setting alone.
     pub(super) fn ballot_limit(&self) -> Duration {
-        self.of_all().min(DEFAULT_LONGEST_LEASE) * 2 / 5
+        self.own.min(DEFAULT_LONGEST_LEASE) * 2 / 5
     }
 
     /// How long a server has been up before the holder of a majority sets its member again: longer
@@ -97,5 +98,88 @@ impl Longest {
 impl fmt::Debug for Longest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.own.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settings from the shortest to the longest.
+    const SETTINGS: [Duration; 6] = [
+        Duration::from_millis(10),
+        Duration::from_secs(1),
+        DEFAULT_LONGEST_LEASE,
+        Duration::from_millis(30_001),
+        Duration::from_secs(3600),
+        Duration::from_secs(365 * 24 * 3600),
+    ];
+    /// The notes that a handle may have read. A setting up to the default is not noted.
+    const NOTES: [Duration; 3] = [
+        Duration::ZERO,
+        Duration::from_millis(30_001),
+        Duration::from_secs(365 * 24 * 3600),
+    ];
+    /// The greatest `drift_fraction` of a client.
+    const MOST_DRIFT: f64 = 0.25;
+
+    fn all() -> impl Iterator<Item = Longest> {
+        let pairs = SETTINGS
+            .into_iter()
+            .flat_map(|own| NOTES.map(|note| (own, note)));
+        pairs.map(|(own, note)| {
+            let longest = Longest::new(own, 3);
+            longest.heard_ms.store(wire_ms(note), Ordering::SeqCst);
+            longest
+        })
+    }
+
+    /// Each holder with each ballot of the same setting, or of any setting where the holder knows of
+    /// the default at least.
+    fn pairs() -> impl Iterator<Item = (Longest, Longest)> {
+        all().flat_map(|holder| {
+            let (own, known) = (holder.own, holder.of_all());
+            let ballots =
+                all().filter(move |ballot| ballot.own == own || known >= DEFAULT_LONGEST_LEASE);
+            ballots.map(move |ballot| {
+                let holder = Longest::new(own, 3);
+                holder.heard_ms.store(wire_ms(known), Ordering::SeqCst);
+                (holder, ballot)
+            })
+        })
+    }
+
+    #[test]
+    fn each_ballot_is_over_before_a_member_rejoins() {
+        let mut seen = 0;
+        for (holder, ballot) in pairs() {
+            let lasts = ballot.ballot_limit().mul_f64(1.0 + MOST_DRIFT);
+            assert!(
+                lasts <= holder.rejoin_after(),
+                "{lasts:?} {holder:?} {ballot:?}"
+            );
+            seen += 1;
+        }
+        assert!(seen > 100, "{seen}");
+    }
+
+    #[test]
+    fn member_rejoins_before_its_server_votes_again() {
+        for (holder, ballot) in pairs().filter(|(holder, ballot)| {
+            // With the note that both have read, as each majority has it.
+            holder.of_all() == ballot.of_all()
+        }) {
+            assert!(
+                holder.rejoin_after() < ballot.of_all(),
+                "{holder:?} {ballot:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn ballot_has_time_for_an_answer_of_each_server() {
+        for longest in all() {
+            assert!(longest.ballot_limit() > Duration::ZERO, "{longest:?}");
+        }
     }
 }
