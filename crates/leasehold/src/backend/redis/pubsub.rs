@@ -5,7 +5,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::messages::{Frame, Messages, write_command};
@@ -36,15 +35,15 @@ pub(crate) async fn run(
         while section.is_empty() {
             section.changed().await;
         }
-        // A notice from before this connection: it goes to where calls go now anyway.
-        let _ = node.moved.notified().now_or_never();
+        // Before it is opened: if calls go elsewhere meanwhile, it is opened once more.
+        let number = node.connector.present_number();
         match node.connector.open_messages(name.as_deref()).await {
             Ok(messages) => {
                 let since = Instant::now();
                 let mut session = Session::new(&node, &section, transports, messages);
                 let end = tokio::select! {
                     end = session.run() => end,
-                    () = node.moved.notified() => "the server was started again, or calls go to another one now".into(),
+                    () = node.connector.leads_to_another(number) => "the server was started again, or calls go to another one now".into(),
                 };
                 // A connection that did not last is followed by a longer pause: a server that
                 // ends each one at once must not be connected to all the time.
@@ -70,7 +69,7 @@ pub(crate) async fn run(
         tokio::select! {
             () = sleep(pause.next()) => {}
             // Calls go to another server now, and that one may answer.
-            () = node.moved.notified() => {}
+            () = node.connector.leads_to_another(number) => {}
         }
         // Channels that were left while there was no connection need no subscription.
         section.remove_idle();
