@@ -388,7 +388,10 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
         };
     }
     if let Some(text) = reply_text(error) {
-        return Failure::from_reply(&text, address);
+        return match text.starts_with("NOAUTH") {
+            true => wants_a_password(&text, at),
+            false => Failure::from_reply(&text, address),
+        };
     }
     // A port for TLS takes the handshake for a broken greeting. It closes the connection, or
     // answers with an alert that is no reply.
@@ -403,6 +406,20 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
         format!("the handshake failed ({error})")
     };
     no_connection(at, what, Some(Arc::new(error.clone())))
+}
+
+/// The server serves nobody who has not logged in, and there is nothing to log in with.
+pub(crate) fn wants_a_password(said: &str, at: &Address) -> Failure {
+    let what = format!(
+        "{}; the server wants a password, and none is given: write it into the URL \
+         (redis://USER:PASSWORD@HOST), or give `credentials`",
+        Shown(said)
+    );
+    Failure::new(
+        Outcome::DidNotRun,
+        Cause::Denied(what),
+        Arc::clone(at.shown()),
+    )
 }
 
 fn no_connection(

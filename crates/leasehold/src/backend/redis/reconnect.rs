@@ -8,7 +8,7 @@ use ::redis::aio::MultiplexedConnection;
 use futures_util::FutureExt;
 
 use super::address::{Address, Host};
-use super::connect::{Open, Present, reply_text};
+use super::connect::{Open, Present, reply_text, wants_a_password};
 use super::driver::Driver;
 use super::lane::{Ending, Lane};
 use super::node::{Node, Reached, Told};
@@ -81,10 +81,13 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
             info.query_async::<String>(other),
             ours.query_async::<String>(fourth)
         );
-        // A server closes the connection of a client that has not logged in and sends more than
-        // a little, and the script is long.
-        let logged_in = time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH");
-        let has_scripts = logged_in && load_scripts(node, third).await;
+        // Here, and not at the first call: a server closes the connection of a client that has not
+        // logged in and sends more than a little, and the script is long.
+        let said = time.as_ref().err().and_then(reply_text);
+        if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
+            return Err(wants_a_password(&said, address));
+        }
+        let has_scripts = load_scripts(node, third).await;
         let time = time.ok();
         let info = info.unwrap_or_default();
         server_info::check(&info, address.shown())?;
