@@ -17,7 +17,7 @@ use super::messages::{Frame, Messages, write_command};
 use super::sentinel::Sentinels;
 use super::wire::Checked;
 use crate::backend::failure::{Cause, Failure, Outcome};
-use crate::clock::Moment;
+use crate::clock::{Both, Moment};
 use crate::credentials::{Credentials, Source};
 use crate::text::Shown;
 
@@ -35,6 +35,8 @@ pub(crate) struct Connector {
     pub(crate) credentials_every: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
+    /// When it was made.
+    pub(crate) made: Both,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
 }
@@ -284,11 +286,16 @@ impl Connector {
         at: &Address,
         open: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
+        let begun = Both::now();
         tokio::time::timeout(self.connect_timeout, open)
             .await
             .unwrap_or_else(|_| {
                 let limit = self.connect_timeout;
-                let what = format!("no connection within {limit:?}{}", at.plain_hint());
+                let hint = match begun.paused_hint(limit) {
+                    "" => at.plain_hint(),
+                    paused => paused,
+                };
+                let what = format!("no connection within {limit:?}{hint}");
                 Err(no_connection(at, what, None))
             })
     }

@@ -22,7 +22,7 @@ use super::tls;
 use crate::backend::about::{About, Uptime};
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::step::{Operation, Step};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Both, Clock, Moment};
 use crate::credentials::Source;
 use crate::error;
 use crate::observe::ServerObserved;
@@ -121,6 +121,7 @@ impl Common {
             credentials_every: self.credentials_every,
             connect_timeout: self.connect_timeout,
             reply_timeout: self.reply_timeout,
+            made: Both::now(),
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
             address,
@@ -214,6 +215,12 @@ impl Node {
 
     pub(crate) fn reply_timeout(&self) -> Duration {
         self.connector.reply_timeout
+    }
+
+    /// How long a reply is waited for, for the error that tells that none has come.
+    pub(crate) fn shown_reply_timeout(&self) -> String {
+        let limit = self.reply_timeout();
+        format!("{limit:?}{}", self.connector.made.paused_hint(limit))
     }
 
     /// It did not run an operation.
