@@ -76,14 +76,15 @@ impl Server {
         &self.url
     }
 
-    /// A client that goes on trying to connect.
+    /// A client that goes on trying to connect: who waits for something bears a server that does not
+    /// answer yet for as long as one that does not answer any more.
     pub(crate) fn connect_in_background(&self, terms: Terms) -> Result<Client, Failure> {
         Ok(terms.builder()?.connect_in_background(&self.url)?)
     }
 
-    /// Connects, for holds on these terms.
-    pub(crate) async fn connect_for_holds(&self, terms: Terms) -> Result<Client, Failure> {
-        Ok(terms.builder()?.connect(&self.url).await?)
+    /// The same for waits that end with no hold.
+    pub(crate) fn connect_for_waits(&self) -> Result<Client, Failure> {
+        Ok(builder()?.connect_in_background(&self.url)?)
     }
 
     /// Connects, with `lease` for renewed holds where one is given.

@@ -804,8 +804,8 @@ impl ClientBuilder {
 
     /// Asks `identity` for a certificate of the client and its key each time that the client
     /// connects, for a server that wants one. So a certificate can be renewed while the client
-    /// lives. An `identity` that fails, or is no certificate, makes the builder fail at first, and a
-    /// later connection.
+    /// lives. An `identity` that fails or panics, or is no certificate, makes the builder fail at first,
+    /// and later an attempt to connect, which is repeated.
     ///
     /// ```no_run
     /// use leasehold::Client;
@@ -861,7 +861,8 @@ impl ClientBuilder {
 
     /// A client of the server at `url` that connects in the background, and keeps trying for as
     /// long as it lives. For a server that may be down now, such as one of several under a
-    /// [`RedLock`](crate::RedLock).
+    /// [`RedLock`](crate::RedLock). A wait for a lock bears a server that does not answer yet for its
+    /// outage timeout, while [`connect`](Self::connect) makes one attempt.
     ///
     /// Until the first attempt has ended, requests wait for it. After that they fail at once while
     /// there is no connection. A wrong address or password is reported by the requests, with the

@@ -53,6 +53,37 @@ impl Sub<Duration> for Moment {
     }
 }
 
+/// A point on tokio's clock and on the real one. A test can pause the first, and then it runs ahead
+/// of every server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Both {
+    tokios: Instant,
+    real: std::time::Instant,
+}
+
+impl Both {
+    #[expect(clippy::disallowed_methods, reason = "it is compared with tokio's")]
+    pub(crate) fn now() -> Self {
+        Self {
+            tokios: Instant::now(),
+            real: std::time::Instant::now(),
+        }
+    }
+
+    /// What to add to an error about a time-out of `limit`, if tokio's clock made up that time.
+    pub(crate) fn paused_hint(self, limit: Duration) -> &'static str {
+        let now = Self::now();
+        let tokios = now.tokios.saturating_duration_since(self.tokios);
+        let real = now.real.saturating_duration_since(self.real);
+        match tokios.saturating_sub(real) > limit / 2 {
+            true => {
+                " (tokio's clock is paused and runs ahead of the server: use Client::embedded() in such a test)"
+            }
+            false => "",
+        }
+    }
+}
+
 /// Where `now` comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {

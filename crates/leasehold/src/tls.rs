@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Why there is no certificate.
@@ -50,7 +51,9 @@ impl IdentitySource {
     }
 
     pub(crate) fn read(&self) -> Result<Identity, NoIdentity> {
-        (self.0)()
+        // A callback that panics must not take the connection's task with it.
+        let read = catch_unwind(AssertUnwindSafe(|| (self.0)()));
+        read.unwrap_or_else(|_| Err("the callback panicked".into()))
     }
 }
 
@@ -67,4 +70,16 @@ pub(crate) struct TlsSettings {
     pub(crate) identity: Option<IdentitySource>,
     /// The name that the server's certificate is for, if not the host of the URL.
     pub(crate) server_name: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callback_that_panics_gives_no_identity() {
+        let source = IdentitySource::new(|| panic!("on purpose"));
+        let read = source.read().unwrap_err();
+        assert_eq!(read.to_string(), "the callback panicked");
+    }
 }

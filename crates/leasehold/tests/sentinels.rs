@@ -16,6 +16,7 @@ mod sentinels {
     mod acknowledged;
     mod asked;
     mod bad_input;
+    mod both_connections;
     mod failovers;
     mod fencing;
     mod guard;

@@ -38,7 +38,7 @@ pub(crate) enum LatchAction {
         #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
         wait: Option<Duration>,
 
-        /// Waits this long for a server that does not answer any more
+        /// Waits this long for a server that does not answer, yet or any more
         #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
         outage_timeout: Duration,
 

@@ -190,7 +190,7 @@ pub(crate) struct Wanted {
     #[arg(short = 'w', long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
-    /// Waits this long for a server that does not answer any more
+    /// Waits this long for a server that does not answer, yet or any more
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) outage_timeout: Duration,
 

@@ -20,7 +20,11 @@ pub(crate) async fn latch(args: Latch, server: &Server) -> Result<Exit, Failure>
 }
 
 async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
-    let (Latch { action }, client) = (args, server.connect(None).await?);
+    let Latch { action } = args;
+    let client = match &action {
+        LatchAction::Wait { .. } => server.connect_for_waits()?,
+        LatchAction::Down { .. } | LatchAction::Set { .. } => server.connect(None).await?,
+    };
     match action {
         LatchAction::Wait {
             name,

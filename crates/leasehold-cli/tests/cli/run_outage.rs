@@ -298,3 +298,30 @@ fn signal_during_an_outage_ends_the_wait() {
     let done = waiter.done().expect_code(143);
     assert_eq!(done.stdout, "");
 }
+
+#[test]
+fn first_connection_is_waited_for_as_long_as_a_lost_one() {
+    let ((_server, proxy), trace) = (behind_proxy(), Trace::new());
+    proxy.refuse(true);
+    let mut run = run_through(&proxy, &[], "echo held", &trace);
+    eventually("it has tried", LIMIT, || proxy.connections() > 1);
+    proxy.refuse(false);
+    run.until("held");
+    run.done().expect_code(0);
+}
+
+#[test]
+fn latch_waits_for_its_first_connection() {
+    let (server, proxy) = behind_proxy();
+    let set = ["latch", "set", "ready", "1"];
+    done(leasehold().env("LEASEHOLD_URL", server.url()).args(set)).expect_code(0);
+    proxy.refuse(true);
+    let mut wait = leasehold();
+    wait.env("LEASEHOLD_URL", proxy.url());
+    let wait = start(wait.args(["latch", "wait", "ready"]));
+    eventually("it has tried", LIMIT, || proxy.connections() > 1);
+    let down = ["latch", "down", "ready"];
+    done(leasehold().env("LEASEHOLD_URL", server.url()).args(down)).expect_code(0);
+    proxy.refuse(false);
+    wait.done().expect_code(0);
+}

@@ -94,11 +94,11 @@ fn no_password_is_printed_in_any_case() {
         (&odd, 2),
         (&bad_port, 2),
     ] {
-        let with_flag = ["--redis", url, "-vvv", "run", "job", "--", "true"];
+        let with_flag = ["--redis", url, "-vvv", "run", "-n", "job", "--", "true"];
         let by_flag = done(leasehold().args(with_flag)).expect_code(code);
         let mut run = leasehold();
         run.env("LEASEHOLD_URL", url).env("RUST_LOG", "trace");
-        let by_environment = done(run.args(["run", "job", "--", "true"])).expect_code(code);
+        let by_environment = done(run.args(["run", "-n", "job", "--", "true"])).expect_code(code);
         let mut run = leasehold();
         run.env("REDIS_URL", url);
         let help = done(run.args(["run", "--help"])).expect_code(0);

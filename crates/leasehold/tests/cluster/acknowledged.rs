@@ -68,3 +68,47 @@ async fn confirmed_hold_outlives_the_master_of_its_slot() {
     assert_eq!(guard.loss(), None);
     guard.release().await.unwrap();
 }
+
+/// What waits in the line of a slot that has moved goes on together when the slot is settled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_that_wait_for_a_moved_slot_are_all_confirmed() {
+    let cluster = Cluster::start(2, 1);
+    let slot = cluster.slot_of(NAME);
+    let builder = Client::builder().lease(HOUR).reply_timeout(HOUR);
+    let client = builder.connect(&cluster.url()).await.unwrap();
+    let too_many = Acknowledgement::replicas(2).within(Duration::from_millis(50));
+    for round in 0..5 {
+        let to = 1 - cluster.owner(slot);
+        block_in_place(|| cluster.migrate(slot, to));
+        let asked = (0..40).map(|number| {
+            let lock = client.lock(&format!("{{moves}}{round} {number}"));
+            let acknowledged = match number % 4 {
+                0 => Acknowledgement::master(),
+                1 => too_many,
+                _ => replicas(1),
+            };
+            let lock = lock.acknowledged_by(acknowledged);
+            tokio::spawn(async move { (number, lock.try_acquire().await) })
+        });
+        let asked: Vec<_> = asked.collect();
+        let replica = &cluster.nodes()[cluster.replicas_of(to)[0]];
+        let mut guards = Vec::new();
+        for asked in asked {
+            match asked.await.unwrap() {
+                (number, Err(error)) => {
+                    assert_eq!((number % 4, error.kind()), (1, ErrorKind::Unavailable));
+                }
+                (number, got) => {
+                    let guard = got.unwrap().expect("it is free");
+                    let has_it = replica.keys().iter().any(|key| key == guard.name());
+                    assert!(number % 4 == 0 || number % 4 > 1 && has_it, "{number}");
+                    guards.push(guard);
+                }
+            }
+        }
+        assert_eq!(guards.len(), 30, "and nobody got more than was confirmed");
+        for guard in guards {
+            guard.release().await.unwrap();
+        }
+    }
+}

@@ -542,6 +542,52 @@ async fn server_that_can_not_confirm_it_refuses_before_anything_is_granted() {
     refused(&servers, replicas(1), ErrorKind::Denied, "+wait").await;
 }
 
+/// What the server confirms is asked once for each connection, and a permission may go later.
+#[tokio::test]
+async fn grant_whose_confirmation_is_denied_is_given_back() {
+    let servers = Replicas::start(1);
+    let client = client(&servers).await;
+    let lock = client.lock("x").acknowledged_by(replicas(1));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let denied = ["ACL", "SETUSER", "default", "-wait"];
+    assert_eq!(
+        servers.master().command(&denied).unwrap(),
+        Reply::Text("OK".into())
+    );
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let said = "nobody confirmed it (NOPERM";
+    assert!(error.to_string().contains(said), "{error}");
+    is_free(servers.master(), "x").await;
+    let allowed = ["ACL", "SETUSER", "default", "+wait"];
+    servers.master().command(&allowed).unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn grant_that_is_not_on_the_disk_in_time_is_given_back() {
+    let settings: Builder = RedisServer::builder().arg("appendonly", "yes");
+    // The system writes it, at some time.
+    let servers = Replicas::of(&settings.arg("appendfsync", "no"), 0);
+    if !knows(servers.master(), "waitaof") {
+        println!("this server has no WAITAOF");
+        return;
+    }
+    let client = client(&servers).await;
+    let lock = client.lock("x").acknowledged_by(soon(0).on_disk());
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let said = "the server did not have it on its disk within 100 ms";
+    assert!(error.to_string().contains(said), "{error}");
+    is_free(servers.master(), "x").await;
+    // From here on it can confirm nothing at all.
+    let off = ["CONFIG", "SET", "appendonly", "no"];
+    servers.master().command(&off).unwrap();
+    let error = lock.try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("appendonly"), "{error}");
+    is_free(servers.master(), "x").await;
+}
+
 #[tokio::test]
 async fn grant_is_on_the_disks() {
     let settings: Builder = RedisServer::builder().arg("appendonly", "yes");

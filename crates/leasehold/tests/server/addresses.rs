@@ -92,6 +92,29 @@ async fn connect_gives_up_on_silent_server() {
     assert!(error.to_string().contains("200ms"), "{error}");
 }
 
+/// tokio's clock runs ahead when it is paused and all tasks sleep.
+#[tokio::test]
+async fn time_out_of_a_paused_clock_is_explained() {
+    let hint = "tokio's clock is paused";
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://127.0.0.1:{}", silent.local_addr().unwrap().port());
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    server.pause().unwrap();
+
+    let builder = Client::builder().connect_timeout(Duration::from_millis(200));
+    let error = builder.connect(&url).await.unwrap_err();
+    assert!(!error.to_string().contains(hint), "{error}");
+
+    tokio::time::pause();
+    let error = Client::connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(hint), "{error}");
+    let error = client.lock("x").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains(hint), "{error}");
+    server.resume().unwrap();
+}
+
 #[tokio::test]
 async fn a_database_number_is_used() {
     let server = RedisServer::start().unwrap();

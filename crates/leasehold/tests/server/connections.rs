@@ -4,8 +4,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind};
-use leasehold_testkit::{RedisServer, Reply};
+use leasehold_testkit::{Proxy, RedisServer, Reply};
 
+use super::warnings::Warnings;
 use crate::support::{HOUR, eventually};
 
 fn set(server: &RedisServer, name: &str, value: &str) {
@@ -133,4 +134,63 @@ async fn idle_disconnects_harm_no_holder_or_waiter() {
     }
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
+}
+
+/// As proxies without `SUBSCRIBE` do: some say so, and some end the connection.
+#[tokio::test]
+async fn server_without_subscriptions_is_told_of_once_and_polled() {
+    for hangs_up in [false, true] {
+        let without = ("rename-command", "SUBSCRIBE not-subscribe");
+        let server = RedisServer::builder();
+        let server = match hangs_up {
+            false => server.arg(without.0, without.1).start().unwrap(),
+            true => server.start().unwrap(),
+        };
+        let proxy = Proxy::to(server.port());
+        if hangs_up {
+            for _ in 0..10 {
+                proxy.cut_before_next(b"\r\nSUBSCRIBE\r\n");
+            }
+        }
+        let (warnings, told) = (Warnings::listen(), "takes no subscriptions");
+        let client = Client::connect(&proxy.url()).await.unwrap();
+        let guard = client.lock("x").acquire().await.unwrap();
+        let lock = client.lock("x").poll_interval(Duration::from_millis(10));
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        eventually("it is told", async || warnings.count(told) == 1).await;
+        let before = proxy.connections();
+        // Names that are waited for later cost nothing more.
+        for round in 0..50 {
+            let name = format!("x{round}");
+            let guard = client.lock(&name).acquire().await.unwrap();
+            let lock = client.lock(&name).poll_interval(Duration::from_millis(10));
+            let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+            eventually("it waits", async || client.activity().channels > 1).await;
+            guard.release().await.unwrap();
+            waiter.await.unwrap().release().await.unwrap();
+        }
+        guard.release().await.unwrap();
+        let guard = waiter.await.unwrap();
+        assert_eq!(proxy.connections(), before);
+        assert_eq!(warnings.count(told), 1);
+
+        let lock = client.lock("x").poll_interval(Duration::from_millis(10));
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        eventually("it waits", async || client.activity().channels == 1).await;
+        proxy.disarm();
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(61)).await;
+        tokio::time::resume();
+        eventually("it is asked once more", async || {
+            proxy.connections() > before
+        })
+        .await;
+        eventually("it listens, if it can", async || {
+            server.channels().is_empty() != hangs_up
+        })
+        .await;
+        guard.release().await.unwrap();
+        waiter.await.unwrap().release().await.unwrap();
+        assert_eq!(warnings.count(told), 1);
+    }
 }

@@ -1,12 +1,13 @@
 //! Passwords that are wrong, change, or go with their user.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::settings::{Credentials, Identity};
-use leasehold::{Client, ErrorKind, LockGuard, LossReason};
+use leasehold::{Acknowledgement, Client, ErrorKind, LockGuard, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -353,4 +354,131 @@ async fn ten_renewed_client_certificates_cost_no_hold() {
         error.to_string().contains("the client's certificate"),
         "{error}"
     );
+}
+
+/// A callback of the user runs in the task that keeps the connection.
+#[tokio::test]
+async fn certificate_callback_that_panics_is_asked_again() {
+    let server = RedisServer::builder()
+        .tls_with_client_certificates()
+        .start()
+        .unwrap();
+    let (certificate, key) = server.client_certificates().swap_remove(0);
+    let (panics, reads) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let (asked, counted) = (Arc::clone(&panics), Arc::<AtomicUsize>::clone(&reads));
+    let identity = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        assert!(!asked.load(Ordering::Relaxed), "on purpose");
+        Ok(Identity::from_pem(
+            std::fs::read(&certificate)?,
+            std::fs::read(&key)?,
+        ))
+    };
+    let builder = Client::builder()
+        .tls_authorities(server.ca_pem())
+        .tls_identity(identity);
+    let url = format!("rediss://localhost:{}", server.port());
+    let client = builder.connect(&url).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+
+    panics.store(true, Ordering::Relaxed);
+    let before = reads.load(Ordering::Relaxed);
+    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    server.command(&kill).unwrap();
+    eventually("it has panicked twice", async || {
+        reads.load(Ordering::Relaxed) > before + 1
+    })
+    .await;
+    let error = client.lock("y").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let said = "the callback panicked";
+    assert!(error.to_string().contains(said), "{error}");
+    let error = builder.connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+    assert!(error.to_string().contains(said), "{error}");
+
+    panics.store(false, Ordering::Relaxed);
+    eventually("it is connected again", async || {
+        client.lock("y").try_acquire().await.is_ok()
+    })
+    .await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn server_that_wants_a_password_denies_every_operation() {
+    let server = RedisServer::builder().password("pw").start().unwrap();
+    let says_so = |error: leasehold::Error| {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        let said = "wants a password, and none is given";
+        assert!(error.to_string().contains(said), "{error}");
+    };
+    for query in ["", "?protocol=resp3"] {
+        let url = format!("redis://127.0.0.1:{}{query}", server.port());
+        says_so(Client::connect(&url).await.unwrap_err());
+        let client = Client::builder().connect_in_background(&url).unwrap();
+        says_so(client.lock("x").try_acquire().await.unwrap_err());
+        says_so(client.lock("x").acquire().await.unwrap_err());
+        says_so(client.fair_lock("x").acquire().await.unwrap_err());
+        let latch = client.count_down_latch("x");
+        says_so(latch.count_down().await.unwrap_err());
+        says_so(latch.wait().await.unwrap_err());
+        says_so(client.semaphore("x").try_set_permits(1).await.unwrap_err());
+        says_so(client.inspect("x").await.unwrap_err());
+    }
+}
+
+/// Two connections for calls are opened at the same time, and the credentials change between the two.
+#[tokio::test]
+async fn each_connection_knows_with_what_it_has_logged_in() {
+    let server = RedisServer::start().unwrap();
+    for user in ["app0", "app1", "app2"] {
+        let rule = ["ACL", "SETUSER", user, "on", ">pw", "+@all", "~*", "&*"];
+        server.command(&rule).unwrap();
+    }
+    let logged_in_as = |user: &str| {
+        let list = server.command(&["CLIENT", "LIST"]).unwrap();
+        let list = list.as_text().unwrap().to_owned();
+        list.matches(&format!("user={user} ")).count()
+    };
+    let (asked, both) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let rotates = Arc::new(AtomicBool::new(false));
+    let (counted, met, rotated) = (Arc::clone(&asked), Arc::clone(&both), Arc::clone(&rotates));
+    let builder = Client::builder()
+        .credentials_every(Duration::from_millis(300))
+        .credentials(move || {
+            let number = match rotated.load(Ordering::Relaxed) {
+                true => counted.fetch_add(1, Ordering::Relaxed) + 1,
+                false => 0,
+            };
+            let met = Arc::clone(&met);
+            async move {
+                match number {
+                    // The first one is answered when the second one has asked, just before it.
+                    1 => met.notified().await,
+                    2 => met.notify_one(),
+                    _ => {}
+                }
+                if number == 2 {
+                    tokio::task::yield_now().await;
+                }
+                Ok(Credentials::user(format!("app{}", number.min(2)), "pw"))
+            }
+        });
+    let client = builder.connect(&server.url()).await.unwrap();
+    let confirmed = Acknowledgement::replicas(1).within(Duration::from_millis(10));
+    let lock = client.lock("x").acknowledged_by(confirmed);
+    lock.try_acquire().await.unwrap_err();
+    assert_eq!(
+        logged_in_as("app0"),
+        2,
+        "there is no replica, but a connection"
+    );
+
+    rotates.store(true, Ordering::Relaxed);
+    server.command(&["CLIENT", "KILL", "USER", "app0"]).unwrap();
+    eventually("both have logged in as the last one", async || {
+        logged_in_as("app2") == 2 && logged_in_as("app1") == 0
+    })
+    .await;
 }

@@ -51,10 +51,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits until the lock is held, the time is over, or a signal comes.
     pub(in crate::cmd) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
-        let clients = tokio::select! {
-            clients = self.connect() => clients?,
-            signal = signals.next() => return Ok(Waited::Ended(signal)),
-        };
+        let clients = self.connect()?;
         let lock = Wanted::new(&clients, self.args, self.name)?;
         let guard = tokio::select! {
             guard = self.acquire(&lock) => guard?,
@@ -77,15 +74,12 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// A majority of servers is enough, so those may be down now.
-    async fn connect(&self) -> Result<Vec<Client>, Failure> {
+    /// In the background: a server may be down now.
+    fn connect(&self) -> Result<Vec<Client>, Failure> {
         let terms = Terms {
             lease: self.args.lease,
             failover_guard: self.args.failover_guard,
         };
-        if let ([server], []) = (self.servers, &self.args.redlock[..]) {
-            return Ok(vec![server.connect_for_holds(terms).await?]);
-        }
         let servers = self.servers.iter();
         servers
             .map(|server| server.connect_in_background(terms))

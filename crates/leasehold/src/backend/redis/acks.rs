@@ -6,27 +6,31 @@ use futures_util::FutureExt;
 
 use super::lane::Ending;
 use super::lane::acks::{Can, ask};
-use super::node::Node;
+use super::node::{Node, Reached};
 use super::pause::Pause;
-use super::reconnect::{Opened, attempt_has_failed, connection_is_lost, prepare};
+use super::reconnect::{Opened, attempt_has_failed, connection_is_lost, doubt_holds, prepare};
 use crate::backend::failure::Failure;
 
 /// Keeps a connection under the lane. Never returns.
 pub(super) async fn keep_acknowledging(lane: Ending) {
     let node = &*lane.node;
     let mut pause = Pause::new();
+    let mut reached = None;
     loop {
+        let named = node.connector.named();
         match prepare_acknowledging(node).await {
             Ok((opened, can)) => {
                 let since = node.clock.now();
-                use_connection(&lane, opened, can).await;
+                use_connection(&lane, opened, can, &mut reached).await;
                 tracing::warn!(
                     address = %node.address(),
                     "the connection for acknowledged holds is lost; connecting again"
                 );
                 connection_is_lost(&lane, since, &mut pause).await;
             }
-            Err(failure) => attempt_has_failed(&lane, &failure, &mut pause).await,
+            Err(failure) => {
+                attempt_has_failed(&lane, &failure, named.as_ref(), &mut pause).await;
+            }
         }
     }
 }
@@ -43,31 +47,31 @@ async fn prepare_acknowledging(node: &Node) -> Result<(Opened, Can), Failure> {
 }
 
 /// Returns when the connection is lost, or must not be used any more.
-async fn use_connection(lane: &Ending, opened: Opened, can: Can) {
+async fn use_connection(lane: &Ending, opened: Opened, can: Can, reached: &mut Option<Reached>) {
     let node = &*lane.node;
     let Opened {
         connection,
         driver,
+        credentials,
         told,
     } = opened;
     // A notice that nobody has taken was about an earlier connection.
     let _ = lane.given_up.notified().now_or_never();
-    // As well: `prepare` has found where the other connection has gone.
-    let _ = node.left.notified().now_or_never();
-    // It may hear first that the server is another one.
-    if node.about.started().is_some() && !node.is_the_one_of(&told) {
-        node.is_another();
-    }
-    // Before the first operation leaves, as of the other connection.
-    node.learn_of_server(&told);
+    // Before the first operation leaves, as of the other connection. Either may hear first that the
+    // server is another one.
+    let now = node.learn_of_server(&told);
+    doubt_holds(node, reached.as_ref(), &now);
+    let reached = &*reached.insert(now);
     lane.confirms(can);
-    let logs_in = node.connector.stay_logged_in(connection.clone());
+    let logs_in = node
+        .connector
+        .stay_logged_in(connection.clone(), credentials);
     lane.up(connection, driver);
     tokio::select! {
         () = lane.driver.run() => {}
         () = lane.given_up.notified() => {}
-        () = node.connector.named_another(told.address.to_host()) => {}
-        () = node.left.notified() => {}
+        () = node.connector.named_another(reached.host.as_ref()) => {}
+        () = node.connector.leads_to_another(reached.number) => {}
         () = logs_in => {}
     }
 }

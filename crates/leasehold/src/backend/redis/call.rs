@@ -227,7 +227,11 @@ impl NoReplies {
     }
 
     /// What it means for each of the operations.
-    pub(crate) fn into_failure(self, address: &Arc<str>, reply_timeout: Duration) -> Failure {
+    pub(crate) fn into_failure(
+        self,
+        address: &Arc<str>,
+        reply_timeout: impl FnOnce() -> String,
+    ) -> Failure {
         let error = match self {
             Self::Failed(error) => error,
             Self::Nonsense(what) => {
@@ -246,7 +250,7 @@ impl NoReplies {
             };
         }
         let what = if error.is_timeout() {
-            format!("no reply within {reply_timeout:?}")
+            format!("no reply within {}", reply_timeout())
         } else {
             format!("the connection was lost ({error})")
         };
@@ -458,7 +462,7 @@ mod tests {
 
     fn failure(bytes: &str) -> Failure {
         let no_replies = decoded(bytes, 1).expect_err("no replies");
-        no_replies.into_failure(&address(), Duration::from_secs(2))
+        no_replies.into_failure(&address(), || "2s".into())
     }
 
     #[test]
@@ -566,7 +570,7 @@ mod tests {
         ] {
             let no_replies = decode(Err(error), NUMBER, 1).expect_err("an error");
             assert_eq!(no_replies.is_timeout(), timeout);
-            let failure = no_replies.into_failure(&address(), Duration::from_secs(2));
+            let failure = no_replies.into_failure(&address(), || "2s".into());
             assert_eq!(failure.outcome, Outcome::MayHaveRun);
             assert!(failure.cause.to_string().starts_with(text), "{failure:?}");
         }

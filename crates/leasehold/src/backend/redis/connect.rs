@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
 
 use super::address::{Address, Host, Target};
 use super::driver::{Driver, Socket};
@@ -16,8 +17,8 @@ use super::messages::{Frame, Messages, write_command};
 use super::sentinel::Sentinels;
 use super::wire::Checked;
 use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::clock::{Both, Moment};
 use crate::credentials::{Credentials, Source};
-use crate::sync::Mutex;
 use crate::text::Shown;
 
 /// Makes connections to one server.
@@ -26,18 +27,50 @@ pub(crate) struct Connector {
     pub(crate) address: Address,
     /// They say where the server is; without them it is at its address.
     pub(crate) sentinels: Option<Sentinels>,
-    /// Where the connection for calls leads, or led; `None` until the sentinels have said it.
-    pub(crate) present: Mutex<Option<Arc<Address>>>,
+    /// Where calls go now.
+    pub(crate) present: watch::Sender<Present>,
     /// Asked for user and password at each connection; without it the URL has them.
     pub(crate) credentials: Option<Source>,
     /// How often they are asked for beside that.
     pub(crate) credentials_every: Duration,
-    /// Those with which the last connection for calls was opened.
-    pub(crate) logged_in_with: Mutex<Option<Credentials>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
+    /// When it was made.
+    pub(crate) made: Both,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
+}
+
+/// Where the newest connection for calls leads, or led.
+#[derive(Debug, Default)]
+pub(crate) struct Present {
+    /// `None` until the sentinels have said it.
+    pub(crate) address: Option<Arc<Address>>,
+    /// Each server that was there has a number of its own, and so has each start of one. One that
+    /// does not say which it is counts as another.
+    pub(crate) number: u64,
+    /// The id of the server, if it has told one.
+    pub(crate) run_id: Option<String>,
+    /// When it was heard which server that is.
+    pub(crate) told: Option<Moment>,
+}
+
+impl Present {
+    /// For a server that is always there.
+    pub(crate) fn at(address: &Address) -> Self {
+        Self {
+            address: Some(Arc::new(address.clone())),
+            ..Self::default()
+        }
+    }
+}
+
+/// A connection for calls that was opened just now.
+pub(crate) struct Open {
+    pub(crate) connection: MultiplexedConnection,
+    pub(crate) driver: Driver,
+    /// Its own: the other connection for calls may log in at another time.
+    pub(crate) credentials: Option<Credentials>,
 }
 
 pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -53,52 +86,57 @@ impl Connector {
     }
 
     fn present(&self) -> Result<Arc<Address>, Failure> {
-        let present = self.present.lock().clone();
+        let present = self.present.borrow().address.clone();
         present.ok_or_else(|| {
             let what = "the sentinels have not said yet where the master is".into();
             no_connection(&self.address, what, None)
         })
     }
 
-    /// Where the connection for calls leads, or led.
-    pub(crate) fn present_host(&self) -> Option<Host> {
-        self.present.lock().as_ref()?.to_host()
-    }
-
-    /// The same for messages, and without credentials.
+    /// Where calls go now, for messages and without credentials.
     pub(crate) fn shown(&self) -> Arc<str> {
-        let present = self.present.lock();
-        let address = present.as_deref().unwrap_or(&self.address);
+        let present = self.present.borrow();
+        let address = present.address.as_deref().unwrap_or(&self.address);
         Arc::clone(address.shown())
     }
 
-    /// Resolves when the sentinels name another server than this one.
-    pub(crate) async fn named_another(&self, than: Option<Host>) {
+    /// The server that the sentinels name.
+    pub(crate) fn named(&self) -> Option<Host> {
+        self.sentinels.as_ref()?.named()
+    }
+
+    /// Resolves while the sentinels name another server than this one.
+    pub(crate) async fn named_another(&self, than: Option<&Host>) {
         match &self.sentinels {
-            Some(sentinels) => sentinels.named_another(than.as_ref()).await,
+            Some(sentinels) => sentinels.named_another(than).await,
             None => std::future::pending().await,
         }
     }
 
-    /// Resolves when it may be worth looking for the server again.
-    pub(crate) async fn has_news(&self) {
-        match &self.sentinels {
-            Some(sentinels) => sentinels.told().await,
-            None => std::future::pending().await,
-        }
+    /// The number of the server to which calls go now.
+    pub(crate) fn present_number(&self) -> u64 {
+        self.present.borrow().number
+    }
+
+    /// Resolves while calls go to another server than the one with this number.
+    pub(crate) async fn leads_to_another(&self, than: u64) {
+        self.leads_to(|present| present.number != than).await;
+    }
+
+    /// Resolves while that is so of the server to which calls go.
+    pub(crate) async fn leads_to(&self, is_so: impl Fn(&Present) -> bool) {
+        // It can't fail: the sender is here.
+        let _ = self.present.subscribe().wait_for(is_so).await;
     }
 
     /// A connection for calls to this address.
-    pub(crate) async fn open(
-        &self,
-        at: &Address,
-    ) -> Result<(MultiplexedConnection, Driver), Failure> {
+    pub(crate) async fn open(&self, at: &Address) -> Result<Open, Failure> {
         // Without a limit of ours the driver would give up each request after 500 ms.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_timeout));
         self.within_limit(at, async {
             // Within the limit: a credentials callback that never answers must not end
             // reconnecting.
-            let info = self.handshake(at, true).await?;
+            let (info, credentials) = self.handshake(at, true).await?;
             // Plain TCP, the common case, goes without a box around each read.
             if let Target::Tcp {
                 host,
@@ -113,7 +151,11 @@ impl Connector {
                     MultiplexedConnection::new_with_config(&info, stream, config)
                         .await
                         .map_err(|error| handshake_failed(at, &error))?;
-                return Ok((connection, Driver::new(driver, socket)));
+                return Ok(Open {
+                    connection,
+                    driver: Driver::new(driver, socket),
+                    credentials,
+                });
             }
             let (stream, socket) = self.stream(at).await?;
             let stream = Checked::calls(stream);
@@ -121,16 +163,20 @@ impl Connector {
                 MultiplexedConnection::new_with_config(&info, stream, config)
                     .await
                     .map_err(|error| handshake_failed(at, &error))?;
-            Ok((connection, Driver::new(driver, socket)))
+            Ok(Open {
+                connection,
+                driver: Driver::new(driver, socket),
+                credentials,
+            })
         })
         .await
     }
 
-    /// A connection for messages, to where the one for calls leads, by this name.
+    /// A connection for messages, to where calls go now, by this name.
     pub(crate) async fn open_messages(&self, name: Option<&str>) -> Result<Messages, Failure> {
         let at = &*self.present()?;
         self.within_limit(at, async {
-            let info = self.handshake(at, false).await?;
+            let (info, _) = self.handshake(at, false).await?;
             let (stream, _) = self.stream(at).await?;
             let mut messages = Messages::new(stream);
             let (user, password) = (info.username(), info.password());
@@ -161,36 +207,41 @@ impl Connector {
         .await
     }
 
-    /// What the driver needs for its handshake, with the present credentials.
-    async fn handshake(&self, at: &Address, resp3: bool) -> Result<RedisConnectionInfo, Failure> {
+    /// What the driver needs for its handshake, with the present credentials, and those.
+    async fn handshake(
+        &self,
+        at: &Address,
+        resp3: bool,
+    ) -> Result<(RedisConnectionInfo, Option<Credentials>), Failure> {
         let info = at.handshake(resp3);
         let Some(source) = &self.credentials else {
-            return Ok(info);
+            return Ok((info, None));
         };
         let credentials = source.ask().await.map_err(|error| {
             let what = format!("the client's credentials could not be had ({error})");
             no_connection(at, Shown(&what).to_string(), Some(error.into()))
         })?;
-        if resp3 {
-            *self.logged_in_with.lock() = Some(credentials.clone());
-        }
-        let info = match credentials.user {
-            Some(user) => info.set_username(user),
+        let info = match &credentials.user {
+            Some(user) => info.set_username(user.as_str()),
             None => info,
         };
-        Ok(info.set_password(credentials.password))
+        let info = info.set_password(credentials.password.as_str());
+        Ok((info, Some(credentials)))
     }
 
-    /// Logs in again on a living connection whenever there are new credentials. Never returns.
+    /// Logs in again on a living connection, which was opened `with` these credentials, whenever
+    /// there are new ones. Never returns.
     ///
     /// Some servers end a connection when the password or the user with which it has logged in is
     /// no more. With this it has logged in with the new ones by then.
-    pub(crate) async fn stay_logged_in(&self, mut connection: MultiplexedConnection) {
+    pub(crate) async fn stay_logged_in(
+        &self,
+        mut connection: MultiplexedConnection,
+        mut with: Option<Credentials>,
+    ) {
         let Some(source) = &self.credentials else {
             return std::future::pending().await;
         };
-        // Its own: the other connection for calls may log in at another time.
-        let mut with = self.logged_in_with.lock().clone();
         loop {
             tokio::time::sleep(self.credentials_every).await;
             // A callback that fails or never answers is asked again.
@@ -235,11 +286,16 @@ impl Connector {
         at: &Address,
         open: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
+        let begun = Both::now();
         tokio::time::timeout(self.connect_timeout, open)
             .await
             .unwrap_or_else(|_| {
                 let limit = self.connect_timeout;
-                let what = format!("no connection within {limit:?}{}", at.plain_hint());
+                let hint = match begun.paused_hint(limit) {
+                    "" => at.plain_hint(),
+                    paused => paused,
+                };
+                let what = format!("no connection within {limit:?}{hint}");
                 Err(no_connection(at, what, None))
             })
     }
@@ -339,7 +395,10 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
         };
     }
     if let Some(text) = reply_text(error) {
-        return Failure::from_reply(&text, address);
+        return match text.starts_with("NOAUTH") {
+            true => wants_a_password(&text, at),
+            false => Failure::from_reply(&text, address),
+        };
     }
     // A port for TLS takes the handshake for a broken greeting. It closes the connection, or
     // answers with an alert that is no reply.
@@ -354,6 +413,20 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
         format!("the handshake failed ({error})")
     };
     no_connection(at, what, Some(Arc::new(error.clone())))
+}
+
+/// The server serves nobody who has not logged in, and there is nothing to log in with.
+pub(crate) fn wants_a_password(said: &str, at: &Address) -> Failure {
+    let what = format!(
+        "{}; the server wants a password, and none is given: write it into the URL \
+         (redis://USER:PASSWORD@HOST), or give `credentials`",
+        Shown(said)
+    );
+    Failure::new(
+        Outcome::DidNotRun,
+        Cause::Denied(what),
+        Arc::clone(at.shown()),
+    )
 }
 
 fn no_connection(

@@ -95,6 +95,9 @@ struct State {
     queue: Queue,
     /// The call that the waiter for its reply carries.
     carried: Option<Arc<Carried>>,
+    /// The server did not know the script: the next call brings it. The lane's and not the node's:
+    /// a call of another connection, which brought it instead, may run behind those that lack it.
+    script_missing: bool,
     /// A task is about to take what waits.
     gathering: bool,
     link: Link,
@@ -125,6 +128,9 @@ impl Lane {
             state: Mutex::new(State {
                 queue: Queue::default(),
                 carried: None,
+                // Each connection loads the script (`prepare`). If that failed, the server refuses the
+                // first call, and it goes again with the source.
+                script_missing: false,
                 gathering: false,
                 link: Link::Opening,
             }),
@@ -255,6 +261,7 @@ impl Lane {
         let Link::Up(connection) = &state.link else {
             return None;
         };
+        let connection = connection.clone();
         // A node that wants keys declared takes those of one slot at a time.
         let declares = self.strays.is_some() && self.node.wants_declared_keys();
         let most = if declares { 1 } else { MAX_OPERATIONS };
@@ -265,13 +272,13 @@ impl Lane {
             Some(_) => Keys::Free,
         };
         // With the queue locked, as in `retry_with_source`: a call that left between those two and
-        // brought the script would run before the operations that lacked it.
-        let missing = self.node.lacks_the_script();
+        // brought the script would run before the operations that lacked it. Once: the calls behind
+        // this one rely on it.
+        let missing = std::mem::take(&mut state.script_missing);
         let script = match batch.alone || missing {
             true => ScriptRef::Source,
             false => ScriptRef::Sha,
         };
-        let connection = connection.clone();
         let lane = Arc::clone(self);
         let done = CallDone {
             lane: Arc::clone(self),
@@ -389,7 +396,8 @@ impl Lane {
     fn retry_with_source(&self, batch: Batch) {
         let mut state = self.state.lock();
         // Under one lock: from here on nothing leaves before these, so they bring the script.
-        self.node.forgot_the_script();
+        state.script_missing = true;
+        self.node.forgot_the_scripts();
         state.queue.return_batch(batch);
         self.let_no_waiter_carry(state);
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::Endpoint;
-use super::address::{Address, MasterPlace};
+use super::address::{Address, Host, MasterPlace};
 use super::call::Stray;
-use super::connect::Connector;
+use super::connect::{Connector, Present};
 use super::lane::acks::Append;
 use super::refusals::Refusals;
 use super::script::{Form, Script, Text};
@@ -22,7 +22,7 @@ use super::tls;
 use crate::backend::about::{About, Uptime};
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::step::{Operation, Step};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Both, Clock, Moment};
 use crate::credentials::Source;
 use crate::error;
 use crate::observe::ServerObserved;
@@ -36,8 +36,6 @@ pub(crate) struct Node {
     /// What runs there.
     pub(crate) script: Arc<Script>,
     common: Common,
-    /// It did not know the script when it was asked last.
-    script_missing: AtomicBool,
     /// It has the scripts of single steps, which every connection loads.
     has_own_scripts: AtomicBool,
     /// It runs no operation whose keys are not declared.
@@ -54,13 +52,9 @@ pub(crate) struct Node {
     pub(crate) about: About,
     /// What it refuses.
     pub(crate) refusals: Refusals,
-    /// Notified when the connection for calls goes to another server: the one for messages has
-    /// to follow.
-    pub(crate) moved: Notify,
-    /// Notified at the same time, for holds: whether they have come along is not known.
+    /// Notified when a connection for calls goes to another server: whether the holds have come
+    /// along is not known. The watchdog alone waits for it.
     pub(crate) holds_in_doubt: Notify,
-    /// Notified at the same time, for the connection for acknowledged calls.
-    pub(crate) left: Notify,
     pub(crate) observed: ServerObserved,
 }
 
@@ -122,12 +116,12 @@ impl Common {
     fn connector(&self, address: Address) -> Connector {
         Connector {
             sentinels: None,
-            present: Mutex::new(Some(Arc::new(address.clone()))),
+            present: watch::Sender::new(Present::at(&address)),
             credentials: self.credentials.clone(),
             credentials_every: self.credentials_every,
-            logged_in_with: Mutex::default(),
             connect_timeout: self.connect_timeout,
             reply_timeout: self.reply_timeout,
+            made: Both::now(),
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
             address,
@@ -157,7 +151,7 @@ impl Node {
         let sentinels = Sentinels::new(place.name, all, master, common.clock);
         let connector = Connector {
             sentinels: Some(sentinels),
-            present: Mutex::default(),
+            present: watch::Sender::default(),
             ..common.connector(place.master)
         };
         Self::reached_by(connector, common)
@@ -170,9 +164,6 @@ impl Node {
             clock: common.clock,
             script: Arc::clone(&common.script),
             common: common.clone(),
-            // Each connection loads the script (`prepare`). If that failed, the server refuses the
-            // first call, and it goes again with the source.
-            script_missing: AtomicBool::new(false),
             has_own_scripts: AtomicBool::new(false),
             wants_declared_keys: AtomicBool::new(false),
             ran_when_declared: AtomicU32::new(0),
@@ -182,9 +173,7 @@ impl Node {
             about: About::default(),
             // A server that loads for longer than an attempt to connect may take is left.
             refusals: Refusals::new(common.connect_timeout),
-            moved: Notify::new(),
             holds_in_doubt: Notify::new(),
-            left: Notify::new(),
         })
     }
 
@@ -226,6 +215,12 @@ impl Node {
 
     pub(crate) fn reply_timeout(&self) -> Duration {
         self.connector.reply_timeout
+    }
+
+    /// How long a reply is waited for, for the error that tells that none has come.
+    pub(crate) fn shown_reply_timeout(&self) -> String {
+        let limit = self.reply_timeout();
+        format!("{limit:?}{}", self.connector.made.paused_hint(limit))
     }
 
     /// It did not run an operation.
@@ -271,10 +266,9 @@ impl Node {
             .saturating_add(timeout)
     }
 
-    /// It did not know a script: the next call has to bring the one that runs any step. It is used
-    /// for all calls until another connection has loaded the others.
-    pub(crate) fn forgot_the_script(&self) {
-        self.script_missing.store(true, Ordering::Relaxed);
+    /// It did not know a script: the one that runs any step is used for all calls until another
+    /// connection has loaded the others.
+    pub(crate) fn forgot_the_scripts(&self) {
         self.has_own_scripts.store(false, Ordering::Relaxed);
     }
 
@@ -284,34 +278,15 @@ impl Node {
         has.then(|| self.script.own(step)).flatten()
     }
 
-    /// Whether the call that leaves now has to bring the script. Asked once per call: the calls
-    /// behind it rely on this one.
-    pub(crate) fn lacks_the_script(&self) -> bool {
-        self.script_missing.swap(false, Ordering::Relaxed)
-    }
-
-    /// The connection before this one was to the same server, and that was not started again
-    /// since.
-    pub(crate) fn is_the_one_of(&self, told: &Told) -> bool {
-        // Two servers that do not say which they are must not pass for one.
-        told.run_id.is_some() && told.run_id.as_deref() == self.about.run_id().as_deref()
-    }
-
-    /// A new connection leads to another server, or to this one started again.
-    pub(crate) fn is_another(&self) {
-        self.moved.notify_one();
-        self.holds_in_doubt.notify_one();
-    }
-
     /// The connection for calls is used from now on, on which the server has said this.
-    pub(crate) fn learn(&self, told: &Told) {
+    pub(crate) fn learn(&self, told: &Told) -> Reached {
         self.seen_as.lock().clone_from(&told.seen_as);
-        self.learn_of_server(told);
+        self.learn_of_server(told)
     }
 
-    /// The same of the connection for acknowledged calls.
-    pub(crate) fn learn_of_server(&self, told: &Told) {
-        *self.connector.present.lock() = Some(Arc::clone(&told.address));
+    /// The same of the connection for acknowledged calls. Of the two the one that heard it later
+    /// knows better, whichever of them comes first to say so here.
+    pub(crate) fn learn_of_server(&self, told: &Told) -> Reached {
         if let Some(ms) = told.time_ms {
             self.learn_time(ms, told.at);
         }
@@ -319,6 +294,61 @@ impl Node {
             .store(told.has_scripts, Ordering::Relaxed);
         self.about
             .connected(told.at, told.uptime, told.run_id.as_deref());
+        let reached = Reached {
+            host: told.address.to_host(),
+            run_id: told.run_id.clone(),
+            number: GONE,
+        };
+        reached.noted_in(&self.connector.present, told)
+    }
+}
+
+/// The number of a server that is another one by now.
+const GONE: u64 = u64::MAX;
+
+/// Whether these are the ids of one server, which was not started again in between.
+fn is_one(run_id: Option<&str>, other: Option<&str>) -> bool {
+    // Two servers that do not say which they are must not pass for one.
+    run_id.is_some() && run_id == other
+}
+
+/// The server to which one connection for calls leads. Each connection compares this with what is
+/// heard, because the others may lead elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Reached {
+    pub(crate) host: Option<Host>,
+    pub(crate) run_id: Option<String>,
+    /// The one of [`Present`].
+    pub(crate) number: u64,
+}
+
+impl Reached {
+    /// Whether a new connection leads there as well, and the server was not started again since.
+    pub(crate) fn is_the_one_of(&self, told: &Told) -> bool {
+        is_one(told.run_id.as_deref(), self.run_id.as_deref())
+    }
+
+    /// Calls go there now, unless another connection has heard of a server later.
+    fn noted_in(mut self, present: &watch::Sender<Present>, told: &Told) -> Self {
+        present.send_if_modified(|present| {
+            let is_first = present.told.is_none();
+            // The connection that a client begins with is learned of twice.
+            let is_same_word = present.told == Some(told.at) && present.run_id == self.run_id;
+            let is_same = is_one(self.run_id.as_deref(), present.run_id.as_deref());
+            let is_present = is_first || is_same_word || is_same;
+            let is_newer = present.told.is_none_or(|before| told.at >= before);
+            if is_newer {
+                present.address = Some(Arc::clone(&told.address));
+                present.told = Some(told.at);
+                present.run_id.clone_from(&self.run_id);
+                present.number += u64::from(!is_present);
+            }
+            if is_newer || is_present {
+                self.number = present.number;
+            }
+            is_newer && !is_present
+        });
+        self
     }
 }
 
@@ -347,6 +377,8 @@ fn ms(moment: Moment) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn node() -> Arc<Node> {
@@ -368,10 +400,10 @@ mod tests {
         Node::new(address, &common.expect("no TLS"))
     }
 
-    fn told(run_id: Option<&str>) -> Told {
+    fn told(run_id: Option<&str>, at: u64) -> Told {
         Told {
             address: Arc::new(Address::parse("redis://h").expect("it can be read")),
-            at: Moment::from_millis(90_000),
+            at: Moment::from_millis(at),
             has_scripts: false,
             time_ms: Some(1_000_000),
             uptime: Some(Uptime {
@@ -396,24 +428,51 @@ mod tests {
     }
 
     #[test]
-    fn missing_script_is_sent_by_one_call() {
+    fn server_identity_is_its_run_id() {
         let node = node();
-        assert!(!node.lacks_the_script());
-        node.forgot_the_script();
-        assert!(node.lacks_the_script());
-        assert!(!node.lacks_the_script());
+        let learned = |run_id, at| node.learn(&told(run_id, at)).number;
+        let first = learned(Some("a"), 90_000);
+        assert_eq!(node.about.started(), Some(Moment::from_millis(30_000)));
+        assert_eq!(learned(Some("a"), 91_000), first);
+        let second = learned(Some("b"), 92_000);
+        assert_ne!(second, first);
+        let third = learned(None, 93_000);
+        assert_ne!(third, second, "it may be another one");
+        assert_ne!(learned(None, 94_000), third, "nor can it be known now");
+        assert_ne!(
+            learned(Some("a"), 95_000),
+            first,
+            "it was another one meanwhile"
+        );
     }
 
     #[test]
-    fn server_identity_is_its_run_id() {
+    fn connection_that_a_client_begins_with_is_one_server() {
+        for run_id in [Some("a"), None] {
+            let node = node();
+            let before = node.connector.present_number();
+            let first = node.learn(&told(run_id, 90_000)).number;
+            assert_eq!(node.learn(&told(run_id, 90_000)).number, first);
+            assert_eq!(node.connector.present_number(), before);
+        }
+    }
+
+    #[test]
+    fn every_connection_compares_where_it_leads_itself() {
         let node = node();
-        assert!(!node.is_the_one_of(&told(Some("a"))), "the first one");
-        node.learn(&told(Some("a")));
-        assert_eq!(node.about.started(), Some(Moment::from_millis(30_000)));
-        assert!(node.is_the_one_of(&told(Some("a"))));
-        assert!(!node.is_the_one_of(&told(Some("b"))));
-        assert!(!node.is_the_one_of(&told(None)), "it may be another one");
-        node.learn(&told(None));
-        assert!(!node.is_the_one_of(&told(None)), "nor can it be known now");
+        let old = node.learn(&told(Some("a"), 90_000));
+        let leaves = |reached: &Reached| {
+            let another = node.connector.leads_to_another(reached.number);
+            another.now_or_never().is_some()
+        };
+        assert!(!leaves(&old));
+        let new = node.learn_of_server(&told(Some("b"), 91_000));
+        // However often it is asked, and whoever asks.
+        assert!(leaves(&old) && leaves(&old) && !leaves(&new));
+        // It heard that before the other one was there, and comes later to say so.
+        let late = node.learn_of_server(&told(Some("a"), 90_500));
+        assert!(leaves(&late) && !leaves(&new));
+        assert!(old.is_the_one_of(&told(Some("a"), 92_000)));
+        assert!(!old.is_the_one_of(&told(Some("b"), 92_000)));
     }
 }

@@ -5,7 +5,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::messages::{Frame, Messages, write_command};
@@ -14,6 +13,7 @@ use super::pause::{LASTING, Pause};
 use super::server_info::connection_name;
 use super::slots::slot_of;
 use crate::backend::channels::{Channels, Heard, Message, Section, Transport};
+use crate::text::Shown;
 
 /// How long a subscription outlives its last listener, for the next waiter of a busy name.
 const LINGER: Duration = Duration::from_millis(500);
@@ -21,6 +21,11 @@ const LINGER: Duration = Duration::from_millis(500);
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// Channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
+/// How long a server that takes no subscriptions is left alone.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// So many connections in a row that ended before any subscription was confirmed are a refusal: some
+/// proxies end the connection at a command that they do not know.
+const MOST_IN_VAIN: u32 = 4;
 
 /// Keeps the subscriptions of a node equal to those of its channels that have listeners. Never
 /// returns.
@@ -32,24 +37,44 @@ pub(crate) async fn run(
 ) {
     let mut pause = Pause::new();
     let name = connection_name(&node.label);
+    let mut in_vain = 0;
+    // The number of the server whose refusal was told.
+    let mut told = None;
     loop {
         while section.is_empty() {
             section.changed().await;
         }
-        // A notice from before this connection: it goes to where calls go now anyway.
-        let _ = node.moved.notified().now_or_never();
+        // Before it is opened: if calls go elsewhere meanwhile, it is opened once more.
+        let number = node.connector.present_number();
         match node.connector.open_messages(name.as_deref()).await {
             Ok(messages) => {
                 let since = Instant::now();
                 let mut session = Session::new(&node, &section, transports, messages);
                 let end = tokio::select! {
                     end = session.run() => end,
-                    () = node.moved.notified() => "the server was started again, or calls go to another one now".into(),
+                    () = node.connector.leads_to_another(number) => "the server was started again, or calls go to another one now".into(),
                 };
                 // A connection that did not last is followed by a longer pause: a server that
                 // ends each one at once must not be connected to all the time.
                 if since.elapsed() > LASTING {
                     pause.reset();
+                }
+                in_vain = match session.standing {
+                    Standing::Asked => in_vain + 1,
+                    Standing::Idle | Standing::Confirmed | Standing::Refused => 0,
+                };
+                let is_same = node.connector.present_number() == number;
+                let refuses = session.standing == Standing::Refused || in_vain == MOST_IN_VAIN;
+                if is_same && refuses {
+                    in_vain = 0;
+                    if told.replace(number) != Some(number) {
+                        tracing::warn!(
+                            address = %node.address(), error = %Shown(&end),
+                            "the server takes no subscriptions; waiters poll, and it is asked again every minute"
+                        );
+                    }
+                    poll_meanwhile(&node, &section, number).await;
+                    continue;
                 }
                 // Nobody misses it while nobody listens.
                 if !section.is_empty() {
@@ -70,11 +95,38 @@ pub(crate) async fn run(
         tokio::select! {
             () = sleep(pause.next()) => {}
             // Calls go to another server now, and that one may answer.
-            () = node.moved.notified() => {}
+            () = node.connector.leads_to_another(number) => {}
         }
         // Channels that were left while there was no connection need no subscription.
         section.remove_idle();
     }
+}
+
+/// The server takes no subscriptions, so all waiters poll. Returns when it is asked again: after a
+/// while, and when it is another one.
+async fn poll_meanwhile(node: &Node, section: &Section, number: u64) {
+    let until = Instant::now() + REFUSED_FOR;
+    section.all_down();
+    loop {
+        for name in section.take_fresh() {
+            section.subscribed(&name, true);
+        }
+        section.remove_idle();
+        tokio::select! {
+            () = section.changed() => {}
+            () = sleep_until(until) => break,
+            () = node.connector.leads_to_another(number) => break,
+        }
+    }
+    // All are asked for again.
+    section.all_down();
+}
+
+/// Whether a server that says this takes no subscriptions, whichever channel it is.
+fn is_for_good(said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    let of_proxies = ["unsupported command", "not supported", "is not allowed"];
+    said.contains("unknown command") || of_proxies.iter().any(|words| said.contains(words))
 }
 
 /// Dropped with the client's runtime: waiters in other runtimes ask again, and learn that it has
@@ -101,10 +153,22 @@ struct Session<'a> {
     heard: Heard,
     /// Commands that have not left yet.
     commands: Vec<u8>,
+    standing: Standing,
     /// The server knows no sharded channels.
     only_global: bool,
     /// When channels without listeners are given up.
     idle_at: Option<Instant>,
+}
+
+/// How a connection stands with subscriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// None was asked for.
+    Idle,
+    Asked,
+    Confirmed,
+    /// The server takes none at all.
+    Refused,
 }
 
 struct Asked {
@@ -172,6 +236,7 @@ impl<'a> Session<'a> {
             pending: HashMap::new(),
             heard: Heard::default(),
             commands: Vec::new(),
+            standing: Standing::Idle,
             only_global: false,
             idle_at: None,
         }
@@ -242,6 +307,9 @@ impl<'a> Session<'a> {
     }
 
     fn ask(&mut self, request: Request, names: Vec<Arc<str>>) {
+        if let (Request::Subscribe(_), Standing::Idle) = (request, self.standing) {
+            self.standing = Standing::Asked;
+        }
         let arguments = names.iter().map(|name| &**name);
         write_command(&mut self.commands, request.command(), arguments);
         self.asked.push_back(Asked {
@@ -323,6 +391,7 @@ impl<'a> Session<'a> {
                 self.heard.end(|message| self.section.told(message));
                 let name = self.answered(Request::Subscribe(transport), &channel);
                 let name = name.ok_or("a confirmation that nobody asked for")?;
+                self.standing = Standing::Confirmed;
                 self.confirmed(&name, false);
                 Ok(())
             }
@@ -395,7 +464,11 @@ impl<'a> Session<'a> {
                     self.ask(request, vec![name]);
                 }
             }
-            "NOPERM" => names.iter().for_each(|name| self.denied(name, &said)),
+            "NOPERM" => {
+                // It takes others.
+                self.standing = Standing::Confirmed;
+                names.iter().for_each(|name| self.denied(name, &said));
+            }
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" if transport == Transport::Sharded => {
                 names.iter().for_each(|name| self.lost(name));
             }
@@ -411,7 +484,12 @@ impl<'a> Session<'a> {
                     ),
                 }
             }
-            _ => return Err(said),
+            _ => {
+                if is_for_good(&said) {
+                    self.standing = Standing::Refused;
+                }
+                return Err(said);
+            }
         }
         Ok(())
     }

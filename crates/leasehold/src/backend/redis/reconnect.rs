@@ -7,23 +7,26 @@ use std::sync::Arc;
 use ::redis::aio::MultiplexedConnection;
 use futures_util::FutureExt;
 
-use super::address::Address;
-use super::connect::reply_text;
+use super::address::{Address, Host};
+use super::connect::{Open, Present, reply_text, wants_a_password};
 use super::driver::Driver;
 use super::lane::{Ending, Lane};
-use super::node::{Node, Told};
+use super::node::{Node, Reached, Told};
 use super::pause::{LASTING, Pause};
 use super::refusals::LOOK_EVERY;
 use super::server_info;
 use super::slots::{Range, read_map};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Moment;
+use crate::credentials::Credentials;
 use crate::text::Shown;
 
 /// A connection that is ready for use, and what the server has said on it.
 pub(crate) struct Opened {
     pub(super) connection: MultiplexedConnection,
     pub(super) driver: Driver,
+    /// With which it has logged in, if they can change.
+    pub(super) credentials: Option<Credentials>,
     pub(crate) told: Told,
 }
 
@@ -32,10 +35,11 @@ pub(crate) struct Opened {
 pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
     let mut address = node.connector.find().await?;
     loop {
+        let host = address.to_host();
         let opened = tokio::select! {
             opened = prepare_at(node, &address) => opened?,
             // It may stand still, and not answer for long.
-            () = node.connector.named_another(address.to_host()) => {
+            () = node.connector.named_another(host.as_ref()) => {
                 address = node.connector.find().await?;
                 continue;
             }
@@ -51,7 +55,11 @@ pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
 }
 
 async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failure> {
-    let (connection, mut driver) = node.connector.open(address).await?;
+    let Open {
+        connection,
+        mut driver,
+        credentials,
+    } = node.connector.open(address).await?;
     let questions = async {
         let asked = node.clock.now();
         let time = ::redis::cmd("TIME");
@@ -73,10 +81,13 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
             info.query_async::<String>(other),
             ours.query_async::<String>(fourth)
         );
-        // A server closes the connection of a client that has not logged in and sends more than
-        // a little, and the script is long.
-        let logged_in = time.as_ref().err().and_then(::redis::RedisError::code) != Some("NOAUTH");
-        let has_scripts = logged_in && load_scripts(node, third).await;
+        // Here, and not at the first call: a server closes the connection of a client that has not
+        // logged in and sends more than a little, and the script is long.
+        let said = time.as_ref().err().and_then(reply_text);
+        if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
+            return Err(wants_a_password(&said, address));
+        }
+        let has_scripts = load_scripts(node, third).await;
         let time = time.ok();
         let info = info.unwrap_or_default();
         server_info::check(&info, address.shown())?;
@@ -112,6 +123,7 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
     Ok(Opened {
         connection,
         driver,
+        credentials,
         told,
     })
 }
@@ -171,10 +183,12 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
     let mut pause = Pause::new();
     let mut connection = first;
     let mut down = false;
+    let mut reached: Option<Reached> = None;
     // Outlives the connections: a server that refuses to serve as well would else be followed by
     // the next look-up at once.
     let mut looked = None;
     loop {
+        let named = node.connector.named();
         let opened = match connection.take() {
             Some(connection) => Ok(connection),
             None => prepare(node).await,
@@ -188,21 +202,18 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 if std::mem::take(&mut down) {
                     tracing::info!(address = %node.address(), "connected again");
                 }
-                // Another server, or this one started again: the connection for messages has to
-                // follow. It may still be up, to a server where nobody publishes any more.
-                if node.about.started().is_some() && !node.is_the_one_of(&opened.told) {
-                    node.is_another();
-                    node.left.notify_one();
-                }
                 // Before the first operation leaves: a grant of this server is judged by this
                 // server's start, not by an earlier one's.
-                node.learn(&opened.told);
+                let now = node.learn(&opened.told);
+                doubt_holds(node, reached.as_ref(), &now);
+                let reached = &*reached.insert(now);
                 node.set_wants_declared_keys(false);
-                let logs_in = node.connector.stay_logged_in(opened.connection.clone());
+                let logs_in =
+                    (node.connector).stay_logged_in(opened.connection.clone(), opened.credentials);
                 lane.up(opened.connection, opened.driver);
                 node.slots_may_have_moved();
                 connection = tokio::select! {
-                    another = until_over(&lane, &mut looked) => another,
+                    another = until_over(&lane, reached, &mut looked) => another,
                     () = logs_in => None,
                 };
                 if connection.is_some() {
@@ -216,9 +227,17 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 if !std::mem::replace(&mut down, true) {
                     tracing::warn!(address = %node.address(), cause = %failure.cause, "no connection; trying again");
                 }
-                attempt_has_failed(&lane, &failure, &mut pause).await;
+                attempt_has_failed(&lane, &failure, named.as_ref(), &mut pause).await;
             }
         }
+    }
+}
+
+/// If this connection leads to another server than the one before it, whether that has the holds is
+/// not known.
+pub(super) fn doubt_holds(node: &Node, before: Option<&Reached>, now: &Reached) {
+    if before.is_some_and(|before| before.number != now.number) {
+        node.holds_in_doubt.notify_one();
     }
 }
 
@@ -238,8 +257,14 @@ pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut P
     }
 }
 
-/// Returns when it is time for the next attempt to connect.
-pub(super) async fn attempt_has_failed(lane: &Lane, failure: &Failure, pause: &mut Pause) {
+/// Returns when it is time for the next attempt to connect. `named` is the server that sentinels
+/// named before this one.
+pub(super) async fn attempt_has_failed(
+    lane: &Lane,
+    failure: &Failure,
+    named: Option<&Host>,
+    pause: &mut Pause,
+) {
     let node = &*lane.node;
     if !failure.may_heal() {
         pause.longest();
@@ -250,25 +275,25 @@ pub(super) async fn attempt_has_failed(lane: &Lane, failure: &Failure, pause: &m
     node.slots_may_have_moved();
     tokio::select! {
         () = tokio::time::sleep(pause.next()) => {}
-        () = node.connector.has_news() => {}
+        () = node.connector.named_another(named) => {}
     }
 }
 
 /// Returns when a connection is lost or given up. If its server refuses to serve: when another
 /// connection can take its place, and with that.
-async fn until_over(lane: &Lane, looked: &mut Option<Moment>) -> Option<Opened> {
+async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>) -> Option<Opened> {
     let connector = &lane.node.connector;
     let another = tokio::select! {
         () = lane.driver.run() => return None,
         () = lane.given_up.notified() => return None,
-        () = connector.named_another(connector.present_host()) => {
+        () = connector.named_another(reached.host.as_ref()) => {
             tracing::warn!(
                 address = %lane.node.address(),
                 "the sentinels name another server as the master; this one is left at once"
             );
             return None;
         }
-        another = look_elsewhere(&lane.node, looked) => another,
+        another = look_elsewhere(&lane.node, reached, looked) => another,
     };
     // The calls on their way are answered first: the order of arrival is kept. At most for a
     // reply's time, as this server may not answer any more.
@@ -280,16 +305,28 @@ async fn until_over(lane: &Lane, looked: &mut Option<Moment>) -> Option<Opened> 
     }
     tracing::warn!(
         address = %lane.node.address(),
-        "the server refuses to serve; its name was looked up again, and what it stands for is asked from now on"
+        "its name was looked up again, and stands for another server, which is asked from now on"
     );
     Some(another)
 }
 
-/// When the server refuses to serve, looks its name up again, and resolves with a connection
-/// to another server. No more often than a server bears it from all its clients.
-async fn look_elsewhere(node: &Node, looked: &mut Option<Moment>) -> Opened {
+/// When the server refuses to serve, or another connection has found another server, looks its name
+/// up again, and resolves with a connection to another server. No more often than a server bears it
+/// from all its clients.
+async fn look_elsewhere(node: &Node, reached: &Reached, looked: &mut Option<Moment>) -> Opened {
+    let mut number = reached.number;
     loop {
-        node.refusals.leave().await;
+        // Once for each: a name may stand for several servers. And for none that does not say which
+        // it is: two connections would follow each other for ever.
+        let is_another = |present: &Present| {
+            let is_known = present.run_id.is_some() && reached.run_id.is_some();
+            present.number != number && is_known && present.run_id != reached.run_id
+        };
+        tokio::select! {
+            () = node.refusals.leave() => {}
+            () = node.connector.leads_to(is_another) => {}
+        }
+        number = node.connector.present_number();
         if let Some(looked) = *looked {
             node.clock.sleep_until(looked + LOOK_EVERY).await;
         }
@@ -297,13 +334,13 @@ async fn look_elsewhere(node: &Node, looked: &mut Option<Moment>) -> Opened {
         *looked = Some(node.clock.now());
         match prepare(node).await {
             // The same server again: it would refuse to serve here as well.
-            Ok(opened) if node.is_the_one_of(&opened.told) => {
-                tracing::debug!(address = %node.address(), "the name stands for the server that refuses to serve");
+            Ok(opened) if reached.is_the_one_of(&opened.told) => {
+                tracing::debug!(address = %node.address(), "the name stands for the server that it has stood for");
             }
             Ok(opened) => return opened,
             Err(failure) => tracing::debug!(
                 address = %node.address(), cause = %failure.cause,
-                "the server refuses to serve, and no other answers under its name"
+                "no other server answers under this name"
             ),
         }
     }

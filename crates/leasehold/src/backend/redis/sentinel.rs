@@ -18,7 +18,7 @@ use ::redis::RedisError;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use self::news::{Answer, News, Said, Silence, majority_of};
@@ -29,7 +29,6 @@ use super::node::Node;
 use super::pause::{LASTING, Pause};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Clock;
-use crate::sync::Mutex;
 use crate::text::Shown;
 
 /// How long the others may take when a majority has answered: one of them may know more.
@@ -51,11 +50,11 @@ pub(crate) struct Sentinels {
     /// How the master is reached, wherever it is.
     master: Address,
     clock: Clock,
-    news: Mutex<News>,
+    /// Each connection compares it with where it leads itself: that one has followed says nothing of
+    /// the others.
+    news: watch::Sender<News>,
     /// How many of them tell of a switch.
     listened_to: AtomicUsize,
-    /// Notified when the master may be another server.
-    told: Notify,
     /// Notified when one of them is listened to: what it has told before is not known.
     listens: Notify,
 }
@@ -67,9 +66,8 @@ impl Sentinels {
             all,
             master,
             clock,
-            news: Mutex::default(),
+            news: watch::Sender::default(),
             listened_to: AtomicUsize::new(0),
-            told: Notify::new(),
             listens: Notify::new(),
         }
     }
@@ -77,11 +75,20 @@ impl Sentinels {
     /// Asks them where the master is.
     pub(crate) async fn find(&self) -> Result<Arc<Address>, Failure> {
         let answers = self.ask().await;
-        let judged = (self.news.lock()).judge(&self.name, &answers, self.clock.now());
-        let (host, port) = judged.map_err(|cause| {
+        let (host, port) = self.judge(&answers).map_err(|cause| {
             Failure::new(Outcome::DidNotRun, cause, Arc::clone(self.master.shown()))
         })?;
         Ok(Arc::new(self.master.of_node(&host, port)))
+    }
+
+    fn judge(&self, answers: &[Answer]) -> Result<Host, Cause> {
+        let mut judged = None;
+        self.news.send_if_modified(|news| {
+            let before = news.named().cloned();
+            judged = Some(news.judge(&self.name, answers, self.clock.now()));
+            news.named() != before.as_ref()
+        });
+        judged.expect("it was judged just now")
     }
 
     /// Asks all at once.
@@ -121,7 +128,8 @@ impl Sentinels {
     }
 
     async fn ask_one(&self, sentinel: &Connector) -> Answer {
-        let (connection, mut driver) = sentinel.open(&sentinel.address).await?;
+        let opened = sentinel.open(&sentinel.address).await?;
+        let (connection, mut driver) = (opened.connection, opened.driver);
         let questions = async {
             let question = |word: &str| {
                 let mut question = ::redis::cmd("SENTINEL");
@@ -174,58 +182,48 @@ impl Sentinels {
         failure.into()
     }
 
-    /// Resolves when the master may be another server than before.
-    pub(crate) async fn told(&self) {
-        self.told.notified().await;
+    /// Where they say that the master is.
+    pub(crate) fn named(&self) -> Option<Host> {
+        self.news.borrow().named().cloned()
     }
 
-    /// Resolves when they name another server than this one.
+    /// Resolves while they name another server than this one, for everybody who asks.
     pub(crate) async fn named_another(&self, than: Option<&Host>) {
-        loop {
-            self.told().await;
-            let news = self.news.lock();
-            if news.named().is_some_and(|named| Some(named) != than) {
-                return;
-            }
-        }
+        let is_another = |news: &News| (news.named()).is_some_and(|named| Some(named) != than);
+        // It can't fail: the sender is here.
+        let _ = self.news.subscribe().wait_for(is_another).await;
     }
 
     /// One of them has told that the master is at `to` from now on.
-    fn switched(&self, to: Host, present: Option<Host>) {
-        // They tell it one after the other, over a second or two.
-        if Some(&to) == present.as_ref() {
-            return;
-        }
-        (self.news.lock()).switched(to, present, self.clock.now());
-        self.told.notify_one();
+    fn switched(&self, to: Host) {
+        let now = self.clock.now();
+        self.news.send_if_modified(|news| news.switched(to, now));
     }
 
-    /// Asks them now and then.
-    async fn look(&self, master: &Connector) {
+    /// Asks them now and then, so that a message that was lost counts as well.
+    async fn look(&self) {
         loop {
             let every = match self.listened_to.load(Ordering::Relaxed) {
                 0 => LOOK_OFTEN,
                 _ => LOOK_EVERY,
             };
             let _ = timeout(every, self.listens.notified()).await;
-            match self.find().await {
-                Ok(found) if found.to_host() == master.present_host() => {}
-                Ok(_) => self.told.notify_one(),
-                Err(failure) => tracing::debug!(
+            if let Err(failure) = self.find().await {
+                tracing::debug!(
                     address = %failure.address, cause = %failure.cause,
                     "the sentinels do not say where the master is"
-                ),
+                );
             }
         }
     }
 
     /// Listens to one of them.
-    async fn listen(&self, sentinel: &Connector, master: &Connector) {
+    async fn listen(&self, sentinel: &Connector) {
         let mut pause = Pause::new();
         loop {
             let since = Instant::now();
             let end = match sentinel.open_messages(None).await {
-                Ok(messages) => self.hear(messages, sentinel, master).await,
+                Ok(messages) => self.hear(messages, sentinel).await,
                 Err(failure) => failure.cause.to_string(),
             };
             tracing::debug!(
@@ -240,12 +238,7 @@ impl Sentinels {
     }
 
     /// Takes what it tells until the connection is lost, and says why.
-    async fn hear(
-        &self,
-        mut messages: Messages,
-        sentinel: &Connector,
-        master: &Connector,
-    ) -> String {
+    async fn hear(&self, mut messages: Messages, sentinel: &Connector) -> String {
         let mut command = Vec::new();
         write_command(&mut command, "SUBSCRIBE", [SWITCHES]);
         let mut ping = interval(PING_EVERY);
@@ -281,7 +274,7 @@ impl Sentinels {
                 }
                 Ok(Frame::Message { payload, .. }) => {
                     if let Some(to) = news::read_switch(&payload, &self.name) {
-                        self.switched(to, master.present_host());
+                        self.switched(to);
                     }
                 }
                 Ok(Frame::Fine | Frame::Unsubscribed(..)) => {}
@@ -311,10 +304,43 @@ impl Drop for ListenedTo<'_> {
 
 /// Follows the sentinels of a node, if it has some. Never returns.
 pub(crate) async fn follow(node: Arc<Node>) {
-    let master = &node.connector;
-    let Some(sentinels) = &master.sentinels else {
+    let Some(sentinels) = &node.connector.sentinels else {
         return std::future::pending().await;
     };
-    let all = (sentinels.all.iter()).map(|sentinel| sentinels.listen(sentinel, master));
-    tokio::join!(join_all(all), sentinels.look(master));
+    let all = (sentinels.all.iter()).map(|sentinel| sentinels.listen(sentinel));
+    tokio::join!(join_all(all), sentinels.look());
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn one_word_of_a_switch_reaches_every_connection() {
+        let master = Address::parse("redis://a").expect("it can be read");
+        let sentinels = Sentinels::new("m".into(), Vec::new(), master, Clock::Boot);
+        let [a, b] = ["a", "b"].map(|host| (host.to_owned(), 6379));
+        let said = |at: &Host, epoch| {
+            let said = Said {
+                at: at.clone(),
+                epoch,
+                is_down: false,
+            };
+            [Ok(said)]
+        };
+        let leaves = |from: &Host| sentinels.named_another(Some(from)).now_or_never().is_some();
+        assert_eq!(sentinels.judge(&said(&a, 1)), Ok(a.clone()));
+        let [mut one, mut other] = [0; 2].map(|_| Box::pin(sentinels.named_another(Some(&a))));
+        assert_eq!((&mut one).now_or_never(), None);
+        assert_eq!((&mut other).now_or_never(), None);
+        sentinels.switched(b.clone());
+        assert_eq!(one.now_or_never(), Some(()));
+        // What that one does then changes nothing for the other.
+        assert_eq!(sentinels.judge(&said(&b, 2)), Ok(b.clone()));
+        assert_eq!(other.now_or_never(), Some(()));
+        assert!(leaves(&a), "also one that asks only now");
+        assert!(!leaves(&b), "this one leads there");
+    }
 }

@@ -212,3 +212,78 @@ fn cant(node: &Node, command: &str, said: &str) -> Failure {
     };
     Failure { cause, ..failure }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use redis::Value::{Array, Int, Nil, Okay};
+
+    use super::*;
+
+    fn says(error: &str) -> Result<redis::Value, RedisError> {
+        let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes());
+        reply.and_then(value)
+    }
+
+    #[test]
+    fn every_answer_to_wait_but_enough_is_too_few() {
+        let two = Acknowledgement::replicas(2).within(Duration::from_millis(100));
+        for count in [2, 3] {
+            assert_eq!(too_few(Ok(Int(count)), two), None);
+        }
+        for (answer, why) in [
+            (
+                Ok(Int(1)),
+                "only 1 of 2 replicas confirmed it within 100 ms",
+            ),
+            (Ok(Int(0)), "only 0 of 2"),
+            (Ok(Int(-1)), "only -1 of 2"),
+            (Ok(Nil), "makes no sense"),
+            (Ok(Okay), "makes no sense"),
+            (Ok(Array(vec![Int(1), Int(2)])), "makes no sense"),
+            (
+                says("UNBLOCKED force unblock from blocking operation"),
+                "UNBLOCKED",
+            ),
+            (
+                says("NOPERM this user has no permissions to run 'wait'"),
+                "NOPERM",
+            ),
+            (
+                says("ERR WAIT cannot be used with replica instances."),
+                "replica",
+            ),
+        ] {
+            let said = too_few(answer, two).expect("it does not count");
+            assert!(said.contains(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn every_answer_to_waitaof_but_enough_is_too_few() {
+        let one = Acknowledgement::replicas(1).on_disk();
+        let own = Acknowledgement::replicas(0).on_disk();
+        let disks = |own, replicas| Ok(Array(vec![Int(own), Int(replicas)]));
+        for (answer, wanted) in [(disks(1, 1), one), (disks(2, 2), one), (disks(1, 0), own)] {
+            assert_eq!(too_few(answer, wanted), None);
+        }
+        for (answer, why) in [
+            (disks(0, 1), "the server did not have it on its disk"),
+            (disks(1, 0), "only 0 of 1 replicas had it on their disks"),
+            (disks(-1, 1), "the server did not have it on its disk"),
+            (Ok(Int(1)), "makes no sense"),
+            (Ok(Array(vec![Int(1)])), "makes no sense"),
+            (Ok(Array(vec![Int(1), Int(1), Int(1)])), "makes no sense"),
+            (Ok(Array(vec![Nil, Int(1)])), "makes no sense"),
+            (
+                says("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."),
+                "appendonly is disabled",
+            ),
+        ] {
+            let said = too_few(answer, one).expect("it does not count");
+            assert!(said.contains(why), "{said}");
+        }
+        assert!(too_few(disks(0, 0), own).is_some());
+    }
+}

@@ -191,7 +191,7 @@ fn finish(
         }
         Err(why) => {
             // Of a connection that is lost nobody knows what still ran on it.
-            let failure = why.into_failure(&node.address(), node.reply_timeout());
+            let failure = why.into_failure(&node.address(), || node.shown_reply_timeout());
             node.refusals.refused(&failure, node.clock.now());
             for waiting in operations {
                 answer(node, waiting, Err(failure.clone()));

@@ -68,7 +68,9 @@ impl Lane {
                     return self.strayed(waiting, stray);
                 }
                 let node = &self.node;
-                Some(Err(why.into_failure(&node.address(), node.reply_timeout())))
+                Some(Err(why.into_failure(&node.address(), || {
+                    node.shown_reply_timeout()
+                })))
             }
         };
         match reply {

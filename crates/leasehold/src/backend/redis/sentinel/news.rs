@@ -44,24 +44,29 @@ pub(super) fn majority_of(all: usize) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct News {
     epoch: u64,
-    /// When.
+    /// Where the master was in that epoch, by the word of a majority.
+    judged: Option<Host>,
+    /// Where it is instead, by the word of one sentinel that no majority has confirmed yet.
+    told: Option<Host>,
+    /// When the newest of these was heard.
     heard: Option<Moment>,
-    /// Where the master is.
-    named: Option<Host>,
-    /// Where it was in that epoch, until one of the sentinels told that it is not there any more.
-    left: Option<Host>,
 }
 
 impl News {
+    /// Where the master is.
     pub(super) fn named(&self) -> Option<&Host> {
-        self.named.as_ref()
+        self.told.as_ref().or(self.judged.as_ref())
     }
 
-    /// One of them has told that the master has gone from one server to another.
-    pub(super) fn switched(&mut self, to: Host, from: Option<Host>, now: Moment) {
-        self.named = Some(to);
-        self.left = from;
+    /// One of them has told that the master is at `to` from now on. Returns whether that is news:
+    /// they tell it one after the other, over a second or two.
+    pub(super) fn switched(&mut self, to: Host, now: Moment) -> bool {
+        if self.judged.as_ref() == Some(&to) || self.told.as_ref() == Some(&to) {
+            return false;
+        }
+        self.told = Some(to);
         self.heard = Some(now);
+        true
     }
 
     /// Where the master called `name` is, if these answers say so. There is one for each sentinel.
@@ -95,16 +100,16 @@ impl News {
         }
         self.epoch = newest.epoch;
         self.heard = Some(now);
-        self.left = None;
-        self.named = Some(newest.at.clone());
+        self.told = None;
+        self.judged = Some(newest.at.clone());
         Ok(newest.at.clone())
     }
 
     /// Not for ever: epochs begin again when an operator sets sentinels up anew.
     fn is_older_than_known(&self, said: &Said, now: Moment) -> bool {
         let is_fresh = |heard| now.saturating_sub(heard) < LAG;
-        let is_older = said.epoch < self.epoch
-            || said.epoch == self.epoch && self.left.as_ref() == Some(&said.at);
+        let was_left = self.told.is_some() && self.judged.as_ref() == Some(&said.at);
+        let is_older = said.epoch < self.epoch || said.epoch == self.epoch && was_left;
         is_older && self.heard.is_some_and(is_fresh)
     }
 }
@@ -229,15 +234,28 @@ mod tests {
     fn old_news_do_not_lead_back() {
         let news = &mut News::default();
         assert_eq!(judged(news, &[says("a", 1)], 0), Ok(at("a")));
-        news.switched(at("b"), Some(at("a")), Moment::from_millis(1000));
+        assert!(news.switched(at("b"), Moment::from_millis(1000)));
         assert!(judged(news, &[says("a", 1)], 2).is_err(), "it was left");
         assert_eq!(judged(news, &[says("b", 2)], 3), Ok(at("b")));
         assert!(judged(news, &[says("a", 1)], 5).is_err(), "an old epoch");
         // The sentinels have forgotten: they were set up anew.
         assert_eq!(judged(news, &[says("c", 0)], 6), Ok(at("c")));
         // The message was about an older switch.
-        news.switched(at("b"), Some(at("c")), Moment::from_millis(7000));
+        assert!(news.switched(at("b"), Moment::from_millis(7000)));
         assert_eq!(judged(news, &[says("c", 0)], 10), Ok(at("c")));
+    }
+
+    #[test]
+    fn switch_is_news_once() {
+        let news = &mut News::default();
+        let told = |news: &mut News, host| news.switched(at(host), Moment::from_millis(1000));
+        assert_eq!(judged(news, &[says("a", 1)], 0), Ok(at("a")));
+        assert!(!told(news, "a"), "a majority has said it");
+        assert!(told(news, "b") && !told(news, "b"), "the next one tells it");
+        assert!(!told(news, "a"), "one that is late");
+        assert_eq!(news.named(), Some(&at("b")));
+        assert_eq!(judged(news, &[says("b", 2)], 2), Ok(at("b")));
+        assert!(!told(news, "b"), "the last one tells it");
     }
 
     #[test]
