@@ -75,7 +75,13 @@ impl Client {
     /// | `rediss-sentinel://…` | the same over TLS |
     /// | `memory://` | a new [`Embedded`] keyspace |
     ///
-    /// `?protocol=resp3` speaks RESP3. `valkey` may be written for `redis`.
+    /// `?protocol=resp3` speaks RESP3. `valkey` may be written for `redis`. `?db=N` names the database
+    /// in every URL that can have one. Anything else in a URL is refused: another parameter, a
+    /// `#fragment`, the host of a socket.
+    ///
+    /// In a user or a password write `/`, `?`, `#`, `@`, `:` and `%` percent-encoded (`%2F`, `%3F`, `%23`,
+    /// `%40`, `%3A`, `%25`), in a parameter also `&` (`%26`). A user without a password logs in with an
+    /// empty one, which a user with `nopass` accepts.
     ///
     /// Of a cluster one node has to answer; it says where the others are. All are reached with the
     /// same user, password and certificate authorities. A name is refused there if Redisson and the

@@ -1,4 +1,6 @@
-//! Passwords in files, and certificates.
+//! Passwords, certificates and addresses: in files, in URLs, in the environment.
+
+use std::thread;
 
 use leasehold_testkit::{RedisServer, eventually};
 
@@ -103,4 +105,82 @@ fn prefix_stands_before_every_name() {
     )]);
     assert!(short.contains(r#""name":"job""#), "{short}");
     assert!(short.ends_with("job\n"), "{short}");
+}
+
+#[test]
+fn url_that_is_not_understood_says_what_to_write() {
+    for (url, says) in [
+        ("redis://h?database=3", "`database`"),
+        ("redis://h/2?db=3", "two databases"),
+        ("redis+unix://tmp/x.sock", "three slashes"),
+        ("redis://h#three", "`#`"),
+        ("localhost:6379", "no scheme; write it as redis://HOST:PORT"),
+        ("'redis://h'", "without quotes"),
+        ("redis://a:1,b:2", "redis-cluster://"),
+        ("redis://u:12/s3cret@h", "percent-encoded"),
+    ] {
+        let done = done(leasehold().env("LEASEHOLD_URL", url).args(["show", "job"]));
+        assert!(!done.stderr.contains("s3cret"), "{done}");
+        done.expect_code(2).expect_on_stderr(says);
+    }
+}
+
+/// No letters and digits that a message here has, and all that means something in a URL.
+fn password() -> String {
+    const LETTERS: &[u8] = b"qxzQXZ048";
+    const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
+    let letters = (0..12).map(|n| {
+        // Never two signs in a row: `://` is in messages.
+        let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
+        char::from(alphabet[fastrand::usize(..alphabet.len())])
+    });
+    letters.collect()
+}
+
+fn shows_no_part_of(secret: &str, url: &str, how: usize) {
+    let mut command = leasehold();
+    match how % 4 {
+        0 => command.env("LEASEHOLD_URL", url).args(["show", "job"]),
+        1 => command.args(["-vv", "--redis", url, "run", "-n", "job", "--", "true"]),
+        2 => command.args(["run", "-n", "--redlock", url, "job", "--", "true"]),
+        // In a wrong place.
+        _ => command.args(["show", "job", url]),
+    };
+    let done = done(&mut command);
+    assert_ne!(done.code(), 0, "{done}");
+    let letters: Vec<_> = secret.chars().collect();
+    for piece in letters.windows(4) {
+        let piece: String = piece.iter().collect();
+        let said = [&done.stdout, &done.stderr];
+        assert!(
+            !said.iter().any(|said| said.contains(&piece)),
+            "`{piece}` of {secret}: {done}"
+        );
+    }
+}
+
+#[test]
+fn no_output_shows_a_part_of_a_password() {
+    const EACH: usize = 50;
+    thread::scope(|scope| {
+        for part in 0..4 {
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let secret = password();
+                    let whole: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+                    let written = if n % 3 == 0 { &whole } else { &secret };
+                    let url = match (n + part) % 6 {
+                        0 => format!("redis://u:{written}@127.0.0.1:1"),
+                        1 => format!("rediss://:{written}@127.0.0.1:1/2"),
+                        2 => format!("redis-cluster://u:{written}@127.0.0.1:1,127.0.0.1:1"),
+                        3 => format!("redis-sentinel://127.0.0.1:1/m?sentinel_pass={written}"),
+                        4 => format!("redis+unix:///no/such?pass={written}"),
+                        _ => format!("u:{written}@127.0.0.1:1"),
+                    };
+                    shows_no_part_of(&secret, &url, part);
+                    shows_no_part_of(written, &url, part);
+                }
+            });
+        }
+    });
 }

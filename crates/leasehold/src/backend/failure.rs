@@ -153,7 +153,7 @@ impl Failure {
     /// Sorts an error reply of the server by its code. The texts differ between
     /// servers and versions, the codes don't.
     pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
-        let text = without_place(text.trim_end());
+        let text = without_arguments(without_place(text.trim_end()));
         let code = text.split([' ', ':']).next().unwrap_or("");
         let said = Shown(text).to_string();
         let cause = match code {
@@ -338,6 +338,13 @@ struct SharedSource(Arc<dyn StdError + Send + Sync>);
 impl fmt::Display for SharedSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+/// An error without the arguments that a server repeats when it does not know the command: one of
+/// them may be a password.
+pub(crate) fn without_arguments(text: &str) -> &str {
+    let repeated = text.split_once(", with args beginning with");
+    repeated.map_or(text, |(text, _)| text)
+}
+
     }
 }
 

@@ -15,7 +15,7 @@ use super::driver::{Driver, Socket};
 use super::messages::{Frame, Messages, write_command};
 use super::sentinel::Sentinels;
 use super::wire::Checked;
-use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome, without_arguments};
 use crate::credentials::{Credentials, Source};
 use crate::sync::Mutex;
 use crate::text::Shown;
@@ -207,7 +207,7 @@ impl Connector {
                 }
                 // The connection stays logged in as it was, and this is tried again.
                 Err(error) => tracing::warn!(
-                    %address, cause = %Shown(&error.to_string()),
+                    %address, cause = %Shown(without_arguments(&error.to_string())),
                     "the server refuses the new credentials; the old ones are still used"
                 ),
             }
@@ -303,7 +303,7 @@ async fn step<'a>(
     sent.map_err(|error| io_failed(at, error))?;
     match messages.frame().await {
         Ok(Frame::Fine) => Ok(None),
-        Ok(Frame::Refused(said)) => Ok(Some(said)),
+        Ok(Frame::Refused(said)) => Ok(Some(without_arguments(&said).to_owned())),
         Ok(_) => Err(no_connection(at, "the handshake failed".into(), None)),
         Err(error) => {
             let what = format!("the server ended the handshake ({error})");
