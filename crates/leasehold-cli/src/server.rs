@@ -10,6 +10,7 @@ use leasehold::{Client, ClientBuilder};
 
 use crate::cli::Tls;
 use crate::failure::Failure;
+use crate::mapping::{self, Mapping};
 
 /// Child processes are told their server here: arguments can be read by every user
 /// of the machine, and a URL may hold a password.
@@ -17,6 +18,8 @@ pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const VARIABLES: [&str; 2] = ["$LEASEHOLD_URL", "$REDIS_URL"];
 /// A file with the password, which may change while a command runs.
 const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
+/// Mappings of addresses, as of `--map`.
+const MAP: &str = "LEASEHOLD_MAP";
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
 /// A server's URL. It may hold a password, so it has no `Debug` and no `Display`.
@@ -115,6 +118,7 @@ pub(crate) struct Access {
     pub(crate) label: Option<String>,
     pub(crate) prefix: Option<String>,
     pub(crate) password_file: Option<PathBuf>,
+    pub(crate) map: Vec<Mapping>,
     pub(crate) tls: Tls,
 }
 
@@ -141,6 +145,11 @@ fn builder() -> Result<ClientBuilder, Failure> {
     if let Some(path) = password_file(access) {
         builder = with_password_file(builder, path);
     }
+    let map = mappings(access)?;
+    if !map.is_empty() {
+        builder =
+            builder.map_address(move |host, port| map.iter().find_map(|map| map.lead(host, port)));
+    }
     with_tls(builder, &access.tls)
 }
 
@@ -150,6 +159,15 @@ fn password_file(access: &Access) -> Option<PathBuf> {
         .password_file
         .clone()
         .or_else(|| told.map(Into::into))
+}
+
+fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
+    if !access.map.is_empty() {
+        return Ok(access.map.clone());
+    }
+    let told = std::env::var_os(MAP).unwrap_or_default();
+    mapping::parse_all(&told.to_string_lossy())
+        .map_err(|what| Failure::usage(format!("${MAP} is no list of mappings: {what}")))
 }
 
 /// Reads the password each time that the client connects, and now and then while it is connected.

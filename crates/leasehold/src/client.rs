@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::acknowledgement::Acknowledgement;
+use crate::address_map::AddressMap;
 use crate::backend::Backend;
 use crate::backend::facts::ServerFacts;
 use crate::backend::memory::Embedded;
@@ -489,6 +490,7 @@ pub struct ClientBuilder {
     hooks: Hooks,
     metric_names: Vec<String>,
     presence: bool,
+    addresses: AddressMap,
     connect_timeout: Duration,
     reply_timeout: Duration,
     credentials_every: Duration,
@@ -511,6 +513,7 @@ impl Default for ClientBuilder {
             hooks: Hooks::default(),
             metric_names: Vec::new(),
             presence: true,
+            addresses: AddressMap::default(),
             connect_timeout: Duration::from_secs(3),
             reply_timeout: Duration::from_secs(2),
             credentials_every: Duration::from_secs(10),
@@ -691,6 +694,37 @@ impl ClientBuilder {
         C: Future<Output = Result<Credentials, Box<dyn StdError + Send + Sync>>> + Send + 'static,
     {
         self.credentials = Some(Source::new(credentials));
+        self
+    }
+
+    /// Asks `map` where a server is reached that other servers announce at a host and a port: for
+    /// servers behind NAT, port forwarding or a container's network, whose own addresses lead nowhere
+    /// from here. `None` leaves an address as it is. Redisson calls it `natMapper`.
+    ///
+    /// Mapped are the nodes that a cluster names, and the master that sentinels name. The addresses in
+    /// the URL are used as they are. A node that announces no host is announced at the host of the node
+    /// that was asked, with its own port. The host that `map` returns is also the one that the server's
+    /// certificate has to be for, unless [`tls_server_name`](Self::tls_server_name) sets another.
+    ///
+    /// `map` is called whenever servers say where they are, in the task that keeps a connection. It has
+    /// to be quick, and to return the same for the same address. If it panics, that is logged once, and
+    /// the announced address is used.
+    ///
+    /// ```
+    /// let builder = leasehold::Client::builder().map_address(|host, port| match (host, port) {
+    ///     ("10.0.3.7", 6379) => Some(("redis.example.org".into(), 7001)),
+    ///     ("10.0.3.8", 6379) => Some(("redis.example.org".into(), 7002)),
+    ///     _ => None,
+    /// });
+    /// # drop(builder);
+    /// ```
+    #[doc(alias = "natMapper")]
+    #[must_use]
+    pub fn map_address<F>(mut self, map: F) -> Self
+    where
+        F: Fn(&str, u16) -> Option<(String, u16)> + Send + Sync + 'static,
+    {
+        self.addresses = AddressMap::new(map);
         self
     }
 
@@ -955,6 +989,7 @@ impl ClientBuilder {
             peers: self.peers,
             declare_keys: self.declare_keys,
             failover_guard: self.failover_guard,
+            addresses: self.addresses.clone(),
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
         }

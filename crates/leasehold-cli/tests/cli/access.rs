@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use leasehold_testkit::{RedisServer, eventually};
+use leasehold_testkit::{Cluster, RedisServer, eventually};
 
 use crate::support::{BINARY, LIMIT, done, leasehold, leasehold_at, server, start};
 
@@ -105,6 +105,35 @@ fn prefix_stands_before_every_name() {
     )]);
     assert!(short.contains(r#""name":"job""#), "{short}");
     assert!(short.ends_with("job\n"), "{short}");
+}
+
+#[test]
+fn mapped_address_is_where_a_node_is_reached() {
+    let cluster = Cluster::start(2, 0);
+    let name = (0..).map(|n| format!("job{n}"));
+    let mut name = name.filter(|name| cluster.owner(cluster.slot_of(name)) == 1);
+    let name = name.next().expect("there are some");
+    let reached = cluster.nodes()[1].port();
+    // Nobody listens on port 1.
+    cluster.announce(1, 1);
+    let url = cluster.nodes()[0].url().replace("redis:", "redis-cluster:");
+    let show = || {
+        let mut show = leasehold();
+        show.args(["--redis", &url, "show", &name]);
+        show
+    };
+    done(&mut show()).expect_code(69).expect_on_stderr("--map");
+    let map = format!("127.0.0.1:1=localhost:{reached}");
+    let others = "10.0.0.7:1=localhost:1";
+    let mapped = ["--map", others, "--map", &map];
+    done(show().args(mapped)).expect_code(0);
+    done(show().env("LEASEHOLD_MAP", format!("{others}, {map}"))).expect_code(0);
+    done(show().args(["--map", "nothing"]))
+        .expect_code(2)
+        .expect_on_stderr("HOST:PORT=HOST:PORT");
+    done(show().env("LEASEHOLD_MAP", "nothing"))
+        .expect_code(2)
+        .expect_on_stderr("$LEASEHOLD_MAP");
 }
 
 #[test]

@@ -358,9 +358,15 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
 
 fn no_connection(
     at: &Address,
-    what: String,
+    mut what: String,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 ) -> Failure {
+    if at.is_told {
+        what.push_str(
+            "; another server has named this address: if it has another one from here, map it \
+             (map_address, --map)",
+        );
+    }
     Failure {
         outcome: Outcome::DidNotRun,
         cause: Cause::NoAnswer(what),

@@ -27,6 +27,7 @@ use super::connect::{Connector, reply_text};
 use super::messages::{Frame, Messages, write_command};
 use super::node::Node;
 use super::pause::{LASTING, Pause};
+use crate::address_map::AddressMap;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Clock;
 use crate::sync::Mutex;
@@ -50,6 +51,8 @@ pub(crate) struct Sentinels {
     all: Vec<Connector>,
     /// How the master is reached, wherever it is.
     master: Address,
+    /// Where the addresses lead by which they call the master. From here on it has no other.
+    addresses: AddressMap,
     clock: Clock,
     news: Mutex<News>,
     /// How many of them tell of a switch.
@@ -61,11 +64,18 @@ pub(crate) struct Sentinels {
 }
 
 impl Sentinels {
-    pub(crate) fn new(name: String, all: Vec<Connector>, master: Address, clock: Clock) -> Self {
+    pub(crate) fn new(
+        name: String,
+        all: Vec<Connector>,
+        master: Address,
+        addresses: AddressMap,
+        clock: Clock,
+    ) -> Self {
         Self {
             name,
             all,
             master,
+            addresses,
             clock,
             news: Mutex::default(),
             listened_to: AtomicUsize::new(0),
@@ -146,11 +156,11 @@ impl Sentinels {
         let refused = |error: &RedisError| self.refused(sentinel, error);
         let master = master.map_err(|error| refused(&error))?;
         let address = address.map_err(|error| refused(&error))?;
-        let at = address.ok_or(Silence::Unknown)?;
+        let (host, port) = address.ok_or(Silence::Unknown)?;
         let flags = master.get("flags").map_or("", String::as_str);
         let is_down = |flag: &str| flag == "s_down" || flag == "o_down";
         Ok(Said {
-            at,
+            at: self.addresses.lead(&host, port),
             epoch: (master.get("config-epoch")).map_or(0, |epoch| epoch.parse().unwrap_or(0)),
             is_down: flags.split(',').any(is_down),
         })
@@ -280,7 +290,8 @@ impl Sentinels {
                     self.listens.notify_one();
                 }
                 Ok(Frame::Message { payload, .. }) => {
-                    if let Some(to) = news::read_switch(&payload, &self.name) {
+                    if let Some((host, port)) = news::read_switch(&payload, &self.name) {
+                        let to = self.addresses.lead(&host, port);
                         self.switched(to, master.present_host());
                     }
                 }
