@@ -834,7 +834,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds certificate authorities, as PEM, to the system's own for `rediss://`.
+    /// Adds certificate authorities, as PEM, to the system's own for `rediss://`. A text without a
+    /// certificate makes the builder fail ([`ErrorKind::Misuse`]).
+    ///
+    /// A server may also show one of these certificates itself, byte for byte: one that is self-signed,
+    /// or whose authority is not known. It must not have expired, and it must be for the name of the
+    /// server, if it names any host (as `subjectAltName`); it may be a certificate for authorities. One
+    /// of version 1 is refused.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -983,13 +989,13 @@ impl ClientBuilder {
             url: url.to_owned(),
             label: self.clean_label(),
             credentials: self.credentials.clone(),
+            addresses: self.addresses.clone(),
             connect_timeout: self.connect_timeout,
             reply_timeout: self.reply_timeout,
             credentials_every: self.credentials_every,
             peers: self.peers,
             declare_keys: self.declare_keys,
             failover_guard: self.failover_guard,
-            addresses: self.addresses.clone(),
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
         }

@@ -34,6 +34,10 @@ pub(crate) enum Outcome {
 pub(crate) enum Cause {
     /// Nobody answered: not reachable, cut, too slow. May heal.
     NoAnswer(String),
+    /// What the client needs to log in could not be read or made. May heal: it is asked for at each
+    /// attempt.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    NoCredentials(String),
     /// An error reply that ends by itself: loading, busy, out of memory. May heal.
     NotNow(String),
     /// A server that was started a moment ago has no vote in a majority yet. That ends at a known
@@ -75,6 +79,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoAnswer(what)
+            | Self::NoCredentials(what)
             | Self::NotNow(what)
             | Self::NoVoteYet(what)
             | Self::Denied(what)
@@ -128,6 +133,7 @@ impl Failure {
             // Not `RuntimeEnded`: nothing carries a later request, and a wait would go on until its
             // outage limit.
             Cause::NoAnswer(_)
+                | Cause::NoCredentials(_)
                 | Cause::NotNow(_)
                 | Cause::NoVoteYet(_)
                 | Cause::Guarded { .. }
@@ -290,6 +296,7 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match (&self.cause, self.outcome) {
             (Cause::NoAnswer(_) | Cause::NoVoteYet(_), Outcome::DidNotRun)
+            | (Cause::NoCredentials(_), _)
             | (Cause::NotNow(_) | Cause::Guarded { .. } | Cause::Late | Cause::Unconfirmed(_), _) => {
                 ErrorKind::Unavailable
             }
@@ -331,13 +338,6 @@ fn without_place(text: &str) -> &str {
     rest.strip_prefix('-').unwrap_or(rest)
 }
 
-/// One cause below the failures of all operations of a call.
-#[derive(Debug)]
-struct SharedSource(Arc<dyn StdError + Send + Sync>);
-
-impl fmt::Display for SharedSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
 /// An error without the arguments that a server repeats when it does not know the command: one of
 /// them may be a password.
 pub(crate) fn without_arguments(text: &str) -> &str {
@@ -345,6 +345,13 @@ pub(crate) fn without_arguments(text: &str) -> &str {
     repeated.map_or(text, |(text, _)| text)
 }
 
+/// One cause below the failures of all operations of a call.
+#[derive(Debug)]
+struct SharedSource(Arc<dyn StdError + Send + Sync>);
+
+impl fmt::Display for SharedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

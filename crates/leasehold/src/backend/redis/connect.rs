@@ -168,8 +168,8 @@ impl Connector {
             return Ok(info);
         };
         let credentials = source.ask().await.map_err(|error| {
-            let what = format!("the client's credentials could not be had ({error})");
-            no_connection(at, Shown(&what).to_string(), Some(error.into()))
+            let what = format!("its `credentials` failed: {}", Shown(&error.to_string()));
+            no_credentials(at, what, error.into())
         })?;
         if resp3 {
             *self.logged_in_with.lock() = Some(credentials.clone());
@@ -276,7 +276,11 @@ impl Connector {
         let Some(tls) = &self.tls else {
             return Err(no_connection(at, "TLS is not set up".into(), None));
         };
-        let stream = tls.connect(host, stream).await.map_err(|error| {
+        let config = tls.config().map_err(|error| {
+            let what = Shown(&error.to_string()).to_string();
+            no_credentials(at, what, Arc::new(error))
+        })?;
+        let stream = tls.connect(config, host, stream).await.map_err(|error| {
             let advice = super::tls::advice(&error, self.address.is_told);
             let what = format!("the TLS handshake failed ({error}); {advice}");
             no_connection(at, what, Some(Arc::new(error)))
@@ -354,6 +358,18 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
         format!("the handshake failed ({error})")
     };
     no_connection(at, what, Some(Arc::new(error.clone())))
+}
+
+fn no_credentials(
+    at: &Address,
+    what: String,
+    source: Arc<dyn std::error::Error + Send + Sync>,
+) -> Failure {
+    let cause = Cause::NoCredentials(what);
+    Failure {
+        source: Some(source),
+        ..Failure::new(Outcome::DidNotRun, cause, Arc::clone(at.shown()))
+    }
 }
 
 fn no_connection(
