@@ -217,7 +217,12 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
+    /// Writes the message and the kind, because this is what a `main` that returns an error prints.
+    /// With `{:#?}` it is a structure with the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return write!(f, "{} ({:?})", self.0.message, self.0.kind);
+        }
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("message", &self.0.message)
@@ -236,6 +241,17 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn debug_form_is_the_message_as_main_prints_it() {
+        let error = Error::new(ErrorKind::Unavailable, "no server answered at `h`");
+        let error = error.with_source(fmt::Error);
+        assert_eq!(
+            format!("{error:?}"),
+            "no server answered at `h` (Unavailable)"
+        );
+        assert!(format!("{error:#?}").contains("source: Some"), "{error:#?}");
+    }
 
     #[test]
     fn error_is_one_word_wide() {
