@@ -32,8 +32,8 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No server answered, or the server can't serve now (loading, out of memory, read-only).
-    /// Nothing is held. Try again later.
+    /// No server answered, the server can't serve now (loading, out of memory, read-only), or what the
+    /// client needs to log in could not be had. Nothing is held. Try again later.
     Unavailable,
     /// A request was sent and no answer came, so it may have run. Anything that an acquire may have
     /// left behind is undone in the background while the client's runtime goes on, and ends with
