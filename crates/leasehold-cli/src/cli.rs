@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::mapping::{self, Mapping};
+
 pub(crate) use demo::{Demo, DemoWorker};
 pub(crate) use doctor::Doctor;
 pub(crate) use latch::{Latch, LatchAction};
@@ -45,6 +47,14 @@ pub(crate) struct Cli {
 
     #[command(flatten)]
     pub(crate) tls: Tls,
+
+    /// Where to reach a server that others announce at an unreachable address (NAT), may be repeated
+    /// [default: $LEASEHOLD_MAP, with commas between several]
+    ///
+    /// A node of a cluster, or the master behind sentinels, that is announced at the first HOST:PORT is
+    /// connected to at the second one. Addresses in the URL are used as they are.
+    #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100)]
+    pub(crate) map: Vec<Mapping>,
 
     /// Prefix of all names, as a NameMapper of Redisson puts one in front [default: $LEASEHOLD_PREFIX]
     #[arg(

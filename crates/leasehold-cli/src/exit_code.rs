@@ -27,6 +27,8 @@ pub(crate) enum Exit {
     Denied,
     /// Others have set another limit.
     Disagrees,
+    /// A file of this machine that the options name can't be read.
+    Unreadable,
     /// The command has run for too long.
     TooLong,
     /// The command is there and can't be executed.
@@ -52,7 +54,7 @@ impl Exit {
             Self::Unavailable => 69,
             Self::Lost => 70,
             Self::Denied => 77,
-            Self::Disagrees => 78,
+            Self::Disagrees | Self::Unreadable => 78,
             Self::TooLong => 124,
             Self::NotExecutable => 126,
             Self::NotFound => 127,
@@ -99,6 +101,7 @@ mod tests {
             (Exit::Busy(3), 3),
             (Exit::Denied, 77),
             (Exit::Disagrees, 78),
+            (Exit::Unreadable, 78),
             (Exit::TooLong, 124),
             (Exit::NotExecutable, 126),
             (Exit::NotFound, 127),

@@ -7,6 +7,7 @@ mod duration;
 mod exit_code;
 mod failure;
 mod logging;
+mod mapping;
 mod output;
 mod server;
 mod signals;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         label: cli.label.clone(),
         prefix: cli.prefix.clone(),
         password_file: cli.password_file.clone(),
+        map: cli.map.clone(),
         tls: cli.tls.clone(),
     });
     match cmd::run(cli) {

@@ -1,15 +1,19 @@
 //! Which server is meant, and connecting to it.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold::settings::{Credentials, Identity, Peers};
 use leasehold::{Client, ClientBuilder};
 
 use crate::cli::Tls;
+use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::mapping::{self, Mapping};
+use crate::output::Shown;
 
 /// Child processes are told their server here: arguments can be read by every user
 /// of the machine, and a URL may hold a password.
@@ -17,6 +21,8 @@ pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const VARIABLES: [&str; 2] = ["$LEASEHOLD_URL", "$REDIS_URL"];
 /// A file with the password, which may change while a command runs.
 const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
+/// Mappings of addresses, as of `--map`.
+const MAP: &str = "LEASEHOLD_MAP";
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
 /// A server's URL. It may hold a password, so it has no `Debug` and no `Display`.
@@ -116,6 +122,7 @@ pub(crate) struct Access {
     pub(crate) label: Option<String>,
     pub(crate) prefix: Option<String>,
     pub(crate) password_file: Option<PathBuf>,
+    pub(crate) map: Vec<Mapping>,
     pub(crate) tls: Tls,
 }
 
@@ -140,7 +147,12 @@ fn builder() -> Result<ClientBuilder, Failure> {
         builder = builder.prefix(prefix);
     }
     if let Some(path) = password_file(access) {
-        builder = with_password_file(builder, path);
+        builder = with_password_file(builder, path)?;
+    }
+    let map = mappings(access)?;
+    if !map.is_empty() {
+        builder =
+            builder.map_address(move |host, port| map.iter().find_map(|map| map.lead(host, port)));
     }
     with_tls(builder, &access.tls)
 }
@@ -153,34 +165,69 @@ fn password_file(access: &Access) -> Option<PathBuf> {
         .or_else(|| told.map(Into::into))
 }
 
+fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
+    if !access.map.is_empty() {
+        return Ok(access.map.clone());
+    }
+    let told = std::env::var_os(MAP).unwrap_or_default();
+    mapping::parse_all(&told.to_string_lossy())
+        .map_err(|what| Failure::usage(format!("${MAP} is no list of mappings: {what}")))
+}
+
 /// Reads the password each time that the client connects, and now and then while it is connected.
-fn with_password_file(builder: ClientBuilder, path: PathBuf) -> ClientBuilder {
-    builder.credentials(move || {
+fn with_password_file(builder: ClientBuilder, path: PathBuf) -> Result<ClientBuilder, Failure> {
+    let first = read_password(&path).map_err(|what| Failure::new(Exit::Unreadable, what))?;
+    // Kept for the first connection: a pipe can be read only once.
+    let first = Mutex::new(Some(first));
+    Ok(builder.credentials(move || {
+        let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Some bytes: whoever connects can wait for them.
-        let read = std::fs::read_to_string(&path);
-        let password = read.map_err(|error| format!("{}: {error}", path.display()).into());
-        let password =
-            password.map(|text| Credentials::password(text.trim_end_matches(['\r', '\n'])));
-        std::future::ready(password)
-    })
+        let password = first.map_or_else(|| read_password(&path), Ok);
+        std::future::ready(password.map(Credentials::password).map_err(Into::into))
+    }))
+}
+
+fn read_password(path: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| unreadable("password file", path, &error))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 fn with_tls(mut builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder, Failure> {
+    let needed =
+        |what, file: &Path| read(what, file).map_err(|what| Failure::new(Exit::Unreadable, what));
     if let Some(file) = &tls.cacert {
-        let pem = std::fs::read(file);
-        let pem =
-            pem.map_err(|error| Failure::io(format!("can't read {}", file.display()), error))?;
-        builder = builder.tls_authorities(pem);
+        builder = builder.tls_authorities(needed("certificate authorities", file)?);
     }
     if let (Some(certificate), Some(key)) = (tls.cert.clone(), tls.key.clone()) {
-        let read = |file: &Path| {
-            std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
-        };
-        builder =
-            builder.tls_identity(move || Ok(Identity::from_pem(read(&certificate)?, read(&key)?)));
+        needed(CERTIFICATE, &certificate)?;
+        needed(KEY, &key)?;
+        builder = builder.tls_identity(move || {
+            let certificate = read(CERTIFICATE, &certificate)?;
+            Ok(Identity::from_pem(certificate, read(KEY, &key)?))
+        });
     }
     if let Some(name) = &tls.sni {
         builder = builder.tls_server_name(name);
     }
     Ok(builder)
+}
+
+const CERTIFICATE: &str = "certificate";
+const KEY: &str = "private key";
+
+/// A file of this machine.
+fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| unreadable(what, path, &error))
+}
+
+fn unreadable(what: &str, path: &Path, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::IsADirectory => "it is a folder".to_owned(),
+        _ => error.to_string(),
+    };
+    let path = path.to_string_lossy();
+    format!("cannot read the {what} `{}`: {why}", Shown(&path))
 }

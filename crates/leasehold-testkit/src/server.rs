@@ -443,6 +443,27 @@ impl Builder {
         self
     }
 
+    /// The same with a certificate that is self-signed, and an authority's, as `openssl req -x509`
+    /// makes it. [`RedisServer::ca_pem`] is that certificate.
+    ///
+    /// # Panics
+    ///
+    /// As [`tls`](Self::tls).
+    pub fn tls_self_signed(mut self, hosts: &[&str]) -> Self {
+        self.tls = Some(Arc::new(tls::Authority::self_signed(hosts, false)));
+        self
+    }
+
+    /// The same as [`tls_self_signed`](Self::tls_self_signed) with one that has expired.
+    ///
+    /// # Panics
+    ///
+    /// As [`tls`](Self::tls).
+    pub fn tls_self_signed_and_expired(mut self, hosts: &[&str]) -> Self {
+        self.tls = Some(Arc::new(tls::Authority::self_signed(hosts, true)));
+        self
+    }
+
     /// The same, and a client has to show a certificate:
     /// [`RedisServer::client_certificates`].
     pub fn tls_with_client_certificates(mut self) -> Self {

@@ -16,14 +16,26 @@ pub(crate) struct Authority {
     hosts: Vec<String>,
     /// The servers' certificates are of long ago.
     are_expired: bool,
+    /// The servers show the authority's own certificate.
+    is_shown: bool,
 }
 
 impl Authority {
     pub(crate) fn of(hosts: &[&str]) -> Self {
         Self {
-            issuer: issuer().expect("a key can be made"),
+            issuer: issuer(&[], false).expect("a key can be made"),
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
             are_expired: false,
+            is_shown: false,
+        }
+    }
+
+    /// Its own certificate is the servers', for these hosts.
+    pub(crate) fn self_signed(hosts: &[&str], is_expired: bool) -> Self {
+        Self {
+            issuer: issuer(hosts, is_expired).expect("a key can be made"),
+            is_shown: true,
+            ..Self::of(hosts)
         }
     }
 
@@ -43,7 +55,12 @@ impl Authority {
         if self.are_expired {
             leaf.not_after = date_time_ymd(2001, 1, 1);
         }
-        write_leaf(dir, "leaf", leaf, ca)?;
+        if self.is_shown {
+            fs::write(dir.join("leaf.pem"), ca.pem())?;
+            fs::write(dir.join("leaf.key"), ca.key().serialize_pem())?;
+        } else {
+            write_leaf(dir, "leaf", leaf, ca)?;
+        }
         for number in 0..CLIENTS {
             let client = CertificateParams::default();
             write_leaf(dir, &format!("client{number}"), client, ca)?;
@@ -58,8 +75,12 @@ impl fmt::Debug for Authority {
     }
 }
 
-fn issuer() -> Result<CertifiedIssuer<'static, KeyPair>, Error> {
-    let mut ca = CertificateParams::new([])?;
+fn issuer(hosts: &[&str], is_expired: bool) -> Result<CertifiedIssuer<'static, KeyPair>, Error> {
+    let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+    let mut ca = CertificateParams::new(hosts)?;
+    if is_expired {
+        ca.not_after = date_time_ymd(2001, 1, 1);
+    }
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     ca.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,

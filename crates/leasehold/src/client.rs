@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::acknowledgement::Acknowledgement;
+use crate::address_map::AddressMap;
 use crate::backend::Backend;
 use crate::backend::facts::ServerFacts;
 use crate::backend::memory::Embedded;
@@ -75,7 +76,13 @@ impl Client {
     /// | `rediss-sentinel://…` | the same over TLS |
     /// | `memory://` | a new [`Embedded`] keyspace |
     ///
-    /// `?protocol=resp3` speaks RESP3. `valkey` may be written for `redis`.
+    /// `?protocol=resp3` speaks RESP3. `valkey` may be written for `redis`. `?db=N` names the database
+    /// in every URL that can have one. Anything else in a URL is refused: another parameter, a
+    /// `#fragment`, the host of a socket.
+    ///
+    /// In a user or a password write `/`, `?`, `#`, `@`, `:` and `%` percent-encoded (`%2F`, `%3F`, `%23`,
+    /// `%40`, `%3A`, `%25`), in a parameter also `&` (`%26`). A user without a password logs in with an
+    /// empty one, which a user with `nopass` accepts.
     ///
     /// Of a cluster one node has to answer; it says where the others are. All are reached with the
     /// same user, password and certificate authorities. A name is refused there if Redisson and the
@@ -483,6 +490,7 @@ pub struct ClientBuilder {
     hooks: Hooks,
     metric_names: Vec<String>,
     presence: bool,
+    addresses: AddressMap,
     connect_timeout: Duration,
     reply_timeout: Duration,
     credentials_every: Duration,
@@ -505,6 +513,7 @@ impl Default for ClientBuilder {
             hooks: Hooks::default(),
             metric_names: Vec::new(),
             presence: true,
+            addresses: AddressMap::default(),
             connect_timeout: Duration::from_secs(3),
             reply_timeout: Duration::from_secs(2),
             credentials_every: Duration::from_secs(10),
@@ -688,6 +697,37 @@ impl ClientBuilder {
         self
     }
 
+    /// Asks `map` where a server is reached that other servers announce at a host and a port: for
+    /// servers behind NAT, port forwarding or a container's network, whose own addresses lead nowhere
+    /// from here. `None` leaves an address as it is. Redisson calls it `natMapper`.
+    ///
+    /// Mapped are the nodes that a cluster names, and the master that sentinels name. The addresses in
+    /// the URL are used as they are. A node that announces no host is announced at the host of the node
+    /// that was asked, with its own port. The host that `map` returns is also the one that the server's
+    /// certificate has to be for, unless [`tls_server_name`](Self::tls_server_name) sets another.
+    ///
+    /// `map` is called whenever servers say where they are, in the task that keeps a connection. It has
+    /// to be quick, and to return the same for the same address. If it panics, that is logged once, and
+    /// the announced address is used.
+    ///
+    /// ```
+    /// let builder = leasehold::Client::builder().map_address(|host, port| match (host, port) {
+    ///     ("10.0.3.7", 6379) => Some(("redis.example.org".into(), 7001)),
+    ///     ("10.0.3.8", 6379) => Some(("redis.example.org".into(), 7002)),
+    ///     _ => None,
+    /// });
+    /// # drop(builder);
+    /// ```
+    #[doc(alias = "natMapper")]
+    #[must_use]
+    pub fn map_address<F>(mut self, map: F) -> Self
+    where
+        F: Fn(&str, u16) -> Option<(String, u16)> + Send + Sync + 'static,
+    {
+        self.addresses = AddressMap::new(map);
+        self
+    }
+
     /// Sets how often [`credentials`](Self::credentials) are asked for while the client is connected.
     /// 10 s by default, at least 1 ms.
     #[must_use]
@@ -794,7 +834,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds certificate authorities, as PEM, to the system's own for `rediss://`.
+    /// Adds certificate authorities, as PEM, to the system's own for `rediss://`. A text without a
+    /// certificate makes the builder fail ([`ErrorKind::Misuse`]).
+    ///
+    /// A server may also show one of these certificates itself, byte for byte: one that is self-signed,
+    /// or whose authority is not known. It must not have expired, and it must be for the name of the
+    /// server, if it names any host (as `subjectAltName`); it may be a certificate for authorities. One
+    /// of version 1 is refused.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -944,6 +990,7 @@ impl ClientBuilder {
             url: url.to_owned(),
             label: self.clean_label(),
             credentials: self.credentials.clone(),
+            addresses: self.addresses.clone(),
             connect_timeout: self.connect_timeout,
             reply_timeout: self.reply_timeout,
             credentials_every: self.credentials_every,

@@ -391,6 +391,7 @@ fn twins_and_scripts_agree() {
         label: String::new(),
         credentials: None,
         credentials_every: Duration::from_secs(10),
+        addresses: crate::address_map::AddressMap::default(),
         connect_timeout: Duration::from_secs(5),
         reply_timeout: Duration::from_secs(5),
         peers: crate::config::Peers::All,

@@ -32,8 +32,8 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No server answered, or the server can't serve now (loading, out of memory, read-only).
-    /// Nothing is held. Try again later.
+    /// No server answered, the server can't serve now (loading, out of memory, read-only), or what the
+    /// client needs to log in could not be had. Nothing is held. Try again later.
     Unavailable,
     /// A request was sent and no answer came, so it may have run. Anything that an acquire may have
     /// left behind is undone in the background while the client's runtime goes on, and ends with
@@ -217,7 +217,12 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
+    /// Writes the message and the kind, because this is what a `main` that returns an error prints.
+    /// With `{:#?}` it is a structure with the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return write!(f, "{} ({:?})", self.0.message, self.0.kind);
+        }
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("message", &self.0.message)
@@ -236,6 +241,17 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn debug_form_is_the_message_as_main_prints_it() {
+        let error = Error::new(ErrorKind::Unavailable, "no server answered at `h`");
+        let error = error.with_source(fmt::Error);
+        assert_eq!(
+            format!("{error:?}"),
+            "no server answered at `h` (Unavailable)"
+        );
+        assert!(format!("{error:#?}").contains("source: Some"), "{error:#?}");
+    }
 
     #[test]
     fn error_is_one_word_wide() {

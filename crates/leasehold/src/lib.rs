@@ -86,6 +86,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acknowledgement;
+mod address_map;
 mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;

@@ -16,6 +16,7 @@ mod cluster {
     mod bad_input;
     mod crew;
     mod declared;
+    mod mapped;
     #[cfg(feature = "metrics")]
     mod metrics;
     mod moving;

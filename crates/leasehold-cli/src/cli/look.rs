@@ -151,6 +151,7 @@ Exit codes:
   69   no server answered
   75   somebody else than --holder holds it, or it changed hands meanwhile
   77   the server refused
+  78   a local file (--password-file, --cacert, --cert, --key) can't be read
 
 Example:
   leasehold release --yes nightly || test $? = 66    # it was free already";

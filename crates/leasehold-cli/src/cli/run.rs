@@ -18,7 +18,7 @@ Exit codes:
   70   the lock was lost or could not be renewed while the command ran, which has been ended
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials or lacks a permission
-  78   --limit says another number than the one that is set
+  78   --limit says another number than the one that is set, or a local file can't be read
   124  the command ran for longer than --max-run, and has been ended
   126  the command can't be executed; 127: it was not found
 
@@ -132,7 +132,7 @@ Exit codes:
   70   the lock was lost
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials or lacks a permission
-  78   --limit says another number than the one that is set
+  78   --limit says another number than the one that is set, or a local file can't be read
   128+n  signal n ended it, and the lock was given back
 
 Example:

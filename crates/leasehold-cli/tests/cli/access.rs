@@ -1,6 +1,8 @@
-//! Passwords in files, and certificates.
+//! Passwords, certificates and addresses: in files, in URLs, in the environment.
 
-use leasehold_testkit::{RedisServer, eventually};
+use std::thread;
+
+use leasehold_testkit::{Cluster, RedisServer, eventually};
 
 use crate::support::{BINARY, LIMIT, done, leasehold, leasehold_at, server, start};
 
@@ -37,16 +39,48 @@ fn password_is_read_from_a_file_that_changes() {
     std::fs::write(file.path(), "new\n").expect("it can be written");
     eventually("it logs in again", LIMIT, || logins() > before);
     hold.done().expect_code(0);
-    let mut show = leasehold();
-    show.args([
-        "--redis",
-        &url,
-        "--password-file",
-        "/nowhere",
-        "show",
-        "job",
-    ]);
-    done(&mut show).expect_code(69).expect_on_stderr("/nowhere");
+}
+
+#[test]
+fn local_file_that_cannot_be_read_is_named() {
+    // Nobody listens on port 1: the file is looked at first.
+    let url = "rediss://app@127.0.0.1:1";
+    let of = |words: &[&str]| {
+        let mut show = leasehold();
+        done(show.args(["--redis", url, "show", "job"]).args(words)).expect_code(78)
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path().to_str().expect("UTF-8");
+    for (option, what) in [
+        ("--password-file", "password file"),
+        ("--cacert", "certificate authorities"),
+    ] {
+        of(&[option, "nopw"])
+            .expect_on_stderr(&format!("cannot read the {what} `nopw`: no such file"));
+        of(&[option, folder]).expect_on_stderr(": it is a folder");
+    }
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let file = file.path().to_str().expect("UTF-8");
+    of(&["--cert", "nocert", "--key", file])
+        .expect_on_stderr("cannot read the certificate `nocert`: no such file");
+    of(&["--cert", file, "--key", "nokey"])
+        .expect_on_stderr("cannot read the private key `nokey`: no such file");
+    let run = ["run", "--password-file", "nopw", "job", "--", "true"];
+    done(leasehold().args(["--redis", url]).args(run)).expect_code(78);
+}
+
+/// A pipe can be read only once.
+#[test]
+fn password_file_may_be_a_pipe() {
+    let server = RedisServer::builder()
+        .password("s3cret")
+        .start()
+        .expect("it starts");
+    let script = format!("{BINARY} show job --password-file <(echo s3cret)");
+    let mut bash = std::process::Command::new("bash");
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    bash.args(["-c", &script]).env("LEASEHOLD_URL", url);
+    done(&mut bash).expect_code(0);
 }
 
 #[test]
@@ -76,9 +110,8 @@ fn certificates_are_read_from_files() {
     .arg(key);
     done(&mut show).expect_code(0);
     for (words, code, says) in [
-        (&["--cacert", "/nowhere"][..], 1, "can't read /nowhere"),
-        (&["--cert", "/nowhere", "--key", "/nowhere"], 2, "/nowhere"),
-        (&["--cert", "/nowhere"], 2, "--key"),
+        (&["--cert", "/nowhere"][..], 2, "--key"),
+        (&["--cacert", "/dev/null"], 2, "no certificate"),
         (&["--sni", "not a name"], 2, "not a name"),
     ] {
         let mut show = leasehold_at(&server);
@@ -103,4 +136,111 @@ fn prefix_stands_before_every_name() {
     )]);
     assert!(short.contains(r#""name":"job""#), "{short}");
     assert!(short.ends_with("job\n"), "{short}");
+}
+
+#[test]
+fn mapped_address_is_where_a_node_is_reached() {
+    let cluster = Cluster::start(2, 0);
+    let name = (0..).map(|n| format!("job{n}"));
+    let mut name = name.filter(|name| cluster.owner(cluster.slot_of(name)) == 1);
+    let name = name.next().expect("there are some");
+    let reached = cluster.nodes()[1].port();
+    // Nobody listens on port 1.
+    cluster.announce(1, 1);
+    let url = cluster.nodes()[0].url().replace("redis:", "redis-cluster:");
+    let show = || {
+        let mut show = leasehold();
+        show.args(["--redis", &url, "show", &name]);
+        show
+    };
+    done(&mut show()).expect_code(69).expect_on_stderr("--map");
+    let map = format!("127.0.0.1:1=localhost:{reached}");
+    let others = "10.0.0.7:1=localhost:1";
+    let mapped = ["--map", others, "--map", &map];
+    done(show().args(mapped)).expect_code(0);
+    done(show().env("LEASEHOLD_MAP", format!("{others}, {map}"))).expect_code(0);
+    done(show().args(["--map", "nothing"]))
+        .expect_code(2)
+        .expect_on_stderr("HOST:PORT=HOST:PORT");
+    done(show().env("LEASEHOLD_MAP", "nothing"))
+        .expect_code(2)
+        .expect_on_stderr("$LEASEHOLD_MAP");
+}
+
+#[test]
+fn url_that_is_not_understood_says_what_to_write() {
+    for (url, says) in [
+        ("redis://h?database=3", "`database`"),
+        ("redis://h/2?db=3", "two databases"),
+        ("redis+unix://tmp/x.sock", "three slashes"),
+        ("redis://h#three", "`#`"),
+        ("localhost:6379", "no scheme; write it as redis://HOST:PORT"),
+        ("'redis://h'", "without quotes"),
+        ("redis://a:1,b:2", "redis-cluster://"),
+        ("redis://u:12/s3cret@h", "percent-encoded"),
+    ] {
+        let done = done(leasehold().env("LEASEHOLD_URL", url).args(["show", "job"]));
+        assert!(!done.stderr.contains("s3cret"), "{done}");
+        done.expect_code(2).expect_on_stderr(says);
+    }
+}
+
+/// No letters and digits that a message here has, and all that means something in a URL.
+fn password() -> String {
+    const LETTERS: &[u8] = b"qxzQXZ048";
+    const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
+    let letters = (0..12).map(|n| {
+        // Never two signs in a row: `://` is in messages.
+        let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
+        char::from(alphabet[fastrand::usize(..alphabet.len())])
+    });
+    letters.collect()
+}
+
+fn shows_no_part_of(secret: &str, url: &str, how: usize) {
+    let mut command = leasehold();
+    match how % 4 {
+        0 => command.env("LEASEHOLD_URL", url).args(["show", "job"]),
+        1 => command.args(["-vv", "--redis", url, "run", "-n", "job", "--", "true"]),
+        2 => command.args(["run", "-n", "--redlock", url, "job", "--", "true"]),
+        // In a wrong place.
+        _ => command.args(["show", "job", url]),
+    };
+    let done = done(&mut command);
+    assert_ne!(done.code(), 0, "{done}");
+    let letters: Vec<_> = secret.chars().collect();
+    for piece in letters.windows(4) {
+        let piece: String = piece.iter().collect();
+        let said = [&done.stdout, &done.stderr];
+        assert!(
+            !said.iter().any(|said| said.contains(&piece)),
+            "`{piece}` of {secret}: {done}"
+        );
+    }
+}
+
+#[test]
+fn no_output_shows_a_part_of_a_password() {
+    const EACH: usize = 50;
+    thread::scope(|scope| {
+        for part in 0..4 {
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let secret = password();
+                    let whole: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+                    let written = if n % 3 == 0 { &whole } else { &secret };
+                    let url = match (n + part) % 6 {
+                        0 => format!("redis://u:{written}@127.0.0.1:1"),
+                        1 => format!("rediss://:{written}@127.0.0.1:1/2"),
+                        2 => format!("redis-cluster://u:{written}@127.0.0.1:1,127.0.0.1:1"),
+                        3 => format!("redis-sentinel://127.0.0.1:1/m?sentinel_pass={written}"),
+                        4 => format!("redis+unix:///no/such?pass={written}"),
+                        _ => format!("u:{written}@127.0.0.1:1"),
+                    };
+                    shows_no_part_of(&secret, &url, part);
+                    shows_no_part_of(written, &url, part);
+                }
+            });
+        }
+    });
 }

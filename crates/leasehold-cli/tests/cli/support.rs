@@ -25,6 +25,7 @@ pub(crate) fn leasehold() -> Command {
         "LEASEHOLD_PASSWORD_FILE",
         "LEASEHOLD_LABEL",
         "LEASEHOLD_PREFIX",
+        "LEASEHOLD_MAP",
         "RUST_LOG",
         "LC_ALL",
         "LC_CTYPE",

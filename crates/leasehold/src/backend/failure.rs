@@ -34,6 +34,10 @@ pub(crate) enum Outcome {
 pub(crate) enum Cause {
     /// Nobody answered: not reachable, cut, too slow. May heal.
     NoAnswer(String),
+    /// What the client needs to log in could not be read or made. May heal: it is asked for at each
+    /// attempt.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    NoCredentials(String),
     /// An error reply that ends by itself: loading, busy, out of memory. May heal.
     NotNow(String),
     /// A server that was started a moment ago has no vote in a majority yet. That ends at a known
@@ -75,6 +79,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoAnswer(what)
+            | Self::NoCredentials(what)
             | Self::NotNow(what)
             | Self::NoVoteYet(what)
             | Self::Denied(what)
@@ -128,6 +133,7 @@ impl Failure {
             // Not `RuntimeEnded`: nothing carries a later request, and a wait would go on until its
             // outage limit.
             Cause::NoAnswer(_)
+                | Cause::NoCredentials(_)
                 | Cause::NotNow(_)
                 | Cause::NoVoteYet(_)
                 | Cause::Guarded { .. }
@@ -153,7 +159,7 @@ impl Failure {
     /// Sorts an error reply of the server by its code. The texts differ between
     /// servers and versions, the codes don't.
     pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
-        let text = without_place(text.trim_end());
+        let text = without_arguments(without_place(text.trim_end()));
         let code = text.split([' ', ':']).next().unwrap_or("");
         let said = Shown(text).to_string();
         let cause = match code {
@@ -290,6 +296,7 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match (&self.cause, self.outcome) {
             (Cause::NoAnswer(_) | Cause::NoVoteYet(_), Outcome::DidNotRun)
+            | (Cause::NoCredentials(_), _)
             | (Cause::NotNow(_) | Cause::Guarded { .. } | Cause::Late | Cause::Unconfirmed(_), _) => {
                 ErrorKind::Unavailable
             }
@@ -329,6 +336,13 @@ fn without_place(text: &str) -> &str {
         rest = error.trim_start();
     }
     rest.strip_prefix('-').unwrap_or(rest)
+}
+
+/// An error without the arguments that a server repeats when it does not know the command: one of
+/// them may be a password.
+pub(crate) fn without_arguments(text: &str) -> &str {
+    let repeated = text.split_once(", with args beginning with");
+    repeated.map_or(text, |(text, _)| text)
 }
 
 /// One cause below the failures of all operations of a call.

@@ -53,6 +53,7 @@ use super::channels::{Channels, Transport};
 use super::failure::Failure;
 use super::route::Route;
 use super::step::{Operation, Step};
+use crate::address_map::AddressMap;
 use crate::clock::{Clock, Moment};
 use crate::config::{Peers, wire_ms};
 use crate::credentials::Source;
@@ -68,6 +69,8 @@ pub(crate) struct Endpoint {
     pub(crate) label: String,
     pub(crate) credentials: Option<Source>,
     pub(crate) credentials_every: Duration,
+    /// Where announced addresses lead.
+    pub(crate) addresses: AddressMap,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
     /// Who has to hear of releases, and is heard.

@@ -30,6 +30,7 @@ impl Stage {
             label: String::new(),
             credentials: None,
             credentials_every: Duration::from_secs(10),
+            addresses: crate::address_map::AddressMap::default(),
             connect_timeout: Duration::from_secs(5),
             // A step that waits for its slot does not give up.
             reply_timeout: Duration::from_secs(30),

@@ -20,7 +20,7 @@ const LAYERS: [&[&str]; 24] = [
     &["hold"],
     &["owner"],
     &["backend"],
-    &["credentials", "tls"],
+    &["credentials", "tls", "address_map"],
     &["config"],
     &["acknowledgement"],
     &["observe"],

@@ -1,5 +1,6 @@
 //! Sentinels of which some are gone, cut off, or know less than others.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind};
@@ -154,4 +155,32 @@ async fn client_in_the_background_waits_for_its_sentinels() {
         sentinel.restart().unwrap();
     }
     waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// The servers are reached through proxies alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn master_is_reached_where_its_announced_address_leads() {
+    let sentinels = Sentinels::start(1);
+    let ports: Vec<_> = sentinels.servers().iter().map(RedisServer::port).collect();
+    let proxies: Vec<_> = ports.iter().map(|port| Proxy::to(*port)).collect();
+    let reached = proxies.iter().map(Proxy::port);
+    let map: HashMap<_, _> = ports.into_iter().zip(reached).collect();
+    let builder = Client::builder().map_address(move |host, port| {
+        let port = *map.get(&port)?;
+        Some((host.to_owned(), port))
+    });
+    let client = builder.connect(&sentinels.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    let leads_to = async |server: usize| {
+        let at = format!("redis://127.0.0.1:{}", proxies[server].port());
+        eventually("it calls the master", async || {
+            let seen = client.inspect("x").await;
+            seen.is_ok_and(|seen| seen.node.unwrap().address.unwrap() == at)
+        })
+        .await;
+    };
+    leads_to(0).await;
+    let new = sentinels.fail_over();
+    leads_to(new).await;
+    guard.release().await.unwrap();
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error, ErrorKind};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::fake::Action;
+use leasehold_testkit::{FakeServer, RedisServer};
+
+use super::warnings::Warnings;
 
 async fn refused(url: &str) -> Error {
     Client::connect(url).await.expect_err("can't connect")
@@ -126,4 +129,107 @@ async fn a_database_number_is_used() {
     let elsewhere = Client::connect(&server.url()).await.unwrap();
     assert!(elsewhere.lock("x").try_acquire().await.unwrap().is_some());
     guard.release().await.unwrap();
+    let by_parameter = Client::connect(&format!("{}?db=3", server.url())).await;
+    let guard = by_parameter.unwrap().lock("x").acquire().await.unwrap();
+    assert!(client.lock("x").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn user_without_a_password_is_logged_in() {
+    let server = RedisServer::start().unwrap();
+    let set = ["ACL", "SETUSER", "app", "on", "nopass", "+@all", "~*", "&*"];
+    server.command(&set).unwrap();
+    let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", server.port());
+    let client = Client::connect(&url("app")).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    let clients = server.command(&["CLIENT", "LIST"]).unwrap();
+    let ours = clients.as_text().unwrap().matches("user=app").count();
+    assert!(ours > 0, "{clients:?}");
+    guard.release().await.unwrap();
+    let error = refused(&url("nobody")).await;
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+/// A server that does not know a command repeats the arguments.
+#[tokio::test]
+async fn password_that_a_server_repeats_is_not_shown() {
+    let server = FakeServer::with(|request| {
+        let command = request.command();
+        let is_login = command == "AUTH" || command == "HELLO";
+        let said = format!("-ERR unknown command '{command}', with args beginning with: ");
+        let given: Vec<_> = (1..request.parts.len()).map(|n| request.text(n)).collect();
+        let said = format!("{said}'{}' \r\n", given.join("' '"));
+        is_login.then(|| Action::Send(said.into_bytes()))
+    });
+    for protocol in ["resp2", "resp3"] {
+        let url = format!("{}?user=u&pass=s3cret&protocol={protocol}", server.url());
+        let error = refused(&url).await;
+        let text = format!("{error} {error:?} {error:#?}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+}
+
+/// No letters and digits that a message here has, and all that means something in a URL.
+fn password() -> String {
+    const LETTERS: &[u8] = b"qxzQXZ048";
+    const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
+    let letters = (0..12).map(|n| {
+        // Never two signs in a row: `://` is in messages.
+        let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
+        char::from(alphabet[fastrand::usize(..alphabet.len())])
+    });
+    letters.collect()
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[tokio::test]
+async fn no_error_and_no_log_shows_a_part_of_a_password() {
+    let warnings = Warnings::listen();
+    let server = RedisServer::builder().password("right").start().unwrap();
+    // The port of a server could have the digits of a password.
+    let here = server.url().rsplit(':').next().unwrap().to_owned();
+    let shows = |said: &str, secret: &str| {
+        let letters: Vec<_> = secret.chars().collect();
+        let mut pieces = letters
+            .windows(4)
+            .map(|piece| piece.iter().collect::<String>());
+        pieces.any(|piece| said.contains(&piece) || warnings.count(&piece) > 0)
+    };
+    for round in 0..1000 {
+        let secret = password();
+        let whole = encoded(&secret);
+        let written = if round % 2 == 0 { &whole } else { &secret };
+        // Nobody listens on port 1.
+        let urls = [
+            format!("redis://u:{written}@127.0.0.1:1"),
+            format!("redis-cluster://u:{written}@127.0.0.1:1,127.0.0.1:1"),
+            format!("redis-sentinel://u:{written}@127.0.0.1:1/m"),
+            format!("redis-sentinel://127.0.0.1:1/m?sentinel_pass={written}"),
+            format!("redis+unix:///no/such/socket?user=u&pass={written}"),
+            format!("redis://u:{written}@127.0.0.1:{here}"),
+            format!("redis://:{written}@127.0.0.1:{here}"),
+        ];
+        for place in [round / 2, round / 2 + 3] {
+            let error = refused(&urls[place % urls.len()]).await;
+            let mut source = std::error::Error::source(&error);
+            let mut said = format!("{error} {error:?} {error:#?}");
+            while let Some(error) = source {
+                said += &format!(" {error} {error:?}");
+                source = error.source();
+            }
+            let said = said.replace(&here, "PORT");
+            assert!(!shows(&said, &secret), "{secret} is in {said}");
+            assert!(!shows(&said, &whole), "{secret} is in {said}");
+        }
+    }
+    let url = format!("redis://u:{}@127.0.0.1:1", encoded("q0x4z8Q!"));
+    let client = Client::builder().connect_in_background(&url).unwrap();
+    let said = client.lock("x").try_acquire().await.unwrap_err();
+    let said = format!("{said} {client:?}");
+    assert!(!shows(&said, "q0x4z8Q!"), "{said}");
+    assert!(warnings.count("no connection") > 0);
 }

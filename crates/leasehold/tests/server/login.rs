@@ -482,3 +482,21 @@ async fn each_connection_knows_with_what_it_has_logged_in() {
     })
     .await;
 }
+
+/// The server is not even asked.
+#[tokio::test]
+async fn credentials_that_fail_are_named_and_not_the_server() {
+    let server = RedisServer::start().unwrap();
+    let builder = Client::builder().credentials(|| async { Err("no secret today".into()) });
+    let error = builder.connect(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let text = error.to_string();
+    for word in [
+        "can't log in",
+        "`credentials` failed: no secret today",
+        "127.0.0.1",
+    ] {
+        assert!(text.contains(word), "no {word}: {text}");
+    }
+    assert!(!text.contains("no server answered"), "{text}");
+}

@@ -151,3 +151,59 @@ async fn tls_to_a_plain_server_names_the_plain_scheme() {
         says(Client::builder(), &url, &[&port, "use redis://"]).await;
     }
 }
+
+/// As `openssl req -x509` makes it: an authority's certificate, which webpki takes for no server's.
+#[tokio::test]
+async fn server_that_shows_a_given_certificate_is_trusted() {
+    for hosts in [&["localhost", "127.0.0.1"][..], &[]] {
+        let settings = RedisServer::builder().tls_self_signed(hosts);
+        let server = settings.start().unwrap();
+        let url = format!("rediss://127.0.0.1:{}", server.port());
+        let builder = Client::builder().tls_authorities(server.ca_pem());
+        let client = builder.connect(&url).await.unwrap();
+        let guard = client.lock("x").acquire().await.unwrap();
+        guard.release().await.unwrap();
+
+        let other = RedisServer::builder()
+            .tls_self_signed(hosts)
+            .start()
+            .unwrap();
+        for pem in [
+            other.ca_pem(),
+            RedisServer::builder().tls().start().unwrap().ca_pem(),
+        ] {
+            let builder = Client::builder().tls_authorities(pem);
+            says(builder, &url, &["tls_authorities", "--cacert", "exactly"]).await;
+        }
+    }
+}
+
+/// It is of an authority that the client does not know.
+#[tokio::test]
+async fn certificate_alone_is_enough_without_its_authority() {
+    let server = RedisServer::builder().tls().start().unwrap();
+    let own = std::fs::read(server.ca_file().with_file_name("leaf.pem")).unwrap();
+    let builder = Client::builder().tls_authorities(own);
+    let client = builder.connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn given_certificate_has_to_be_for_the_host_and_of_today() {
+    let server = RedisServer::builder().tls_self_signed(&["elsewhere.example"]);
+    let server = server.start().unwrap();
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    let builder = || Client::builder().tls_authorities(server.ca_pem());
+    says(builder(), &url, &["elsewhere.example", "tls_server_name"]).await;
+    let named = builder().tls_server_name("elsewhere.example");
+    named.connect(&url).await.unwrap();
+
+    for hosts in [&["127.0.0.1"][..], &[]] {
+        let server = RedisServer::builder().tls_self_signed_and_expired(hosts);
+        let server = server.start().unwrap();
+        let url = format!("rediss://127.0.0.1:{}", server.port());
+        let builder = Client::builder().tls_authorities(server.ca_pem());
+        says(builder, &url, &["expired", "renew"]).await;
+    }
+}

@@ -6,21 +6,26 @@ use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, set_default};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// The warnings and errors since it was made, on the thread that made it.
 pub(crate) struct Warnings {
     lines: Arc<Mutex<Vec<String>>>,
     _guard: DefaultGuard,
+    _other: Dispatch,
 }
 
 impl Warnings {
     pub(crate) fn listen() -> Self {
         let lines = Arc::default();
+        // With one subscriber alone, a warning is switched off for all threads if it is met first on
+        // a thread that has none.
+        let other = Dispatch::new(Listener(Arc::default()));
         let guard = set_default(Listener(Arc::clone(&lines)));
         Self {
             lines,
             _guard: guard,
+            _other: other,
         }
     }
 

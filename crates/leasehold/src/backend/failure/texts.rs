@@ -13,6 +13,9 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
         (Cause::NoAnswer(what) | Cause::NoVoteYet(what), Outcome::MayHaveRun) => {
             format!("no answer from {at}{subject}: {what}; the request may have run: {if_it_ran}")
         }
+        (Cause::NoCredentials(why), _) => format!(
+            "the client can't log in at {at}{subject}: {why}; nothing was sent: it is asked again at the next attempt"
+        ),
         (Cause::NotNow(said), _) => format!(
             "the server at {at} can't answer now{subject}: {said}; try again when it has recovered"
         ),

@@ -1,15 +1,16 @@
 //! A server's address: the parts of a URL, and the form of it that may be shown.
 
+mod parts;
 mod place;
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use percent_encoding::percent_decode_str;
 use redis::{ProtocolVersion, RedisConnectionInfo};
-use url::Url;
 
+use self::parts::{Login, Parts, Query, decode, number};
 pub(crate) use self::place::{MasterPlace, Place};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,14 +20,12 @@ use crate::text::Shown;
 #[derive(Clone)]
 pub(crate) struct Address {
     pub(crate) target: Target,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     db: i64,
     resp3: bool,
     identity: String,
     shown: Arc<str>,
-    /// A node of the cluster has told it: it is in no URL.
-    #[cfg_attr(not(feature = "tls"), expect(dead_code))]
+    /// A server has told it: it is in no URL.
     pub(crate) is_told: bool,
 }
 
@@ -39,122 +38,74 @@ pub(crate) enum Target {
     Unix(PathBuf),
 }
 
-const SCHEMES: &str =
-    "redis://, rediss:// (TLS), redis-cluster://, redis-sentinel:// or redis+unix://";
-
 impl Address {
+    #[cfg(test)]
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        // The parser's error says what is wrong without repeating the text, which
-        // may hold a password.
-        let url = Url::parse(url.trim()).map_err(|error| {
-            misuse(format!(
-                "the server's URL can't be read: {error}; write it as redis://HOST:PORT"
-            ))
-        })?;
-        match url.scheme() {
-            "redis" | "valkey" => Self::tcp(&url, false),
-            "rediss" | "valkeys" => Self::tcp(&url, true),
-            "redis+unix" | "valkey+unix" | "unix" => Self::unix(&url),
-            scheme => Err(misuse(format!(
-                "`{}://` is not a scheme for a server; use {SCHEMES}",
-                Shown(scheme)
-            ))),
+        match Place::parse(url)? {
+            Place::Server(address) => Ok(address),
+            other => panic!("{other:?}"),
         }
     }
 
-    fn tcp(url: &Url, tls: bool) -> Result<Self> {
-        if tls && !cfg!(feature = "tls") {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "a rediss:// URL needs the feature `tls`; build leasehold with it",
-            ));
-        }
-        let host = url
-            .host_str()
-            .filter(|host| !host.is_empty())
-            .ok_or_else(|| {
-                misuse("the server's URL has no host; write it as redis://HOST:PORT".into())
-            })?
-            // The brackets of an IPv6 address belong to the URL. The resolver takes the address
-            // without them.
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        let port = url.port().unwrap_or(6379);
-        let path = url.path().trim_start_matches('/');
-        let db = if path.is_empty() { 0 } else { parse_db(path)? };
-        // Capitals make no other host: the same server must not vote twice in a majority.
-        let place = format!("://{}:{port}", host.to_ascii_lowercase());
-        Self::finish(url, Target::Tcp { host, port, tls }, db, &place)
+    /// By TCP, or TLS.
+    fn tcp(parts: &Parts<'_>, host: Host) -> Result<Self> {
+        let query = parts.query(&["db", "protocol"])?;
+        let db = database(parts.path, &query)?;
+        let place = written(&host);
+        let target = of_host(host, parts.tls)?;
+        Ok(Self::new(parts, target, db, is_resp3(&query)?, &place))
     }
 
-    fn unix(url: &Url) -> Result<Self> {
-        let path = decode(url.path())?;
+    fn unix(parts: &Parts<'_>) -> Result<Self> {
+        let path = decode(parts.path)?;
         if path.is_empty() || path == "/" {
-            return Err(misuse(
-                "the server's URL has no socket path; write it as redis+unix:///PATH".into(),
-            ));
+            return Err(misuse(format!(
+                "the server's URL has no path of a socket; write it as {}",
+                parts.kind.form()
+            )));
         }
-        let db = match query(url, "db") {
-            Some(db) => parse_db(&db)?,
-            None => 0,
+        // The URL of a unix socket has no host, so no place for user and password before it.
+        let query = parts.query(&["db", "protocol", "user", "pass"])?;
+        let login = Login {
+            user: query.value("user").map(str::to_owned),
+            password: query.value("pass").map(str::to_owned),
         };
-        let place = format!("://{path}");
-        Self::finish(url, Target::Unix(path.into()), db, &place)
+        let (db, resp3) = (database("", &query)?, is_resp3(&query)?);
+        let target = Target::Unix(PathBuf::from(&path));
+        Ok(Self {
+            login,
+            ..Self::new(parts, target, db, resp3, &path)
+        })
     }
 
-    fn finish(url: &Url, target: Target, db: i64, place: &str) -> Result<Self> {
-        let resp3 = match query(url, "protocol").as_deref() {
-            None | Some("resp2" | "2") => false,
-            Some("resp3" | "3") => true,
-            Some(other) => {
-                return Err(misuse(format!(
-                    "`protocol={}` in the server's URL is neither resp2 nor resp3",
-                    Shown(other)
-                )));
-            }
-        };
-        // The URL of a unix socket has no host, so no place for user and password before it: they
-        // come as `user` and `pass`, as the driver's own URLs have them.
-        let user = match url.username() {
-            "" => query(url, "user"),
-            user => Some(decode(user)?),
-        };
-        let password = match url.password() {
-            None => query(url, "pass"),
-            Some(password) => Some(decode(password)?),
-        };
+    fn new(parts: &Parts<'_>, target: Target, db: i64, resp3: bool, place: &str) -> Self {
         // Valkey's schemes name the same server, and must give the same identity.
         let scheme = match &target {
             Target::Tcp { tls: false, .. } => "redis",
             Target::Tcp { tls: true, .. } => "rediss",
             Target::Unix(_) => "redis+unix",
         };
-        let suffix = match db {
-            0 => String::new(),
-            db => format!("/{db}"),
-        };
-        let shown = format!("{}{place}", url.scheme());
+        let suffix = suffix(db);
+        let shown = format!("{}://{place}", parts.scheme_of_one());
         // The number of the database stays outside of what is shortened: a message about a long
         // path must tell two databases of one server apart.
         let shown = format!("{}{suffix}", Shown(&shown));
-        Ok(Self {
-            identity: format!("{scheme}{place}{suffix}"),
+        Self {
+            identity: format!("{scheme}://{place}{suffix}"),
             target,
-            user,
-            password,
+            login: parts.login.clone(),
             db,
             resp3,
             shown: shown.into(),
             is_told: false,
-        })
+        }
     }
 
     /// Another server that is reached in the same way: a node of the same cluster, or a master.
     pub(crate) fn of_node(&self, host: &str, port: u16) -> Self {
         let tls = matches!(self.target, Target::Tcp { tls: true, .. });
         let scheme = if tls { "rediss" } else { "redis" };
-        let place = format!("{scheme}://{}:{port}", host.to_ascii_lowercase());
+        let place = format!("{scheme}://{}", written(&(host.to_owned(), port)));
         Self {
             target: Target::Tcp {
                 host: host.to_owned(),
@@ -219,10 +170,13 @@ impl Address {
             } else {
                 ProtocolVersion::RESP2
             });
-        if let Some(user) = &self.user {
-            info = info.set_username(user);
+        let Login { user, password } = &self.login;
+        if let Some(user) = user {
+            // Logged in also without a password: some users have none (`nopass`). Left out, the
+            // server would take the client for its default user.
+            info = info.set_username(user).set_password("");
         }
-        if let Some(password) = &self.password {
+        if let Some(password) = password {
             info = info.set_password(password);
         }
         info
@@ -236,29 +190,64 @@ impl fmt::Debug for Address {
     }
 }
 
-fn query(url: &Url, name: &str) -> Option<String> {
-    url.query_pairs()
-        .find(|(key, _)| key == name)
-        .map(|(_, value)| value.into_owned())
+fn of_host((host, port): Host, tls: bool) -> Result<Target> {
+    if tls && !cfg!(feature = "tls") {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "a rediss:// URL needs the feature `tls`; build leasehold with it",
+        ));
+    }
+    Ok(Target::Tcp { host, port, tls })
 }
 
-fn decode(text: &str) -> Result<String> {
-    Ok(percent_decode_str(text)
-        .decode_utf8()
-        .map_err(|_| misuse("the server's URL has a part that is not UTF-8".into()))?
-        .into_owned())
+/// `HOST:PORT`, the same for each way to write one host: a server must not vote twice in a majority.
+fn written((host, port): &Host) -> String {
+    match host.parse::<Ipv6Addr>() {
+        Ok(host) => format!("[{host}]:{port}"),
+        Err(_) => format!("{}:{port}", host.to_ascii_lowercase()),
+    }
 }
 
-fn parse_db(text: &str) -> Result<i64> {
-    text.parse().ok().filter(|db| *db >= 0).ok_or_else(|| {
-        misuse(format!(
-            "`{}` in the server's URL is not a database number; write it as redis://HOST:PORT/0",
-            Shown(text)
-        ))
-    })
+fn suffix(db: i64) -> String {
+    match db {
+        0 => String::new(),
+        db => format!("/{db}"),
+    }
 }
 
-fn misuse(message: String) -> Error {
+/// The database that the path ends with, or of the parameter `db`.
+fn database(path: &str, query: &Query) -> Result<i64> {
+    let path = (!path.is_empty()).then_some(path);
+    let read = |text: &str| {
+        number(text).ok_or_else(|| {
+            misuse(
+                "the database in the server's URL is not a number; write it as \
+                 redis://HOST:PORT/0, or as ?db=0",
+            )
+        })
+    };
+    match (
+        path.map(read).transpose()?,
+        query.value("db").map(read).transpose()?,
+    ) {
+        (Some(path), Some(query)) if path != query => Err(misuse(
+            "the server's URL names two databases, behind the host and as `db`; leave one out",
+        )),
+        (path, query) => Ok(path.or(query).unwrap_or(0)),
+    }
+}
+
+fn is_resp3(query: &Query) -> Result<bool> {
+    match query.value("protocol") {
+        None | Some("resp2" | "2") => Ok(false),
+        Some("resp3" | "3") => Ok(true),
+        Some(_) => Err(misuse(
+            "`protocol` in the server's URL is neither resp2 nor resp3; write one of them",
+        )),
+    }
+}
+
+fn misuse(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Misuse, message)
 }
 
@@ -266,25 +255,116 @@ fn misuse(message: String) -> Error {
 mod tests {
     use super::*;
 
+    fn of(url: &str) -> Address {
+        Address::parse(url).unwrap()
+    }
+
     #[test]
     fn url_parts_are_taken_apart() {
-        let address = Address::parse("redis://app:p%40ss@[::1]:7000/3?protocol=resp3").unwrap();
-        assert_eq!(&**address.shown(), "redis://::1:7000/3");
+        let address = of("redis://app:p%40ss@[0::1]:7000/3?protocol=resp3");
+        assert_eq!(&**address.shown(), "redis://[::1]:7000/3");
         let info = address.handshake(true);
         assert_eq!(info.username(), Some("app"));
         assert_eq!(info.password(), Some("p@ss"));
         assert_eq!(info.db(), 3);
         assert_eq!(info.protocol(), ProtocolVersion::RESP3);
 
-        let address = Address::parse("redis+unix:///run/redis.sock?db=2&pass=x").unwrap();
+        let address = of("redis+unix:///run/redis.sock?db=2&pass=a+b%26@/?");
         assert_eq!(address.target, Target::Unix("/run/redis.sock".into()));
-        assert_eq!(address.handshake(true).password(), Some("x"));
+        let info = address.handshake(true);
+        assert_eq!((info.db(), info.password()), (2, Some("a+b&@/?")));
+    }
+
+    #[test]
+    fn database_is_that_of_the_path_or_of_the_parameter() {
+        for (url, db) in [
+            ("redis://h?db=3", 3),
+            ("redis://h/?db=3", 3),
+            ("redis://h/3?db=3", 3),
+            ("REDIS://h/3", 3),
+            ("redis://h", 0),
+            ("redis+unix:///s?db=3", 3),
+        ] {
+            assert_eq!(of(url).db(), db, "{url}");
+        }
+        let of_cluster = |url| {
+            Place::parse(url)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        let refused = of_cluster("redis-cluster://h?db=3").unwrap_err();
+        assert!(refused.contains("no database but 0"), "{refused}");
+        let Place::Master(place) = Place::parse("redis-sentinel://h/m?db=3").unwrap() else {
+            panic!("a master");
+        };
+        assert_eq!(place.master.db(), 3);
+    }
+
+    #[test]
+    fn part_that_nothing_would_use_is_refused_by_name() {
+        for (url, says) in [
+            ("redis://h/2?db=3", "two databases"),
+            ("redis://h?db=1&db=8", "`db` twice"),
+            ("redis://h?database=3", "`database`"),
+            ("redis+unix:///s?database=3", "`database`"),
+            ("redis+unix:///s?password=x", "`password`"),
+            ("redis://h?pass=x", "`pass`"),
+            ("redis-cluster://h?sentinel_pass=x", "`sentinel_pass`"),
+            ("redis://h?timeout=5s&ssl=true", "`timeout`"),
+            ("redis://h?ssl", "a parameter"),
+            ("redis://h/0#three", "`#`"),
+            (
+                "redis-sentinel://h:1/0?sentinel_pass=p#mymaster",
+                "HOST:PORT/MASTER",
+            ),
+            ("redis+unix://tmp/x.sock", "three slashes"),
+            ("redis+unix://u:p@/x.sock", "three slashes"),
+            ("redis://h/0/x", "database"),
+            ("redis://h/-1", "database"),
+            ("redis://h/+1", "database"),
+            ("redis://h?db", "database"),
+            ("redis://h?protocol=9", "`protocol`"),
+            ("redis://a:1,b:2", "redis-cluster://"),
+            ("redis://a:1,b:2", "redis-sentinel://"),
+            ("redis://h:0", "port"),
+            ("redis://h:+1", "port"),
+            ("redis://::1", "brackets"),
+            ("redis://[::1", "`]`"),
+            ("redis://h%20", "letter"),
+            ("localhost:6379", "no scheme"),
+            ("localhost", "redis://HOST:PORT"),
+            ("\"redis://h\"", "quotation mark"),
+            ("'redis://h'", "without quotes"),
+            ("http://h", "redis-sentinel://"),
+        ] {
+            let refused = Place::parse(url).expect_err(url);
+            assert_eq!(refused.kind(), ErrorKind::Misuse, "{refused}");
+            assert!(refused.to_string().contains(says), "{url}: {refused}");
+        }
+    }
+
+    #[test]
+    fn user_without_a_password_logs_in() {
+        for (url, user, password) in [
+            ("redis://app@h", Some("app"), Some("")),
+            ("redis://app:@h", Some("app"), Some("")),
+            ("redis+unix:///s?user=app", Some("app"), Some("")),
+            ("redis://:pw@h", None, Some("pw")),
+            ("redis://:@h", None, None),
+            ("redis://@h", None, None),
+        ] {
+            let info = of(url).handshake(true);
+            assert_eq!(
+                (info.username(), info.password()),
+                (user, password),
+                "{url}"
+            );
+        }
     }
 
     #[test]
     fn addresses_that_are_shown_alike_are_told_apart() {
         let path = "x".repeat(130);
-        let of = |url: &str| Address::parse(url).unwrap();
         let one = of(&format!("redis+unix:///{path}/a.sock"));
         let other = of(&format!("redis+unix:///{path}/b.sock"));
         assert_eq!(one.shown(), other.shown());
@@ -301,23 +381,103 @@ mod tests {
         for another in ["redis://h/1", "redis://h:6380", "redis://g"] {
             assert_ne!(of(another).identity(), of("redis://h").identity());
         }
+        let told = of("redis://h").of_node("::1", 7);
+        assert_eq!(told.identity(), of("redis://[0:0::1]:7").identity());
+    }
+
+    /// Letters that no message has, digits that no port here has, and all that means something in
+    /// a URL.
+    fn password() -> String {
+        const LETTERS: &[char] = &['q', 'x', 'z', 'Q', 'X', 'Z', '0', '4', '8'];
+        const SIGNS: &[char] = &[
+            '/', '?', '#', '@', ':', '%', '&', '=', '+', ',', '[', ']', ';', '"', '\\', ' ', '!',
+        ];
+        let signs_first = fastrand::usize(..3);
+        let letters = (0..12).map(|n| {
+            // Never two signs in a row: `://` is in messages.
+            let alphabet = if n % 3 == signs_first { SIGNS } else { LETTERS };
+            alphabet[fastrand::usize(..alphabet.len())]
+        });
+        letters.collect()
+    }
+
+    fn encoded(text: &str) -> String {
+        let set = percent_encoding::NON_ALPHANUMERIC;
+        percent_encoding::utf8_percent_encode(text, set).to_string()
+    }
+
+    #[track_caller]
+    fn shows_none_of(said: &str, secret: &str) {
+        let secret: Vec<_> = secret.chars().collect();
+        for piece in secret.windows(4) {
+            let piece: String = piece.iter().collect();
+            assert!(!said.contains(&piece), "`{piece}` is in `{said}`");
+        }
     }
 
     #[test]
-    fn no_message_shows_the_password() {
-        // Each is refused at another point of the parser, which writes a message of its own there.
-        for url in [
-            "redis://:s3cret@",
-            "http://u:s3cret@h/",
-            "redis://u:s3cret@h/x",
-            "redis://u:s3cret@h:99999/",
-            "u:s3cret@h",
-            "redis://u:s3cret@h/?protocol=9",
-        ] {
-            let error = Address::parse(url).unwrap_err();
-            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+    fn no_message_shows_a_part_of_a_password() {
+        // Digits alone before the first sign are read as a port.
+        let awkward = [
+            "12/q4x8",
+            "12?qx4z",
+            "12#q4x8z",
+            "12?q4=qxz4",
+            "q0&qxz4Q=8",
+            "4/X8Z0",
+        ];
+        let random = (0..1000).map(|_| password());
+        for secret in random.chain(awkward.map(str::to_owned)) {
+            let whole = encoded(&secret);
+            for written in [&secret, &whole] {
+                for url in [
+                    format!("redis://u:{written}@h"),
+                    format!("rediss://:{written}@h:1/2"),
+                    format!("valkey://{written}@h"),
+                    format!("redis://u:{written}@h/x"),
+                    format!("redis://u:{written}@h:99999"),
+                    format!("redis://u:{written}@"),
+                    format!("redis://u:{written}@h?protocol=9"),
+                    format!("redis://u:{written}@h?timeout=5"),
+                    format!("redis-cluster://u:{written}@a:1,b:2"),
+                    format!("redis-cluster://u:{written}@a:1,b:2/3"),
+                    format!("redis-sentinel://u:{written}@a:1,b:2/m"),
+                    format!("redis-sentinel://a:1,b:2/m?sentinel_pass={written}"),
+                    format!("redis-sentinel://a/m?sentinel_pass={written}&other=1"),
+                    format!("redis+unix:///s?pass={written}"),
+                    format!("redis+unix:///s?user=u&pass={written}&db=2"),
+                    format!("redis+unix://u:{written}@/s"),
+                    format!("u:{written}@h"),
+                    format!("http://u:{written}@h"),
+                    format!("\"redis://u:{written}@h\""),
+                ] {
+                    let said = match Place::parse(&url) {
+                        Err(refused) => format!("{refused} {refused:?}"),
+                        Ok(Place::Server(one)) => format!("{one:?} {}", one.shown()),
+                        Ok(place) => format!("{place:?}"),
+                    };
+                    shows_none_of(&said, &secret);
+                    shows_none_of(&said, &whole);
+                }
+            }
         }
-        let good = Address::parse("redis://u:s3cret@h/").unwrap();
-        assert!(!format!("{good:?} {}", good.shown()).contains("s3cret"));
+    }
+
+    #[test]
+    fn password_that_is_not_encoded_is_explained() {
+        for sign in ["/", "?", "#"] {
+            for url in [
+                format!("redis://u:12{sign}s3cret@h"),
+                format!("rediss://u:s3c{sign}ret@h"),
+                format!("redis-cluster://u:12{sign}s3cret@a,b"),
+                format!("redis-sentinel://u:12{sign}s3cret@a,b/m"),
+            ] {
+                let refused = Place::parse(&url).unwrap_err().to_string();
+                assert!(refused.contains("percent-encoded"), "{refused}");
+            }
+            let whole = format!("redis://u:12{}s3cret@h", encoded(sign));
+            let password = format!("12{sign}s3cret");
+            assert_eq!(of(&whole).handshake(true).password(), Some(&*password));
+        }
     }
 }

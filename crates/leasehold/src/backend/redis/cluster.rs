@@ -7,6 +7,7 @@
 mod nodes;
 mod strays;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -278,6 +279,12 @@ impl Cluster {
         nodes.add(|number| Server::start(&self.shared, number, node, None))
     }
 
+    /// The node that another one, at `from`, calls by this address.
+    fn node_told_by(&self, from: &Address, host: &str, port: u16) -> (usize, Arc<Server>) {
+        let (host, port) = self.common.addresses.lead(host, port);
+        self.node_at(&from.of_node(&host, port))
+    }
+
     fn start_node(&self, node: Arc<Node>, first: Option<Opened>) {
         let mut nodes = self.nodes.lock();
         nodes.add(|number| Server::start(&self.shared, number, node, first));
@@ -292,10 +299,14 @@ impl Cluster {
     /// Takes over a map that the node at `asked` has told.
     fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
         let own_host = asked.host().map_or("", |(host, _)| host);
+        // Each address once: a node may have thousands of ranges.
+        let mut numbers = HashMap::new();
         let owned = ranges.iter().map(|range| {
             let host = range.host.as_deref().unwrap_or(own_host);
-            let (number, _) = self.node_at(&asked.of_node(host, range.port));
-            (range.first..=range.last, number)
+            let number = numbers
+                .entry((host, range.port))
+                .or_insert_with(|| self.node_told_by(asked, host, range.port).0);
+            (range.first..=range.last, *number)
         });
         let owned: Vec<_> = owned.collect();
         let changed = self.map.replace(&owned);

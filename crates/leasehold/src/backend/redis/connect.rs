@@ -16,7 +16,7 @@ use super::driver::{Driver, Socket};
 use super::messages::{Frame, Messages, write_command};
 use super::sentinel::Sentinels;
 use super::wire::Checked;
-use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome, without_arguments};
 use crate::clock::{Both, Moment};
 use crate::credentials::{Credentials, Source};
 use crate::text::Shown;
@@ -218,8 +218,8 @@ impl Connector {
             return Ok((info, None));
         };
         let credentials = source.ask().await.map_err(|error| {
-            let what = format!("the client's credentials could not be had ({error})");
-            no_connection(at, Shown(&what).to_string(), Some(error.into()))
+            let what = format!("its `credentials` failed: {}", Shown(&error.to_string()));
+            no_credentials(at, what, error.into())
         })?;
         let info = match &credentials.user {
             Some(user) => info.set_username(user.as_str()),
@@ -258,7 +258,7 @@ impl Connector {
                 }
                 // The connection stays logged in as it was, and this is tried again.
                 Err(error) => tracing::warn!(
-                    %address, cause = %Shown(&error.to_string()),
+                    %address, cause = %Shown(without_arguments(&error.to_string())),
                     "the server refuses the new credentials; the old ones are still used"
                 ),
             }
@@ -332,7 +332,11 @@ impl Connector {
         let Some(tls) = &self.tls else {
             return Err(no_connection(at, "TLS is not set up".into(), None));
         };
-        let stream = tls.connect(host, stream).await.map_err(|error| {
+        let config = tls.config().map_err(|error| {
+            let what = Shown(&error.to_string()).to_string();
+            no_credentials(at, what, Arc::new(error))
+        })?;
+        let stream = tls.connect(config, host, stream).await.map_err(|error| {
             let advice = super::tls::advice(&error, self.address.is_told);
             let what = format!("the TLS handshake failed ({error}); {advice}");
             no_connection(at, what, Some(Arc::new(error)))
@@ -359,7 +363,7 @@ async fn step<'a>(
     sent.map_err(|error| io_failed(at, error))?;
     match messages.frame().await {
         Ok(Frame::Fine) => Ok(None),
-        Ok(Frame::Refused(said)) => Ok(Some(said)),
+        Ok(Frame::Refused(said)) => Ok(Some(without_arguments(&said).to_owned())),
         Ok(_) => Err(no_connection(at, "the handshake failed".into(), None)),
         Err(error) => {
             let what = format!("the server ended the handshake ({error})");
@@ -429,11 +433,29 @@ pub(crate) fn wants_a_password(said: &str, at: &Address) -> Failure {
     )
 }
 
-fn no_connection(
+fn no_credentials(
     at: &Address,
     what: String,
+    source: Arc<dyn std::error::Error + Send + Sync>,
+) -> Failure {
+    let cause = Cause::NoCredentials(what);
+    Failure {
+        source: Some(source),
+        ..Failure::new(Outcome::DidNotRun, cause, Arc::clone(at.shown()))
+    }
+}
+
+fn no_connection(
+    at: &Address,
+    mut what: String,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 ) -> Failure {
+    if at.is_told {
+        what.push_str(
+            "; another server has named this address: if it has another one from here, map it \
+             (map_address, --map)",
+        );
+    }
     Failure {
         outcome: Outcome::DidNotRun,
         cause: Cause::NoAnswer(what),

@@ -19,6 +19,7 @@ use super::sentinel::Sentinels;
 use super::slots::{Range, slot_of};
 #[cfg(feature = "tls")]
 use super::tls;
+use crate::address_map::AddressMap;
 use crate::backend::about::{About, Uptime};
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::step::{Operation, Step};
@@ -74,6 +75,8 @@ pub(crate) struct Common {
     declare_keys: bool,
     /// Notified when slots may have moved; `None` for a single server.
     slots_may_have_moved: Option<Arc<Notify>>,
+    /// Where announced addresses lead.
+    pub(crate) addresses: AddressMap,
 }
 
 impl Common {
@@ -102,6 +105,7 @@ impl Common {
             script: Script::of(steps, form),
             declare_keys: endpoint.declare_keys,
             slots_may_have_moved: form.is_of_a_cluster().then(Arc::default),
+            addresses: endpoint.addresses.clone(),
         })
     }
 
@@ -148,7 +152,8 @@ impl Node {
             ..common.connector(address)
         });
         let (all, master) = (sentinels.collect(), place.master.clone());
-        let sentinels = Sentinels::new(place.name, all, master, common.clock);
+        let addresses = common.addresses.clone();
+        let sentinels = Sentinels::new(place.name, all, master, addresses, common.clock);
         let connector = Connector {
             sentinels: Some(sentinels),
             present: watch::Sender::default(),
@@ -387,6 +392,7 @@ mod tests {
             label: String::new(),
             credentials: None,
             credentials_every: Duration::from_secs(10),
+            addresses: AddressMap::default(),
             connect_timeout: Duration::from_secs(3),
             reply_timeout: Duration::from_secs(2),
             peers: crate::config::Peers::All,

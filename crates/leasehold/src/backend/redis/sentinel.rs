@@ -27,6 +27,7 @@ use super::connect::{Connector, reply_text};
 use super::messages::{Frame, Messages, write_command};
 use super::node::Node;
 use super::pause::{LASTING, Pause};
+use crate::address_map::AddressMap;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Clock;
 use crate::text::Shown;
@@ -49,6 +50,8 @@ pub(crate) struct Sentinels {
     all: Vec<Connector>,
     /// How the master is reached, wherever it is.
     master: Address,
+    /// Where the addresses lead by which they call the master. From here on it has no other.
+    addresses: AddressMap,
     clock: Clock,
     /// Each connection compares it with where it leads itself: that one has followed says nothing of
     /// the others.
@@ -60,11 +63,18 @@ pub(crate) struct Sentinels {
 }
 
 impl Sentinels {
-    pub(crate) fn new(name: String, all: Vec<Connector>, master: Address, clock: Clock) -> Self {
+    pub(crate) fn new(
+        name: String,
+        all: Vec<Connector>,
+        master: Address,
+        addresses: AddressMap,
+        clock: Clock,
+    ) -> Self {
         Self {
             name,
             all,
             master,
+            addresses,
             clock,
             news: watch::Sender::default(),
             listened_to: AtomicUsize::new(0),
@@ -154,11 +164,11 @@ impl Sentinels {
         let refused = |error: &RedisError| self.refused(sentinel, error);
         let master = master.map_err(|error| refused(&error))?;
         let address = address.map_err(|error| refused(&error))?;
-        let at = address.ok_or(Silence::Unknown)?;
+        let (host, port) = address.ok_or(Silence::Unknown)?;
         let flags = master.get("flags").map_or("", String::as_str);
         let is_down = |flag: &str| flag == "s_down" || flag == "o_down";
         Ok(Said {
-            at,
+            at: self.addresses.lead(&host, port),
             epoch: (master.get("config-epoch")).map_or(0, |epoch| epoch.parse().unwrap_or(0)),
             is_down: flags.split(',').any(is_down),
         })
@@ -273,8 +283,8 @@ impl Sentinels {
                     self.listens.notify_one();
                 }
                 Ok(Frame::Message { payload, .. }) => {
-                    if let Some(to) = news::read_switch(&payload, &self.name) {
-                        self.switched(to);
+                    if let Some((host, port)) = news::read_switch(&payload, &self.name) {
+                        self.switched(self.addresses.lead(&host, port));
                     }
                 }
                 Ok(Frame::Fine | Frame::Unsubscribed(..)) => {}
@@ -320,7 +330,13 @@ mod tests {
     #[test]
     fn one_word_of_a_switch_reaches_every_connection() {
         let master = Address::parse("redis://a").expect("it can be read");
-        let sentinels = Sentinels::new("m".into(), Vec::new(), master, Clock::Boot);
+        let sentinels = Sentinels::new(
+            "m".into(),
+            Vec::new(),
+            master,
+            AddressMap::default(),
+            Clock::Boot,
+        );
         let [a, b] = ["a", "b"].map(|host| (host.to_owned(), 6379));
         let said = |at: &Host, epoch| {
             let said = Said {

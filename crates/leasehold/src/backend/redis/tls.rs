@@ -3,9 +3,16 @@
 use std::io;
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -16,7 +23,7 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// Encrypts streams to servers whose certificates it can check.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    roots: Arc<RootCertStore>,
+    verifier: Arc<Verifier>,
     /// Asked at each connection, because a certificate is renewed while the client lives.
     identity: Option<IdentitySource>,
     server_name: Option<String>,
@@ -24,16 +31,21 @@ pub(crate) struct Connector {
 
 impl Connector {
     pub(crate) fn new(settings: &TlsSettings) -> Result<Self> {
-        let mut roots = RootCertStore::empty();
+        let (mut roots, mut given) = (RootCertStore::empty(), Vec::new());
         // Certificates of the system's store that can't be read are left out: the handshake
         // fails if one of them was needed.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         for pem in &settings.authorities {
+            let before = given.len();
             for certificate in CertificateDer::pem_slice_iter(pem) {
                 let certificate = certificate.map_err(|error| bad_authority(&error))?;
                 roots
-                    .add(certificate)
+                    .add(certificate.clone())
                     .map_err(|error| bad_authority(&error))?;
+                given.push(certificate);
+            }
+            if given.len() == before {
+                return Err(bad_authority(&"it has no certificate"));
             }
         }
         if let Some(name) = &settings.server_name
@@ -46,7 +58,7 @@ impl Connector {
             return Err(Error::new(ErrorKind::Misuse, what));
         }
         let connector = Self {
-            roots: Arc::new(roots),
+            verifier: Arc::new(Verifier::new(roots, given)?),
             identity: settings.identity.clone(),
             server_name: settings.server_name.clone(),
         };
@@ -58,24 +70,25 @@ impl Connector {
 
     pub(crate) async fn connect(
         &self,
+        config: ClientConfig,
         host: &str,
         stream: TcpStream,
     ) -> io::Result<TlsStream<TcpStream>> {
         let name = self.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let connector = TlsConnector::from(Arc::new(self.config()?));
+        let connector = TlsConnector::from(Arc::new(config));
         connector.connect(name, stream).await
     }
 
-    fn config(&self) -> io::Result<ClientConfig> {
-        // Named here, so that it makes no difference whether the process has chosen a provider,
-        // and which.
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
+    /// Settings of one connection. What fails is the client's own certificate.
+    pub(crate) fn config(&self) -> io::Result<ClientConfig> {
+        let verifier: Arc<dyn ServerCertVerifier> = self.verifier.clone();
+        let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
-            .with_root_certificates(Arc::clone(&self.roots));
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         let Some(identity) = &self.identity else {
             return Ok(config.with_no_client_auth());
         };
@@ -92,6 +105,111 @@ impl Connector {
     }
 }
 
+/// Named here, so that it makes no difference whether the process has chosen a provider, and which.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Checks a server's certificate: its chain, its dates and its name, or whether it is one that the
+/// user has given.
+#[derive(Debug)]
+struct Verifier {
+    webpki: Arc<WebPkiServerVerifier>,
+    given: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    fn new(roots: RootCertStore, given: Vec<CertificateDer<'static>>) -> Result<Self> {
+        let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+        let webpki = webpki.build().map_err(|error| {
+            let what = format!(
+                "no certificate authority is known ({error}); install those of the system, or give \
+                 your own (tls_authorities, --cacert)"
+            );
+            Error::new(ErrorKind::Misuse, what)
+        })?;
+        Ok(Self { webpki, given })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        let webpki = &self.webpki;
+        match webpki.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(error))
+                if self.given.contains(certificate) && is_about_its_issuer_or_name(&error) =>
+            {
+                check_name(certificate, name)
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        (self.webpki).verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        (self.webpki).verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.webpki.supported_verify_schemes()
+    }
+}
+
+/// The dates are looked at before these, so a certificate that has expired has another error.
+fn is_about_its_issuer_or_name(error: &CertificateError) -> bool {
+    use CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
+    match error {
+        UnknownIssuer | NotValidForName | NotValidForNameContext { .. } => true,
+        error => is_webpki(error, CA_AS_SERVER),
+    }
+}
+
+/// Of a certificate that the user has given. The user knows by its key which server it is, so it need
+/// not name a host. If it names some, it is for these.
+fn check_name(
+    certificate: &CertificateDer<'_>,
+    name: &ServerName<'_>,
+) -> std::result::Result<ServerCertVerified, rustls::Error> {
+    let named = verify_server_name(&ParsedCertificate::try_from(certificate)?, name);
+    match named {
+        Err(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+            presented,
+            ..
+        })) if presented.is_empty() => {}
+        named => named?,
+    }
+    Ok(ServerCertVerified::assertion())
+}
+
+/// The certificate is an authority's, as self-signed ones are by default.
+const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
+const VERSION_1: &str = "UnsupportedCertVersion";
+
+/// Whether this is that error of webpki, for which rustls has no name.
+fn is_webpki(error: &CertificateError, name: &str) -> bool {
+    matches!(error, CertificateError::Other(error) if error.to_string() == name)
+}
+
 /// What to do about a handshake that failed. `is_told`: a node of the cluster has told the address.
 pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
     use rustls::CertificateError::{
@@ -101,10 +219,24 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
     use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
     let error = error.get_ref();
     match error.and_then(|error| error.downcast_ref::<rustls::Error>()) {
+        Some(InvalidCertificate(error)) if is_webpki(error, CA_AS_SERVER) => {
+            "the server shows the certificate of an authority: add exactly that one to the client \
+             (tls_authorities, --cacert)"
+        }
+        Some(InvalidCertificate(error)) if is_webpki(error, VERSION_1) => {
+            "the server's certificate is of version 1, which TLS libraries refuse: make one of \
+             version 3 that names its host (openssl req -x509 -addext subjectAltName=DNS:HOST)"
+        }
         // Another authority of the same name has another signature.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => {
-            "if the certificate is of your own authority add that to the client (tls_authorities, \
-             --cacert)"
+            "if the certificate is of your own authority, or self-signed, add that authority or the \
+             certificate to the client (tls_authorities, --cacert)"
+        }
+        Some(InvalidCertificate(NotValidForNameContext { presented, .. }))
+            if presented.is_empty() =>
+        {
+            "the server's certificate names no host: make one with subjectAltName, or add exactly \
+             this one to the client (tls_authorities, --cacert)"
         }
         Some(InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
             match is_told {
@@ -138,4 +270,53 @@ fn bad_authority(what: &dyn std::fmt::Display) -> Error {
         ErrorKind::Misuse,
         format!("the certificate authority can't be used: {what}; give it as PEM"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `openssl x509 -req` makes it without extensions, for a hundred years.
+    const OF_VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBJDCBywIUZGKyDU8+Vtu/KkKD9rahsjEWh3cwCgYIKoZIzj0EAwIwFDESMBAG
+A1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyNTE2MjUxOFoYDzIxMjYxMTAxMTYyNTE4
+WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC
+AAQdgdRjPHO0YeRnvKoTzdkqVc4x0BuuABMCzcil8ErxVqeA33zAK9MsSwyi4dlb
+GlncgmjTIsdz8aYMaqc5TrIVMAoGCCqGSM49BAMCA0gAMEUCIBzIAlxPkiRrbpBw
+eXEkjY+pQ5TK2druQnfb2oZkr8xWAiEA34shhGAouyLUNPs9JKAkscaoRKzEVZX9
+zSGXYhecs58=
+-----END CERTIFICATE-----
+";
+
+    fn connector(pem: &str) -> Result<Connector> {
+        Connector::new(&TlsSettings {
+            authorities: vec![pem.into()],
+            ..TlsSettings::default()
+        })
+    }
+
+    #[test]
+    fn certificate_of_version_1_is_explained() {
+        let verifier = connector(OF_VERSION_1).expect("it can be read").verifier;
+        let certificate = CertificateDer::from_pem_slice(OF_VERSION_1.as_bytes());
+        let (certificate, name) = (certificate.unwrap(), "localhost".try_into().unwrap());
+        let refused = verifier.verify_server_cert(&certificate, &[], &name, &[], UnixTime::now());
+        let refused = io::Error::new(io::ErrorKind::InvalidData, refused.unwrap_err());
+        let advice = advice(&refused, false);
+        assert!(
+            advice.contains("version 3") && advice.contains("subjectAltName"),
+            "{advice}"
+        );
+    }
+
+    #[test]
+    fn authorities_without_a_certificate_are_refused() {
+        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        for pem in ["", "nothing", key] {
+            let refused = connector(pem).map(drop).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Misuse, "{refused}");
+            assert!(refused.to_string().contains("no certificate"), "{refused}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! What the URL of a client names: one server, the nodes of a cluster, or a master and the
 //! sentinels that know where it is.
 
-use super::{Address, decode, misuse, parse_db};
+use super::parts::{Kind, Login, Parts, Query, decode};
+use super::{Address, database, is_resp3, misuse, of_host, suffix, written};
 use crate::error::Result;
 use crate::text::Shown;
 
@@ -24,57 +25,27 @@ pub(crate) struct MasterPlace {
     pub(crate) master: Address,
 }
 
-/// Where a sentinel listens by default.
-const SENTINEL_PORT: u16 = 26379;
-const SENTINEL_FORM: &str = "write the URL as redis-sentinel://HOST:PORT,HOST:PORT/MASTER";
-
 impl Place {
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        let url = url.trim();
-        let (scheme, rest) = url.split_once("://").unwrap_or(("", ""));
-        match scheme {
-            "redis-cluster" | "valkey-cluster" => nodes("redis", rest).map(Self::Cluster),
-            "rediss-cluster" | "valkeys-cluster" => nodes("rediss", rest).map(Self::Cluster),
-            "redis-sentinel" | "valkey-sentinel" => master("redis", rest).map(Self::Master),
-            "rediss-sentinel" | "valkeys-sentinel" => master("rediss", rest).map(Self::Master),
-            _ => Address::parse(url).map(Self::Server),
-        }
-    }
-}
-
-/// The parts of `USER:PASSWORD@HOST:PORT,HOST:PORT/PATH?QUERY`.
-struct Parts<'a> {
-    /// With the `@`.
-    login: &'a str,
-    hosts: Vec<&'a str>,
-    /// From the slash or the question mark on.
-    tail: &'a str,
-}
-
-impl<'a> Parts<'a> {
-    fn of(rest: &'a str) -> Self {
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (authority, tail) = rest.split_at(end);
-        let hosts = authority.rfind('@').map_or(0, |at| at + 1);
-        let (login, hosts) = authority.split_at(hosts);
-        Self {
-            login,
-            hosts: hosts.split(',').collect(),
-            tail,
+        let parts = &Parts::of(url)?;
+        match parts.kind {
+            Kind::Server => Address::tcp(parts, parts.host()?).map(Self::Server),
+            Kind::Socket => Address::unix(parts).map(Self::Server),
+            Kind::Cluster => nodes(parts).map(Self::Cluster),
+            Kind::Master => master(parts).map(Self::Master),
         }
     }
 }
 
 /// The hosts of `USER:PASSWORD@HOST:PORT,HOST:PORT/?QUERY`, each as an address of its own.
-fn nodes(scheme: &str, rest: &str) -> Result<Vec<Address>> {
-    let Parts { login, hosts, tail } = Parts::of(rest);
+fn nodes(parts: &Parts<'_>) -> Result<Vec<Address>> {
+    let hosts = parts.hosts()?.into_iter();
     let addresses: Vec<_> = hosts
-        .into_iter()
-        .map(|host| Address::parse(&format!("{scheme}://{login}{host}{tail}")))
+        .map(|host| Address::tcp(parts, host))
         .collect::<Result<_>>()?;
     if addresses.iter().any(|address| address.db != 0) {
         return Err(misuse(
-            "a cluster has no database but 0; leave the number out of its URL".into(),
+            "a cluster has no database but 0; leave the number out of its URL",
         ));
     }
     Ok(addresses)
@@ -82,39 +53,42 @@ fn nodes(scheme: &str, rest: &str) -> Result<Vec<Address>> {
 
 /// The parts of `USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB?QUERY`. User and password are the
 /// master's.
-fn master(scheme: &str, rest: &str) -> Result<MasterPlace> {
-    let Parts { login, hosts, tail } = Parts::of(rest);
-    let (path, query) = match tail.find(['?', '#']) {
-        Some(at) => tail.split_at(at),
-        None => (tail, ""),
-    };
-    let (name, db) = name_and_db(path)?;
-    let wanted = SentinelLogin::of(query)?;
+fn master(parts: &Parts<'_>) -> Result<MasterPlace> {
+    let query = parts.query(&["db", "protocol", "sentinel_user", "sentinel_pass"])?;
+    let (name, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    let (name, db) = (name_of(name)?, database(db, &query)?);
+    let login = sentinel_login(&query)?;
     let mut sentinels: Vec<Address> = Vec::new();
-    for (number, host) in (1..).zip(hosts) {
-        let address = sentinel(scheme, host, number, &wanted)?;
+    for host in parts.hosts()? {
+        let place = written(&host);
+        let address = Address {
+            login: login.clone(),
+            ..Address::new(parts, of_host(host, parts.tls)?, 0, false, &place)
+        };
         // One that is named twice must not be two of a majority.
         if (sentinels.iter()).all(|known| known.identity() != address.identity()) {
             sentinels.push(address);
         }
     }
-    // Its host is never connected to: the sentinels name another one.
-    let master = Address::parse(&format!("{scheme}://{login}localhost/{db}{query}"))?;
+    let scheme = parts.scheme_of_one();
     let prefix = format!("{scheme}://");
     let hosts = sentinels.iter().map(Address::identity);
     let mut hosts: Vec<_> = hosts.map(|host| host.replacen(&prefix, "", 1)).collect();
-    let suffix = match db {
-        0 => String::new(),
-        db => format!("/{db}"),
+    let url_of = |hosts: &[String]| {
+        format!(
+            "{scheme}-sentinel://{}/{name}{}",
+            hosts.join(","),
+            suffix(db)
+        )
     };
-    let url_of =
-        |hosts: &[String]| format!("{scheme}-sentinel://{}/{name}{suffix}", hosts.join(","));
     let shown = Shown(&url_of(&hosts)).to_string().into();
     hosts.sort_unstable();
+    // Its host is never connected to: the sentinels name another one.
+    let nowhere = of_host(("localhost".into(), 6379), parts.tls)?;
     let master = Address {
         shown,
         identity: url_of(&hosts),
-        ..master
+        ..Address::new(parts, nowhere, db, is_resp3(&query)?, "")
     };
     Ok(MasterPlace {
         name,
@@ -123,82 +97,30 @@ fn master(scheme: &str, rest: &str) -> Result<MasterPlace> {
     })
 }
 
-fn name_and_db(path: &str) -> Result<(String, i64)> {
-    let mut segments = path.trim_start_matches('/').split('/');
-    let name = decode(segments.next().unwrap_or(""))?;
-    if name.is_empty() {
-        return Err(misuse(format!(
-            "the URL names sentinels and no master; {SENTINEL_FORM}"
-        )));
+fn name_of(text: &str) -> Result<String> {
+    let name = decode(text)?;
+    match name.is_empty() {
+        true => Err(misuse(format!(
+            "the URL names sentinels and no master; write it as {}",
+            Kind::Master.form()
+        ))),
+        false => Ok(name),
     }
-    let db = match segments.next() {
-        None | Some("") => 0,
-        Some(db) => parse_db(db)?,
-    };
-    if segments.next().is_some() {
-        return Err(misuse(format!(
-            "the URL has more than a master's name and a database behind its sentinels; \
-             {SENTINEL_FORM}/DB"
-        )));
-    }
-    Ok((name, db))
 }
 
 /// With what the client logs in at the sentinels.
-struct SentinelLogin {
-    user: Option<String>,
-    password: Option<String>,
-}
-
-impl SentinelLogin {
-    fn of(query: &str) -> Result<Self> {
-        let query = query.trim_start_matches('?');
-        let value = |name: &str| {
-            let mut pairs = url::form_urlencoded::parse(query.as_bytes());
-            let found = pairs.find(|(key, _)| key == name);
-            found.map(|(_, value)| value.into_owned())
-        };
-        let login = Self {
-            user: value("sentinel_user"),
-            password: value("sentinel_pass"),
-        };
-        if login.user.is_some() && login.password.is_none() {
-            return Err(misuse(
-                "the URL has a `sentinel_user` without a `sentinel_pass`; add that".into(),
-            ));
-        }
-        Ok(login)
-    }
-}
-
-/// The URL's sentinel with this number.
-fn sentinel(scheme: &str, host: &str, number: usize, login: &SentinelLogin) -> Result<Address> {
-    // The rest may be no host at all but half of a password, so no message repeats it.
-    let bad = || {
-        misuse(format!(
-            "sentinel {number} of the URL is no HOST:PORT; {SENTINEL_FORM}"
-        ))
+fn sentinel_login(query: &Query) -> Result<Login> {
+    let of = |name| query.value(name).map(str::to_owned);
+    let login = Login {
+        user: of("sentinel_user"),
+        password: of("sentinel_pass"),
     };
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| {
-        !port.is_empty() && port.bytes().all(|letter| letter.is_ascii_digit())
-    });
-    let host = match has_port {
-        true => host.to_owned(),
-        false => format!("{}:{SENTINEL_PORT}", host.trim_end_matches(':')),
-    };
-    if host.starts_with(':') {
-        return Err(bad());
+    if login.user.is_some() && login.password.is_none() {
+        return Err(misuse(
+            "the URL has a `sentinel_user` without a `sentinel_pass`; add that",
+        ));
     }
-    match Address::parse(&format!("{scheme}://{host}")) {
-        Ok(address) => Ok(Address {
-            user: login.user.clone(),
-            password: login.password.clone(),
-            ..address
-        }),
-        // A build without TLS says so.
-        Err(error) if error.kind() == crate::error::ErrorKind::Unsupported => Err(error),
-        Err(_) => Err(bad()),
-    }
+    Ok(login)
 }
 
 #[cfg(test)]
@@ -216,7 +138,7 @@ mod tests {
         let shown: Vec<_> = nodes.iter().map(|node| node.shown().to_string()).collect();
         assert_eq!(
             shown,
-            ["redis://a:7000", "redis://::1:6379", "redis://c:7002"]
+            ["redis://a:7000", "redis://[::1]:6379", "redis://c:7002"]
         );
         for node in &nodes {
             let info = node.handshake(true);
@@ -278,7 +200,7 @@ mod tests {
             (Some("app"), Some("p@ss"), 3)
         );
         assert_eq!(info.protocol(), ProtocolVersion::RESP3);
-        let shown = "redis-sentinel://a:26379,::1:26379,c:7002/my db/3";
+        let shown = "redis-sentinel://a:26379,[::1]:26379,c:7002/my db/3";
         assert_eq!(&**master.master.shown(), shown);
     }
 
@@ -302,8 +224,10 @@ mod tests {
             ("redis-sentinel://a,,b/m", "sentinel 2"),
             ("redis-sentinel://a,b:99999/m", "sentinel 2"),
             ("redis-sentinel://u:s3cret/m", "sentinel 1"),
+            ("redis-sentinel://a#m", "behind sentinels"),
             ("redis-sentinel://a/m/x", "database"),
-            ("redis-sentinel://a/m/0/x", "more than"),
+            ("redis-sentinel://a/m/0/x", "database"),
+            ("redis-sentinel://a/m/1?db=2", "two databases"),
             ("redis-sentinel://a/m?sentinel_user=u", "sentinel_pass"),
             ("redis-sentinel://u:s3cret@a/m?protocol=9", "protocol"),
         ] {

@@ -197,7 +197,7 @@ impl Cluster {
             Some(host) => host,
             None => address.host()?.0,
         };
-        Some(self.node_at(&address.of_node(host, port)))
+        Some(self.node_told_by(address, host, port))
     }
 
     /// An operation that `refused_by` had refused without declared keys ran here at once.

@@ -33,6 +33,7 @@ async fn connect_to(url: String) -> Redis {
         label: String::new(),
         credentials: None,
         credentials_every: Duration::from_secs(10),
+        addresses: crate::address_map::AddressMap::default(),
         connect_timeout: Duration::from_secs(10),
         // So long that a busy machine loses no connection: the tests are about order.
         reply_timeout: Duration::from_secs(60),

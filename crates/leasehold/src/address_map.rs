@@ -1,0 +1,80 @@
+//! Where the addresses that servers announce lead, by the user's callback.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Map = dyn Fn(&str, u16) -> Option<(String, u16)> + Send + Sync;
+
+/// The callback that is asked for each announced address, if there is one.
+#[derive(Clone, Default)]
+pub(crate) struct AddressMap(Option<Arc<Mapper>>);
+
+struct Mapper {
+    map: Box<Map>,
+    has_panicked: AtomicBool,
+}
+
+impl AddressMap {
+    pub(crate) fn new(
+        map: impl Fn(&str, u16) -> Option<(String, u16)> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(Mapper {
+            map: Box::new(map),
+            has_panicked: AtomicBool::new(false),
+        })))
+    }
+
+    /// Where a server that is announced at this address is connected to.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) fn lead(&self, host: &str, port: u16) -> (String, u16) {
+        let announced = || (host.to_owned(), port);
+        let Some(Mapper { map, has_panicked }) = self.0.as_deref() else {
+            return announced();
+        };
+        // A callback that panics must not take the task with it that keeps the connection.
+        match catch_unwind(AssertUnwindSafe(|| map(host, port))) {
+            Ok(mapped) => mapped.unwrap_or_else(announced),
+            Err(_) => {
+                // Once: the callback is asked each time that servers tell where they are.
+                if !has_panicked.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        host,
+                        port,
+                        "`map_address` panicked; servers are connected to where they are announced"
+                    );
+                }
+                announced()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for AddressMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AddressMap")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_that_is_not_mapped_is_the_announced_one() {
+        let moved = |host: &str, port| (host == "inside").then(|| ("outside".into(), port + 1));
+        let map = AddressMap::new(moved);
+        assert_eq!(map.lead("inside", 1), ("outside".into(), 2));
+        assert_eq!(map.lead("other", 1), ("other".into(), 1));
+        assert_eq!(AddressMap::default().lead("a", 1), ("a".into(), 1));
+    }
+
+    #[test]
+    fn callback_that_panics_leaves_the_announced_address() {
+        let map = AddressMap::new(|_, _| panic!("on purpose"));
+        for _ in 0..2 {
+            assert_eq!(map.lead("a", 1), ("a".into(), 1));
+        }
+    }
+}
