@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, Timers};
 use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
@@ -98,12 +98,12 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// Somebody acquires it from now on.
-    pub(crate) fn acquires<'a>(&'a self, key: &'a Key, clock: Clock) -> Acquiring<'a> {
+    pub(crate) fn acquires<'a>(&'a self, key: &'a Key, timers: &'a Timers) -> Acquiring<'a> {
         Acquiring {
             observed: self,
             key,
-            clock,
-            begun: clock.now(),
+            timers,
+            begun: timers.now(),
             ended: false,
             span: AcquireSpan::begins(self.kind, key),
             #[cfg(feature = "metrics")]
@@ -162,7 +162,7 @@ impl Observed {
 pub(crate) struct Acquiring<'a> {
     observed: &'a Observed,
     key: &'a Key,
-    clock: Clock,
+    timers: &'a Timers,
     begun: Moment,
     ended: bool,
     span: AcquireSpan,
@@ -186,7 +186,7 @@ impl Acquiring<'_> {
             tokio::select! {
                 biased;
                 result = &mut acquire => return result,
-                () = self.clock.sleep_until(self.begun + longest) => {
+                () = self.timers.sleep_until(self.begun + longest) => {
                     let Observed { hooks, kind, .. } = self.observed;
                     hooks.waits_for_long(*kind, self.key, self.waited());
                 }
@@ -196,7 +196,7 @@ impl Acquiring<'_> {
     }
 
     fn waited(&self) -> Duration {
-        self.clock.now().saturating_sub(self.begun)
+        self.timers.now().saturating_sub(self.begun)
     }
 
     /// What its wait tells.

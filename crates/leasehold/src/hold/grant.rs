@@ -13,7 +13,7 @@ use super::stay::Stay;
 use super::{ClaimId, HoldSteps, Joined, Leaving, SafetyMargin};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Timers};
 use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -470,7 +470,12 @@ impl Grant {
     /// Resolves when its hold of this number is lost: at its deadline at the latest, even if the
     /// server says nothing.
     /// With a claim, only while that is its guard's.
-    pub(super) async fn lost(&self, number: u64, claim: Option<ClaimId>) -> LossReason {
+    pub(super) async fn lost(
+        &self,
+        number: u64,
+        claim: Option<ClaimId>,
+        timers: &Timers,
+    ) -> LossReason {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -494,7 +499,7 @@ impl Grant {
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = self.clock.sleep_until(self.deadline()) => {}
+                () = timers.sleep_until(self.deadline()) => {}
             }
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::steps::Permits;
+use crate::clock::Timers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
 use crate::loss::LossReason;
@@ -143,6 +144,11 @@ impl ExpirablePermit {
     /// Dropping the future loses nothing.
     pub fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         self.share.lost()
+    }
+
+    #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.share.context().timers
     }
 
     /// Why a permit is lost; `None` while all of them are held.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::Either;
 use tokio::time::Instant;
 
+use crate::clock::Timers;
 use crate::error::{Error, Result};
 use crate::guard::Share;
 use crate::key::Key;
@@ -123,6 +124,10 @@ impl LockGuard {
     /// renewal. Without any word from the server, it is at [`valid_until`](Self::valid_until) at
     /// the latest.
     ///
+    /// Leases go on while the machine sleeps, and timers do not. A hold whose time was over during a
+    /// sleep of the machine is found within 200 ms of its end; work that asks
+    /// [`is_held`](Self::is_held) knows at once.
+    ///
     /// The future does not borrow the guard and can be moved into another task. It never resolves
     /// once the lock has been given back in time.
     ///
@@ -180,6 +185,15 @@ impl LockGuard {
         match &self.body {
             Body::One(share) => share.context().clock.to_instant(share.valid_until()),
             Body::Quorum(quorum) => quorum.members.valid_until(),
+        }
+    }
+
+    /// The timers of its client; of several clients, the first one's.
+    #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
+    pub(crate) fn timers(&self) -> &Timers {
+        match &self.body {
+            Body::One(share) => &share.context().timers,
+            Body::Quorum(quorum) => quorum.members.timers(),
         }
     }
 

@@ -330,7 +330,7 @@ async fn ask_until_answered(
     };
     let first = (ask(), clock.now());
     let pauses = Pauses::from(Duration::from_millis(10));
-    let reply = until_answered(clock, first, pauses, ask, goes_on).await;
+    let reply = until_answered(&context.timers, first, pauses, ask, goes_on).await;
     match refusal_counts(reply, |reply| *reply == Value::Int(1)) {
         Ok(Value::Int(1)) => Ok(true),
         Ok(Value::Int(_)) => {
@@ -352,7 +352,7 @@ async fn ask_until_answered(
 }
 
 async fn why(context: &Context, write: &Share) -> LossReason {
-    why_lost(&context.backend, write.hold(), context.clock).await
+    why_lost(&context.backend, write.hold(), &context.timers).await
 }
 
 fn read_guard(share: Share) -> ReadGuard {
