@@ -8,6 +8,7 @@ mod hooks;
 #[cfg(feature = "metrics")]
 mod series;
 mod spans;
+mod user;
 mod words;
 
 use std::pin::Pin;
@@ -107,24 +108,21 @@ impl Observed {
             ended: false,
             span: AcquireSpan::begins(self.kind, key),
             #[cfg(feature = "metrics")]
-            _waiting: Gauged::new(&self.series.waiting),
+            _waiting: self.series.waits(),
         }
     }
 
     /// A hold begins.
     pub(crate) fn begins(&self) {
         #[cfg(feature = "metrics")]
-        self.series.held.increment(1.0);
+        self.series.begins();
     }
 
     /// The hold ends that began so long ago.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn ends(&self, held: Duration) {
         #[cfg(feature = "metrics")]
-        {
-            self.series.held.decrement(1.0);
-            self.series.hold_time.record(held.as_secs_f64());
-        }
+        self.series.ends(held);
     }
 
     /// A hold is lost. Told once for each.
@@ -138,23 +136,19 @@ impl Observed {
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn renewed(&self, left: Duration, lease: Duration) {
         #[cfg(feature = "metrics")]
-        {
-            self.series.renewed.increment(1);
-            let part = left.as_secs_f64() / lease.as_secs_f64().max(f64::MIN_POSITIVE);
-            self.series.margin.record(part.min(1.0));
-        }
+        self.series.renewed(left, lease);
     }
 
     /// A renewal had no answer, or no good one.
     pub(crate) fn renewal_failed(&self) {
         #[cfg(feature = "metrics")]
-        self.series.renewal_failed.increment(1);
+        self.series.renewal_failed();
     }
 
     /// A hold has passed to a waiter of the process.
     pub(crate) fn handed_over(&self) {
         #[cfg(feature = "metrics")]
-        self.series.hand_overs.increment(1);
+        self.series.handed_over();
     }
 }
 
@@ -293,13 +287,13 @@ impl ServerObserved {
     /// A connection was lost, and is opened again.
     pub(crate) fn reconnects(&self) {
         #[cfg(feature = "metrics")]
-        self.series.reconnects.increment(1);
+        self.series.reconnects();
     }
 
     /// The node has named another one of its cluster, which has the slot or is about to.
     pub(crate) fn redirects(&self) {
         #[cfg(feature = "metrics")]
-        self.series.redirects.increment(1);
+        self.series.redirects();
     }
 
     /// The server has said its time just now, in ms since 1970.

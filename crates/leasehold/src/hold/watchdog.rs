@@ -457,12 +457,10 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
     let left = hold.valid_until().saturating_sub(now);
     if left.is_zero() {
         // This look marks it lost, with the failure as the reason.
-        if let Some(reason) = hold.loss() {
-            hold.tell_loss();
-            tracing::error!(key = %hold.key, %reason, "lock lost");
-            if hold.outlasts(&reason) {
-                end_hold(shared, hold, &reason);
-            }
+        if let Some(reason) = hold.tell_loss()
+            && hold.outlasts(&reason)
+        {
+            end_hold(shared, hold, &reason);
         }
         return;
     }
@@ -475,8 +473,7 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
 
 /// The holder has been told by its clock; now the lock is free for others.
 fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
-    hold.tell_loss();
-    tracing::warn!(key = %hold.key, %reason, "lock lost; releasing what the server still keeps");
+    tracing::warn!(key = %hold.key, %reason, "releasing what the server still keeps");
     // Not by the guard, which may live on for long.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }
@@ -603,7 +600,6 @@ pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
         // any time.
         let started = backend.replaced_since(hold.confirmed_at());
         let reason = why_lost(backend, hold, timers).await;
-        tracing::error!(key = %hold.key, %reason, "lock lost");
         // An operator that ends it by force has done so since.
         if let (Some(started), false) = (started, reason == LossReason::Forced) {
             hold.forgotten(started);

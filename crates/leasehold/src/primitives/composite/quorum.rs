@@ -259,6 +259,13 @@ impl Members {
         self.parts[0].timers()
     }
 
+    /// Tells of each member that is lost.
+    pub(in crate::primitives) fn tell_losses(&self) {
+        for part in &self.parts {
+            part.hold().tell_loss();
+        }
+    }
+
     /// Why the whole is lost; `None` while enough members are held.
     pub(in crate::primitives) fn loss(&self) -> Option<LossReason> {
         if let Some((reason, _)) = self.broken.get() {

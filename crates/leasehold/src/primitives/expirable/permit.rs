@@ -154,7 +154,7 @@ impl ExpirablePermit {
     /// Why a permit is lost; `None` while all of them are held.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
-        self.share.hold().loss()
+        self.share.hold().tell_loss()
     }
 
     /// Whether the permits are held, by what this process knows and what its clock says. Makes no
@@ -249,7 +249,7 @@ impl fmt::Debug for ExpirablePermit {
         f.debug_struct("ExpirablePermit")
             .field("name", &self.name())
             .field("ids", &self.ids())
-            .field("loss", &self.loss())
+            .field("loss", &self.share.hold().loss())
             .finish_non_exhaustive()
     }
 }

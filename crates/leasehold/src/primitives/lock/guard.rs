@@ -145,8 +145,11 @@ impl LockGuard {
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         match &self.body {
-            Body::One(share) => share.hold().loss(),
-            Body::Quorum(quorum) => quorum.members.loss(),
+            Body::One(share) => share.hold().tell_loss(),
+            Body::Quorum(quorum) => {
+                quorum.members.tell_losses();
+                quorum.members.loss()
+            }
         }
     }
 
