@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
-use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Undo, next_number};
+use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Limit, Undo, next_number};
 use crate::local::Local;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -352,6 +352,18 @@ impl Share {
     pub(crate) fn limit(&self, limit: Duration, since: Moment) {
         self.hold().limit(self.claim, limit, since);
         self.context.watchdog.keep(self.hold());
+    }
+
+    /// When its maximum hold time is over, and what that is.
+    pub(crate) fn limited(&self) -> Option<Limit> {
+        self.hold().limit_of(self.claim)
+    }
+
+    /// Ends the hold when the one before in its place would have ended.
+    pub(crate) fn limit_as(&self, before: Option<Limit>) {
+        if let Some((end, limit)) = before {
+            self.limit(limit, end - limit);
+        }
     }
 
     /// Asks the server for what the guards want. An error if the hold is lost, or no server says.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::backend::step::{Operation, Step, Value};
 use crate::clock::{Moment, Timers};
 use crate::loss::LossReason;
-pub(crate) use claims::ClaimId;
+pub(crate) use claims::{ClaimId, Limit};
 pub(crate) use grant::Grant;
 pub(crate) use stay::next_number;
 pub(crate) use undo::Undo;

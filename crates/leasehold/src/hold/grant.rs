@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::acks::Acks;
+use super::claims::Limit;
 use super::state::{NO_REPLY_YET, State};
 use super::stay::Stay;
 use super::{ClaimId, HoldSteps, Joined, Leaving, SafetyMargin};
@@ -657,6 +658,11 @@ impl Grant {
         // Before the request leaves: the server may grant it whether its answer comes or not.
         state.longest_asked = state.longest_asked.max(lease);
         Ok(())
+    }
+
+    /// When a guard's maximum hold time is over, and what that is.
+    pub(crate) fn limit_of(&self, claim: ClaimId) -> Option<Limit> {
+        self.state.lock().stay.claims.limit_of(claim)
     }
 
     /// A guard holds for no longer than `limit` from `since`.
