@@ -234,7 +234,10 @@ impl LockGuard {
         }
     }
 
-    /// Extends the lock to at least `lease` from now. Never shortens it.
+    /// Extends the lock to at least `lease` from now. Never shortens it. When this guard goes and other
+    /// guards of the hold stay, they are promised their own leases again. The server has the longer one
+    /// until the last guard releases the lock, and still has it if that guard is
+    /// [forgotten](Self::forget) or its process dies.
     ///
     /// # Errors
     ///
@@ -256,7 +259,8 @@ impl LockGuard {
     }
 
     /// Leaves the lock to its lease: it is no longer renewed or released, and ends by itself. For a
-    /// job that must not run again too soon. Other guards of the same [`Owner`](crate::Owner) keep
+    /// job that must not run again too soon. Its lease is the longest that any guard of the hold has
+    /// [extended](Self::extend) it to. Other guards of the same [`Owner`](crate::Owner) keep
     /// the lock; when the last of them goes, the lock is left to its lease.
     pub fn forget(self) {
         match self.body {
