@@ -764,7 +764,9 @@ impl ClientBuilder {
     }
 
     /// Sets a function that is called after each acquire that got what it wanted. It runs in the task
-    /// that acquires, so it has to be quick. Locks over several names call it for each of them.
+    /// that acquires, so it has to be quick. Locks over several names call it for each of them. A hook
+    /// that panics changes nothing else: the panic is caught, and logged the first, second, fourth,
+    /// eighth time and so on.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -779,28 +781,30 @@ impl ClientBuilder {
     /// ```
     #[must_use]
     pub fn on_acquired(mut self, hook: impl Fn(&Acquired<'_>) + Send + Sync + 'static) -> Self {
-        self.hooks.on_acquired(Arc::new(hook));
+        self.hooks.on_acquired(Box::new(hook));
         self
     }
 
     /// Sets a function that is called once for each hold that is lost, as soon as this client knows
     /// of it. That a fixed lease has run out, it knows when the guard is asked or dropped. The
-    /// function must not block: it may run in the task that renews the other holds.
+    /// function must not block: it may run in the task that renews the other holds. A panic is caught,
+    /// as that of [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
-        self.hooks.on_lost(Arc::new(hook));
+        self.hooks.on_lost(Box::new(hook));
         self
     }
 
     /// Sets a function that is called once for each acquire that has lasted for `longest` and goes
-    /// on waiting. It runs in the task that acquires, so it has to be quick. Any span is allowed.
+    /// on waiting. It runs in the task that acquires, so it has to be quick. Any span is allowed. A
+    /// panic is caught, as that of [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_waiting_longer_than(
         mut self,
         longest: Duration,
         hook: impl Fn(&Waiting<'_>) + Send + Sync + 'static,
     ) -> Self {
-        self.hooks.on_waiting(longest, Arc::new(hook));
+        self.hooks.on_waiting(longest, Box::new(hook));
         self
     }
 

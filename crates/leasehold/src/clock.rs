@@ -1,9 +1,13 @@
 //! The clock that validity is measured on, and sleeping on it.
 
+mod timers;
+
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+pub(crate) use timers::Timers;
 
 /// A point on a [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,14 +91,45 @@ impl Both {
 /// Where `now` comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
-    /// Goes on while the machine sleeps, as the server's leases do. The usual
-    /// monotonic clock stands still then, and a holder would wake up and believe
-    /// in a lease that ended an hour ago.
+    /// Goes on while the machine sleeps, as the server's leases do. The runtime's
+    /// clock stands still then, and a holder would wake up and believe in a lease
+    /// that ended an hour ago.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     Boot,
     /// The runtime's clock, which a test can pause. Right for the embedded
     /// backend, whose leases stand still together with their holders.
     Runtime(Instant),
+    /// That of a machine which a test puts to sleep.
+    #[cfg(feature = "testing")]
+    Machine(&'static MachineClock),
+}
+
+/// The runtime's clock, and how long the machine has slept.
+#[cfg(feature = "testing")]
+#[derive(Debug)]
+pub(crate) struct MachineClock {
+    start: Instant,
+    slept_ns: std::sync::atomic::AtomicU64,
+}
+
+#[cfg(feature = "testing")]
+impl MachineClock {
+    pub(crate) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            slept_ns: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn sleeps(&self, span: Duration) {
+        let slept = &self.slept_ns;
+        slept.fetch_add(nanos(span), std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn now(&self) -> Moment {
+        let slept = self.slept_ns.load(std::sync::atomic::Ordering::SeqCst);
+        Clock::Runtime(self.start).now() + Duration::from_nanos(slept)
+    }
 }
 
 impl Clock {
@@ -106,21 +141,14 @@ impl Clock {
         match self {
             Self::Boot => since_boot(),
             Self::Runtime(start) => Moment(nanos(Instant::now().saturating_duration_since(start))),
+            #[cfg(feature = "testing")]
+            Self::Machine(machine) => machine.now(),
         }
     }
 
-    /// Sleeps until `moment`. The timer is a hint: a machine that slept wakes it
-    /// late, so the clock decides.
-    pub(crate) async fn sleep_until(self, moment: Moment) {
-        // Timers far in the future overflow in the runtime.
-        const LONGEST: Duration = Duration::from_secs(24 * 3600);
-        loop {
-            let left = moment.saturating_sub(self.now());
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left.min(LONGEST)).await;
-        }
+    /// Whether it goes on while the runtime's timers stand still.
+    fn can_jump(self) -> bool {
+        !matches!(self, Self::Runtime(_))
     }
 
     /// The same point in time on the runtime's clock, for `timeout_at` and the like.
@@ -150,8 +178,8 @@ fn since_boot() -> Moment {
     moment_of(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
-// Elsewhere the monotonic clock is the best there is; on Apple's systems it goes
-// on during sleep as well.
+// On Apple's systems this clock goes on during sleep, and the runtime's does not. On the others
+// both are one clock, and what becomes of it during sleep is the system's affair.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn since_boot() -> Moment {
     moment_of(rustix::time::clock_gettime(

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::{Backend, NameOf};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timers};
 use crate::config::{self, Peers, Settings, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
@@ -29,6 +29,7 @@ use namesakes::Namesakes;
 pub(crate) struct Context {
     pub(crate) backend: Backend,
     pub(crate) clock: Clock,
+    pub(crate) timers: Timers,
     pub(crate) margin: SafetyMargin,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) watchdog: Watchdog,
@@ -67,12 +68,20 @@ impl Context {
         (default_lease, acknowledged): (Duration, Acknowledgement),
         runtime: &Handle,
     ) -> Arc<Self> {
-        let cleanup = Cleanup::new(backend.clone(), clock, runtime.clone());
+        let timers = Timers::new(clock, runtime.clone());
+        let cleanup = Cleanup::new(backend.clone(), timers.clone(), runtime.clone());
+        let watchdog = Watchdog::start(
+            backend.clone(),
+            Arc::clone(&cleanup),
+            timers.clone(),
+            runtime,
+        );
         Arc::new(Self {
-            watchdog: Watchdog::start(backend.clone(), Arc::clone(&cleanup), clock, runtime),
+            watchdog,
             cleanup,
             backend,
             clock,
+            timers,
             margin,
             locals: Locals::new(clock, runtime.clone()),
             standing: Arc::default(),

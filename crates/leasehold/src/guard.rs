@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
-use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Undo, next_number};
+use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Limit, Undo, next_number};
 use crate::local::Local;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -117,10 +117,11 @@ impl Share {
     /// that lives on in another task must not keep the guard's drop from giving the lock back.
     pub(crate) fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         let (hold, claim) = (self.hold().clone(), self.of_crowd.then_some(self.claim));
+        let timers = self.context.timers.clone();
         async move {
             match claim {
-                Some(claim) => hold.lost_by(claim).await,
-                None => hold.lost().await,
+                Some(claim) => hold.lost_by(claim, &timers).await,
+                None => hold.lost(&timers).await,
             }
         }
     }
@@ -255,23 +256,27 @@ impl Share {
     async fn confirmed(&self, word: oneshot::Receiver<Word>, begins: bool) -> Result<()> {
         let Context {
             backend,
-            clock,
+            timers,
             cleanup,
             ..
         } = &*self.context;
         let hold = self.hold();
         if begins {
             // A task, not this future: it asks for all who wait, and this one may be dropped.
-            cleanup.carry(ask_for_word(backend.clone(), *clock, Arc::clone(hold)));
+            cleanup.carry(ask_for_word(
+                backend.clone(),
+                timers.clone(),
+                Arc::clone(hold),
+            ));
         }
         // As long as a release that nobody answers.
         let limit = backend.reply_timeout() * 2;
-        let failure = match tokio::time::timeout(limit, word).await {
-            Ok(Ok(Word::Held)) => return Ok(()),
-            Ok(Ok(Word::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
-            Ok(Ok(Word::Failed(failure))) => failure,
-            Ok(Err(_)) => Failure::runtime_ended(Outcome::MayHaveRun, backend.address()),
-            Err(_) => {
+        let failure = match timers.timeout(limit, word).await {
+            Some(Ok(Word::Held)) => return Ok(()),
+            Some(Ok(Word::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
+            Some(Ok(Word::Failed(failure))) => failure,
+            Some(Err(_)) => Failure::runtime_ended(Outcome::MayHaveRun, backend.address()),
+            None => {
                 let what = format!("no answer within {limit:?}");
                 backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what))
             }
@@ -349,13 +354,25 @@ impl Share {
         self.context.watchdog.keep(self.hold());
     }
 
+    /// When its maximum hold time is over, and what that is.
+    pub(crate) fn limited(&self) -> Option<Limit> {
+        self.hold().limit_of(self.claim)
+    }
+
+    /// Ends the hold when the one before in its place would have ended.
+    pub(crate) fn limit_as(&self, before: Option<Limit>) {
+        if let Some((end, limit)) = before {
+            self.limit(limit, end - limit);
+        }
+    }
+
     /// Asks the server for what the guards want. An error if the hold is lost, or no server says.
     pub(crate) async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
         // All that the guards want, not what the watchdog may ask for: an extension extends even
         // after the client was closed.
         let lease = hold.lease_to_ask(self.context.clock.now());
-        match try_renew(&self.context.backend, self.context.clock, hold, lease).await {
+        match try_renew(&self.context.backend, &self.context.timers, hold, lease).await {
             Ok(Renewed::Yes) => {
                 self.context.watchdog.keep(hold);
                 // The answer may have come when the hold was lost already.
@@ -523,21 +540,21 @@ impl Release {
 
     /// Sends it again until it is answered, or the time for that is over.
     async fn answered(self, first: (Reply, Moment)) -> Result<()> {
-        let (backend, clock) = (&self.context.backend, self.context.clock);
+        let (backend, timers) = (&self.context.backend, &self.context.timers);
         let hold = self.held.hold();
         let sent = first.1;
         let (mut limit, mut asked_before) = (None, self.asked_before);
         let goes_on = |failed: Failed<'_>| {
             // For as long as one more reply may take. Then the caller gets the error, and the
             // undo goes on in the background.
-            let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout());
-            let goes_on = failed.failure.may_heal() && clock.now() < limit;
+            let limit = *limit.get_or_insert(timers.now() + backend.reply_timeout());
+            let goes_on = failed.failure.may_heal() && timers.now() < limit;
             asked_before |= goes_on && failed.failure.outcome == Outcome::MayHaveRun;
             goes_on
         };
         let pauses = Pauses::from(Duration::from_millis(10));
         let release = || backend.submit_by(hold.steps.release(), hold.way_back());
-        let reply = until_answered(clock, first, pauses, release, goes_on).await;
+        let reply = until_answered(timers, first, pauses, release, goes_on).await;
         let reply = match reply {
             Ok(reply) => reply,
             Err(failure) => {
@@ -561,7 +578,7 @@ impl Release {
         self.grant_next(sent, Value::Nil);
         let reason = match hold.steps.read_release(&reply) {
             Some(reason) => reason,
-            None => why_lost(backend, hold, clock).await,
+            None => why_lost(backend, hold, timers).await,
         };
         hold.tell(self.mark, &Word::Lost(reason.clone()));
         Err(Error::lost(&hold.key, reason))

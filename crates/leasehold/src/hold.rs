@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::step::{Operation, Step, Value};
-use crate::clock::Moment;
+use crate::clock::{Moment, Timers};
 use crate::loss::LossReason;
-pub(crate) use claims::ClaimId;
+pub(crate) use claims::{ClaimId, Limit};
 pub(crate) use grant::Grant;
 pub(crate) use stay::next_number;
 pub(crate) use undo::Undo;
@@ -184,14 +184,14 @@ pub(crate) struct Hold {
 impl Hold {
     /// Resolves with the reason when it is lost. Never once it was given back in time, or handed
     /// over.
-    pub(crate) async fn lost(&self) -> LossReason {
-        self.grant.lost(self.number, None).await
+    pub(crate) async fn lost(&self, timers: &Timers) -> LossReason {
+        self.grant.lost(self.number, None, timers).await
     }
 
     /// The same for one of several guards that have nothing to do with each other: never once it has
     /// left.
-    pub(crate) async fn lost_by(&self, claim: ClaimId) -> LossReason {
-        self.grant.lost(self.number, Some(claim)).await
+    pub(crate) async fn lost_by(&self, claim: ClaimId, timers: &Timers) -> LossReason {
+        self.grant.lost(self.number, Some(claim), timers).await
     }
 
     /// The present hold of `grant`.

@@ -43,6 +43,10 @@
 //! `try_acquire_until`), and [`blocking`] has all of them for threads. An acquire is anonymous:
 //! a task that must be able to acquire what it already holds passes an [`Owner`] along.
 //!
+//! A client belongs to the tokio runtime in which it is made, and its tasks run there. Its futures
+//! can be polled by any executor: their timers are those of the runtime that polls, and on a thread
+//! without one those of the client's.
+//!
 //! # What can go wrong
 //!
 //! *Somebody else holds it* is no error: `try_acquire` and the acquires with a limit return

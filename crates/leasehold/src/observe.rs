@@ -8,6 +8,7 @@ mod hooks;
 #[cfg(feature = "metrics")]
 mod series;
 mod spans;
+mod user;
 mod words;
 
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, Timers};
 use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
@@ -98,33 +99,30 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// Somebody acquires it from now on.
-    pub(crate) fn acquires<'a>(&'a self, key: &'a Key, clock: Clock) -> Acquiring<'a> {
+    pub(crate) fn acquires<'a>(&'a self, key: &'a Key, timers: &'a Timers) -> Acquiring<'a> {
         Acquiring {
             observed: self,
             key,
-            clock,
-            begun: clock.now(),
+            timers,
+            begun: timers.now(),
             ended: false,
             span: AcquireSpan::begins(self.kind, key),
             #[cfg(feature = "metrics")]
-            _waiting: Gauged::new(&self.series.waiting),
+            _waiting: self.series.waits(),
         }
     }
 
     /// A hold begins.
     pub(crate) fn begins(&self) {
         #[cfg(feature = "metrics")]
-        self.series.held.increment(1.0);
+        self.series.begins();
     }
 
     /// The hold ends that began so long ago.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn ends(&self, held: Duration) {
         #[cfg(feature = "metrics")]
-        {
-            self.series.held.decrement(1.0);
-            self.series.hold_time.record(held.as_secs_f64());
-        }
+        self.series.ends(held);
     }
 
     /// A hold is lost. Told once for each.
@@ -138,23 +136,19 @@ impl Observed {
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn renewed(&self, left: Duration, lease: Duration) {
         #[cfg(feature = "metrics")]
-        {
-            self.series.renewed.increment(1);
-            let part = left.as_secs_f64() / lease.as_secs_f64().max(f64::MIN_POSITIVE);
-            self.series.margin.record(part.min(1.0));
-        }
+        self.series.renewed(left, lease);
     }
 
     /// A renewal had no answer, or no good one.
     pub(crate) fn renewal_failed(&self) {
         #[cfg(feature = "metrics")]
-        self.series.renewal_failed.increment(1);
+        self.series.renewal_failed();
     }
 
     /// A hold has passed to a waiter of the process.
     pub(crate) fn handed_over(&self) {
         #[cfg(feature = "metrics")]
-        self.series.hand_overs.increment(1);
+        self.series.handed_over();
     }
 }
 
@@ -162,7 +156,7 @@ impl Observed {
 pub(crate) struct Acquiring<'a> {
     observed: &'a Observed,
     key: &'a Key,
-    clock: Clock,
+    timers: &'a Timers,
     begun: Moment,
     ended: bool,
     span: AcquireSpan,
@@ -186,7 +180,7 @@ impl Acquiring<'_> {
             tokio::select! {
                 biased;
                 result = &mut acquire => return result,
-                () = self.clock.sleep_until(self.begun + longest) => {
+                () = self.timers.sleep_until(self.begun + longest) => {
                     let Observed { hooks, kind, .. } = self.observed;
                     hooks.waits_for_long(*kind, self.key, self.waited());
                 }
@@ -196,7 +190,7 @@ impl Acquiring<'_> {
     }
 
     fn waited(&self) -> Duration {
-        self.clock.now().saturating_sub(self.begun)
+        self.timers.now().saturating_sub(self.begun)
     }
 
     /// What its wait tells.
@@ -293,13 +287,13 @@ impl ServerObserved {
     /// A connection was lost, and is opened again.
     pub(crate) fn reconnects(&self) {
         #[cfg(feature = "metrics")]
-        self.series.reconnects.increment(1);
+        self.series.reconnects();
     }
 
     /// The node has named another one of its cluster, which has the slot or is about to.
     pub(crate) fn redirects(&self) {
         #[cfg(feature = "metrics")]
-        self.series.redirects.increment(1);
+        self.series.redirects();
     }
 
     /// The server has said its time just now, in ms since 1970.

@@ -3,5 +3,5 @@
 
 pub mod history;
 
-pub use crate::backend::memory::Checkpoint;
+pub use crate::backend::memory::{Checkpoint, Machine};
 pub use crate::backend::network::{Fate, Network, Request, Step};

@@ -156,7 +156,7 @@ impl Wait<'_> {
             biased;
             answer = answer => answer,
             // Dropping the request undoes what it may have been granted.
-            () = self.deadline.passed(clock) => return None,
+            () = self.deadline.passed(&self.context.timers) => return None,
         };
         Some(Answered { sent, answer })
     }
@@ -385,7 +385,7 @@ impl Wait<'_> {
             // no more if nobody has asked since the failure.
             tokio::select! {
                 biased;
-                () = end.passed(clock) => {}
+                () = end.passed(&self.context.timers) => {}
                 () = went_down => {}
             }
         }
@@ -428,7 +428,7 @@ impl Wait<'_> {
     /// Waits until this waiter may ask.
     async fn stand_down<A: Ask>(&self, asker: &A, place: &Place) {
         while let Some(until) = self.stands_down(asker, place) {
-            let mut sleep = pin!(self.context.clock.sleep_until(until));
+            let mut sleep = pin!(self.context.timers.sleep_until(until));
             // Looked at again with each poll: a turn can end before its time.
             poll_fn(
                 |context| match self.stands_down(asker, place) == Some(until) {
@@ -475,7 +475,7 @@ impl Wait<'_> {
         tokio::select! {
             biased;
             () = place.entered() => {}
-            () = clock.sleep_until(clock.now() + patience) => place.goes_before_writers(),
+            () = self.context.timers.sleep(patience) => place.goes_before_writers(),
         }
         while !place.has_turn() {
             // Registered before the ask, or a grant between the two would be missed.

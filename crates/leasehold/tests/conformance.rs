@@ -12,6 +12,8 @@ mod support;
 
 #[path = "conformance/hooks.rs"]
 mod hooks;
+#[path = "server/warnings.rs"]
+mod warnings;
 
 #[path = "conformance"]
 mod on_embedded {

@@ -4,6 +4,8 @@
 
 #[path = "network/acknowledged.rs"]
 mod acknowledged;
+#[path = "network/asleep.rs"]
+mod asleep;
 #[path = "network/calls.rs"]
 mod calls;
 #[path = "network/exchange.rs"]

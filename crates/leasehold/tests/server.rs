@@ -35,6 +35,7 @@ mod server {
     mod nemesis;
     mod outages;
     mod permissions;
+    mod plain_threads;
     mod presence;
     mod processes;
     mod renewal;

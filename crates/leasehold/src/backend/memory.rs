@@ -5,6 +5,8 @@
 mod faults;
 pub(crate) mod keyspace;
 mod links;
+#[cfg(feature = "testing")]
+mod machine;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use crate::sync::{Mutex, MutexGuard};
 pub use faults::Checkpoint;
 pub(crate) use keyspace::Keyspace;
 use links::Links;
+#[cfg(feature = "testing")]
+pub use machine::Machine;
 
 /// The address of an embedded keyspace.
 pub(crate) const ADDRESS: &str = "memory://";
@@ -52,7 +56,7 @@ impl Embedded {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            memory: Memory::new(),
+            memory: Memory::on(Clock::runtime()),
         }
     }
 
@@ -91,7 +95,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    fn new() -> Self {
+    fn on(clock: Clock) -> Self {
         const START_MS: i64 = 1_000_000_000_000;
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let (channels, links) = (Channels::new(true), Links::default());
@@ -107,7 +111,7 @@ impl Memory {
             keyspace: Arc::new(Mutex::new(Keyspace::heard_by(audience))),
             channels,
             links,
-            clock: Clock::runtime(),
+            clock,
             offset_ms: Arc::new(AtomicI64::new(START_MS)),
             started: Arc::default(),
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),

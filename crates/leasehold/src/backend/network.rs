@@ -27,7 +27,7 @@ use super::memory::{ADDRESS, Memory};
 use super::route::Route;
 use super::step::{Operation, Value};
 use crate::acknowledgement::Acknowledgement;
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Timers};
 use crate::sync::{Mutex, MutexGuard};
 
 /// A request on its way to the server, as a test sees it.
@@ -251,7 +251,8 @@ impl Linked {
         });
         link.connected();
         memory.attach(&link);
-        let carrier = Handle::current().spawn(carry(Ending(Arc::clone(&link))));
+        let timers = Timers::new(link.clock, Handle::current());
+        let carrier = Handle::current().spawn(carry(Ending(Arc::clone(&link)), timers));
         Self { link, carrier }
     }
 
@@ -664,13 +665,13 @@ impl Drop for Ending {
 }
 
 /// Carries for as long as the client lives.
-async fn carry(link: Ending) {
+async fn carry(link: Ending, timers: Timers) {
     let link = &link.0;
     loop {
         let next = link.carry_due();
         let due = async {
             match next {
-                Some(next) => link.clock.sleep_until(next).await,
+                Some(next) => timers.sleep_until(next).await,
                 None => std::future::pending().await,
             }
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Reply;
 use super::failure::Failure;
 use super::step::Value;
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, Timers};
 
 /// The pauses between two requests: each is twice the one before.
 pub(crate) struct Pauses {
@@ -44,7 +44,7 @@ pub(crate) struct Failed<'a> {
 /// Waits for `first`, which left at `sent`, and sends again until a request is answered, or
 /// `goes_on` says that there is no use. Then the last failure is returned.
 pub(crate) async fn until_answered(
-    clock: Clock,
+    timers: &Timers,
     (first, mut sent): (Reply, Moment),
     mut pauses: Pauses,
     mut send: impl FnMut() -> Reply,
@@ -65,10 +65,10 @@ pub(crate) async fn until_answered(
         if !goes_on(failed) {
             return Err(failure);
         }
-        tokio::time::sleep(pause).await;
+        timers.sleep(pause).await;
         // Before the request leaves: a marker that it makes on the server is younger, so a limit
         // that counts from here never outlives that.
-        sent = clock.now();
+        sent = timers.now();
         reply = send();
     }
 }

@@ -148,12 +148,9 @@ impl ExpirablePermit {
     /// [`ExpirablePermit::lost`](crate::ExpirablePermit::lost).
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
-        // As for a lock: the timer of the limit has to be made where the client's runtime is
-        // entered.
-        let lost = self.twin().lost();
-        self.runtime.block_on("ExpirablePermit::lost", async {
-            tokio::time::timeout(wait, lost).await.ok()
-        })
+        let (lost, timers) = (self.twin().lost(), self.twin().timers());
+        self.runtime
+            .block_on("ExpirablePermit::lost", timers.timeout(wait, lost))
     }
 
     /// Until when the permits are held for sure; see

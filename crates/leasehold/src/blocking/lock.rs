@@ -286,12 +286,9 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     /// other threads.
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
-        // The time limit is made inside the future, where the client's runtime is entered. A timer
-        // that is made on a thread without one panics.
-        let lost = self.twin().lost();
-        self.runtime.block_on("LockGuard::lost", async {
-            tokio::time::timeout(wait, lost).await.ok()
-        })
+        let (lost, timers) = (self.twin().lost(), self.twin().timers());
+        self.runtime
+            .block_on("LockGuard::lost", timers.timeout(wait, lost))
     }
 
     /// Until when the lock is held for sure; see

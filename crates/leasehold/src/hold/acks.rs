@@ -12,7 +12,7 @@ use super::watchdog::{Renewed, try_renew, why_lost};
 use crate::backend::Backend;
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::retry::Pauses;
-use crate::clock::Clock;
+use crate::clock::Timers;
 use crate::loss::LossReason;
 use crate::sync::Mutex;
 
@@ -125,12 +125,12 @@ impl Grant {
 /// Renews a grant that is handed from one to the next, as long as somebody waits for a word of
 /// the server: one request at a time tells all who waited when it left. Ends when a release
 /// leaves, which tells the others. A hold that was forgotten has none.
-pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Grant>) {
+pub(crate) async fn ask_for_word(backend: Backend, timers: Timers, grant: Arc<Grant>) {
     let pauses = || Pauses::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
     let mut pause = pauses();
     while let Some(mark) = grant.acks.next() {
-        let lease = grant.lease_to_ask(clock.now());
-        match try_renew(&backend, clock, &grant, lease).await {
+        let lease = grant.lease_to_ask(timers.now());
+        match try_renew(&backend, &timers, &grant, lease).await {
             Ok(Renewed::Yes) => {
                 pause = pauses();
                 grant.acks.tell(mark, &Word::Held);
@@ -140,7 +140,7 @@ pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Gran
             Ok(Renewed::Lost) => {
                 let reason = match grant.loss() {
                     Some(reason) => reason,
-                    None => why_lost(&backend, &grant, clock).await,
+                    None => why_lost(&backend, &grant, &timers).await,
                 };
                 grant.acks.tell(mark, &Word::Lost(reason));
             }
@@ -149,7 +149,7 @@ pub(crate) async fn ask_for_word(backend: Backend, clock: Clock, grant: Arc<Gran
                 if matches!(failure.cause, Cause::Unconfirmed(_)) {
                     grant.acks.tell(mark, &Word::Held);
                 }
-                tokio::time::sleep(pause.take()).await;
+                timers.sleep(pause.take()).await;
             }
             Err(failure) => grant.acks.tell(mark, &Word::Failed(failure)),
         }

@@ -122,6 +122,11 @@ impl Claims {
         }
     }
 
+    /// When this guard's maximum hold time is over, and what that is.
+    pub(super) fn limit_of(&self, id: ClaimId) -> Option<Limit> {
+        self.list.iter().find(|claim| claim.id == id)?.limit
+    }
+
     /// This guard holds for no longer than `limit` from `since`.
     pub(super) fn limit(&mut self, id: ClaimId, limit: Duration, since: Moment) {
         if let Some(claim) = self.find(id) {

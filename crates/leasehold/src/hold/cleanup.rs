@@ -15,7 +15,7 @@ use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 use crate::backend::{Backend, Reply};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, Timers};
 use crate::key::Key;
 use crate::loss::LossReason;
 
@@ -85,7 +85,7 @@ impl Return for Grant {
 /// Gives back in the background.
 pub(crate) struct Cleanup {
     pub(super) backend: Backend,
-    pub(super) clock: Clock,
+    pub(super) timers: Timers,
     runtime: Handle,
     pending: Arc<Pending>,
 }
@@ -97,10 +97,10 @@ struct Pending {
 }
 
 impl Cleanup {
-    pub(crate) fn new(backend: Backend, clock: Clock, runtime: Handle) -> Arc<Self> {
+    pub(crate) fn new(backend: Backend, timers: Timers, runtime: Handle) -> Arc<Self> {
         Arc::new(Self {
             backend,
-            clock,
+            timers,
             runtime,
             pending: Arc::default(),
         })
@@ -151,7 +151,7 @@ impl Cleanup {
         }
         let cleanup = Arc::clone(self);
         self.spawn(async move {
-            let started = cleanup.clock.now();
+            let started = cleanup.timers.now();
             cleanup.until_given_back(&*hold, first, started).await;
             if unanswered {
                 cleanup.give_back_what_comes_late(&*hold, started).await;
@@ -163,7 +163,7 @@ impl Cleanup {
     pub(super) fn give_back_again<H: Return>(self: &Arc<Self>, hold: Arc<H>) {
         let cleanup = Arc::clone(self);
         self.spawn(async move {
-            let started = cleanup.clock.now();
+            let started = cleanup.timers.now();
             cleanup.give_back_what_comes_late(&*hold, started).await;
         });
     }
@@ -172,7 +172,7 @@ impl Cleanup {
     async fn give_back_what_comes_late<H: Return>(&self, hold: &H, started: Moment) {
         // A request may run until this long after it left (`not_after` in `call.rs`).
         let limit = self.backend.reply_timeout();
-        self.clock.sleep_until(self.clock.now() + limit).await;
+        self.timers.sleep(limit).await;
         let again = self.backend.submit_by(hold.give_back(), hold.way_back());
         self.until_given_back(hold, again, started + limit).await;
     }
@@ -200,7 +200,7 @@ impl Cleanup {
                 unsure_since.get_or_insert(failed.sent);
             }
             let over = hold.over_at(started, unsure_since, self.backend.reply_timeout());
-            let goes_on = self.clock.now() < over;
+            let goes_on = self.timers.now() < over;
             if !goes_on {
                 hold.given_up();
             }
@@ -210,7 +210,7 @@ impl Cleanup {
         let release = || self.backend.submit_by(hold.give_back(), hold.way_back());
         // If it was given up, nothing more can be done here.
         if let Ok(reply) =
-            until_answered(self.clock, (first, started), pauses, release, goes_on).await
+            until_answered(&self.timers, (first, started), pauses, release, goes_on).await
         {
             hold.answered(&reply, unsure_since.is_none());
         }

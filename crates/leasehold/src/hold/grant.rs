@@ -8,12 +8,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::acks::Acks;
+use super::claims::Limit;
 use super::state::{NO_REPLY_YET, State};
 use super::stay::Stay;
 use super::{ClaimId, HoldSteps, Joined, Leaving, SafetyMargin};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Timers};
 use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -159,7 +160,10 @@ impl Grant {
             return Due::Nothing;
         }
         if let Some(reason) = state.check(now).cloned() {
-            return match state.outlasts(&reason) {
+            let outlasts = state.outlasts(&reason);
+            drop(state);
+            self.is_found_lost();
+            return match outlasts {
                 true => Due::End(reason),
                 false => Due::Nothing,
             };
@@ -346,12 +350,13 @@ impl Grant {
         let longest = state.longest_asked;
         // Lost is final: the holder has been told, and somebody else may have the lock by now.
         if state.check(self.clock.now()).is_some() {
+            drop(state);
+            self.is_found_lost();
             return longest;
         }
+        let left = state.valid_until.saturating_sub(self.clock.now());
         // The latest end, whichever answer comes last: no request makes a hold shorter on the
         // server, so renewals may overlap.
-        let left = state.valid_until.saturating_sub(self.clock.now());
-        self.observed.renewed(left, lease);
         state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
         // A guard that wanted more may have gone since.
         let wanted = lease.min(state.wants(sent));
@@ -361,6 +366,8 @@ impl Grant {
         state.failing = None;
         drop(state);
         self.changed.notify_waiters();
+        // Behind the lock: the recorder is the user's.
+        self.observed.renewed(left, lease);
         longest
     }
 
@@ -389,6 +396,11 @@ impl Grant {
         }
         state.lost = Some(reason);
         drop(state);
+        self.is_found_lost();
+    }
+
+    /// It is lost, and whoever waits for that learns it now.
+    fn is_found_lost(&self) {
         self.changed.notify_waiters();
         self.tell_loss();
     }
@@ -416,15 +428,16 @@ impl Grant {
         Some(until.min(state.deadline()))
     }
 
-    /// Tells monitoring and hooks that it is lost, once.
-    pub(crate) fn tell_loss(&self) {
-        // Outside the lock: a hook may ask for anything.
-        if let Some(reason) = self.loss()
-            && !self.loss_is_told.swap(true, Ordering::Relaxed)
-        {
+    /// Why it is lost. Tells the log, monitoring and hooks of it, once: called with nothing locked,
+    /// because a hook may ask for anything.
+    pub(crate) fn tell_loss(&self) -> Option<LossReason> {
+        let reason = self.loss()?;
+        if !self.loss_is_told.swap(true, Ordering::Relaxed) {
+            tracing::error!(key = %self.key, %reason, "lock lost");
             self.observed.lost(&self.key, &reason);
             self.told().lost(&reason);
         }
+        Some(reason)
     }
 
     /// Why it is lost; `None` while it is good.
@@ -451,7 +464,7 @@ impl Grant {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        match self.loss() {
+        match self.tell_loss() {
             None => Ok(()),
             Some(reason) => Err(Error::lost(&self.key, reason)),
         }
@@ -470,7 +483,12 @@ impl Grant {
     /// Resolves when its hold of this number is lost: at its deadline at the latest, even if the
     /// server says nothing.
     /// With a claim, only while that is its guard's.
-    pub(super) async fn lost(&self, number: u64, claim: Option<ClaimId>) -> LossReason {
+    pub(super) async fn lost(
+        &self,
+        number: u64,
+        claim: Option<ClaimId>,
+        timers: &Timers,
+    ) -> LossReason {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -482,7 +500,7 @@ impl Grant {
                 // Handed over in time: whatever comes, the next holder has lost it.
                 return std::future::pending().await;
             }
-            if let Some(reason) = self.loss() {
+            if let Some(reason) = self.tell_loss() {
                 return reason;
             }
             if self.is_over() {
@@ -494,7 +512,7 @@ impl Grant {
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = self.clock.sleep_until(self.deadline()) => {}
+                () = timers.sleep_until(self.deadline()) => {}
             }
         }
     }
@@ -640,6 +658,11 @@ impl Grant {
         // Before the request leaves: the server may grant it whether its answer comes or not.
         state.longest_asked = state.longest_asked.max(lease);
         Ok(())
+    }
+
+    /// When a guard's maximum hold time is over, and what that is.
+    pub(crate) fn limit_of(&self, claim: ClaimId) -> Option<Limit> {
+        self.state.lock().stay.claims.limit_of(claim)
     }
 
     /// A guard holds for no longer than `limit` from `since`.

@@ -88,7 +88,7 @@ impl<H: Return> Undo<H> {
                 // It may have taken one, which the next request has to know.
                 self.in_line = true;
                 let limit = self.cleanup.backend.reply_timeout();
-                self.late_until = Some(self.cleanup.clock.now() + limit);
+                self.late_until = Some(self.cleanup.timers.now() + limit);
             }
         }
     }
@@ -118,7 +118,7 @@ impl<H: Return> Undo<H> {
     }
 
     fn may_come_late(&self) -> bool {
-        let now = self.cleanup.clock.now();
+        let now = self.cleanup.timers.now();
         self.late_until.is_some_and(|moment| now < moment)
     }
 

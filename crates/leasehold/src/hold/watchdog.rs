@@ -22,7 +22,7 @@ use crate::backend::Backend;
 use crate::backend::failure::{Cause, Failure, Outcome, refusal_counts};
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Parts, Value};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, Timers};
 use crate::config::wire_ms;
 use crate::loss::LossReason;
 use crate::observe::{self, Told};
@@ -37,7 +37,7 @@ pub(crate) struct Watchdog {
 struct Shared {
     backend: Backend,
     cleanup: Arc<Cleanup>,
-    clock: Clock,
+    timers: Timers,
     holds: Mutex<Table>,
     /// When the task wakes by itself, in ms; the greatest number for never. Only a hold that is
     /// due earlier has to wake it, and few are.
@@ -64,13 +64,13 @@ impl Watchdog {
     pub(crate) fn start(
         backend: Backend,
         cleanup: Arc<Cleanup>,
-        clock: Clock,
+        timers: Timers,
         runtime: &Handle,
     ) -> Self {
         let shared = Arc::new(Shared {
             backend,
             cleanup,
-            clock,
+            timers,
             holds: Mutex::default(),
             wakes_at_ms: AtomicU64::new(u64::MAX),
             changed: Notify::new(),
@@ -187,7 +187,7 @@ impl Shared {
 
     /// All are due now.
     fn look_at_all(&self) {
-        let now = self.clock.now();
+        let now = self.timers.now();
         let mut all = Vec::new();
         let mut holds = self.holds.lock();
         while let Some(watched) = holds.take_next(|_, _| true) {
@@ -206,7 +206,7 @@ impl Shared {
         // Under the lock: a hold that comes later sees the new time, and wakes the task if it is
         // due earlier.
         let holds = self.holds.lock();
-        let now_ms = self.clock.now().as_millis();
+        let now_ms = self.timers.now().as_millis();
         let set_ms = self.wakes_at_ms.load(Ordering::SeqCst);
         let set = (set_ms > now_ms && set_ms != u64::MAX).then_some(set_ms);
         let due = holds.next().map(wake_for);
@@ -241,7 +241,7 @@ async fn run(shared: Arc<Shared>) {
     loop {
         // In one task, so that they are queued together and make one call: a task for each would
         // cost more than the renewal.
-        let due = shared.take_due(shared.clock.now(), MOST_AT_ONCE - on_their_way);
+        let due = shared.take_due(shared.timers.now(), MOST_AT_ONCE - on_their_way);
         on_their_way += due.len();
         for due in due.chunks(ONE_CALL) {
             renewals.spawn(look_after_all(Arc::clone(&shared), due.to_vec()));
@@ -264,7 +264,7 @@ async fn run(shared: Arc<Shared>) {
         let next = shared.next_wake();
         let sleep = pin!(async {
             match next {
-                Some(due) => shared.clock.sleep_until(due).await,
+                Some(due) => shared.timers.sleep_until(due).await,
                 None => std::future::pending().await,
             }
         });
@@ -280,7 +280,7 @@ async fn run(shared: Arc<Shared>) {
 /// These holds are due: each is renewed or ended. Returns how many they were.
 async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
     let count = holds.len();
-    let now = shared.clock.now();
+    let now = shared.timers.now();
     let mut renewals = Vec::with_capacity(count);
     for hold in holds {
         match hold.due(now) {
@@ -365,7 +365,7 @@ impl Shared {
                     }
                 }
                 // One by one, the server says of each what has become of it.
-                let now = self.clock.now();
+                let now = self.timers.now();
                 join_all(odd.into_iter().map(|(_, one)| self.renew_alone(now, one))).await;
             }
             // It says nothing of each: a name that is denied, or none that is.
@@ -394,7 +394,7 @@ impl Shared {
     }
 
     async fn renew_one_by_one(&self, group: &[Renewal]) {
-        let now = self.clock.now();
+        let now = self.timers.now();
         join_all(group.iter().map(|one| self.renew_alone(now, one))).await;
     }
 
@@ -408,7 +408,7 @@ impl Shared {
         } = one;
         let request = Request {
             backend: &self.backend,
-            clock: self.clock,
+            timers: &self.timers,
             hold,
         };
         match request.send(*lease, (now, *first), told).await {
@@ -453,16 +453,14 @@ impl Grant {
 
 /// It could not be renewed: it is tried again, unless its time is over.
 fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
-    let now = shared.clock.now();
+    let now = shared.timers.now();
     let left = hold.valid_until().saturating_sub(now);
     if left.is_zero() {
         // This look marks it lost, with the failure as the reason.
-        if let Some(reason) = hold.loss() {
-            hold.tell_loss();
-            tracing::error!(key = %hold.key, %reason, "lock lost");
-            if hold.outlasts(&reason) {
-                end_hold(shared, hold, &reason);
-            }
+        if let Some(reason) = hold.tell_loss()
+            && hold.outlasts(&reason)
+        {
+            end_hold(shared, hold, &reason);
         }
         return;
     }
@@ -475,8 +473,7 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
 
 /// The holder has been told by its clock; now the lock is free for others.
 fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
-    hold.tell_loss();
-    tracing::warn!(key = %hold.key, %reason, "lock lost; releasing what the server still keeps");
+    tracing::warn!(key = %hold.key, %reason, "releasing what the server still keeps");
     // Not by the guard, which may live on for long.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }
@@ -492,16 +489,16 @@ pub(crate) enum Renewed {
 /// Renews a hold now, for a caller who waits for it.
 pub(crate) async fn try_renew(
     backend: &Backend,
-    clock: Clock,
+    timers: &Timers,
     hold: &Grant,
     lease: Duration,
 ) -> Result<Renewed, Failure> {
     let request = Request {
         backend,
-        clock,
+        timers,
         hold,
     };
-    let sent = clock.now();
+    let sent = timers.now();
     let first = hold.asked_to_renew(sent);
     request.send(lease, (sent, first), &hold.renews()).await
 }
@@ -517,7 +514,7 @@ struct Confirmed {
 /// A renewal of one hold.
 struct Request<'a> {
     backend: &'a Backend,
-    clock: Clock,
+    timers: &'a Timers,
     hold: &'a Grant,
 }
 
@@ -550,7 +547,7 @@ impl Request<'_> {
         if left > longest + Duration::from_secs(1) {
             // Half-way: a copy of this request that comes late must find nothing to shorten.
             let most = longest + (left - longest) / 2;
-            let now = self.clock.now();
+            let now = self.timers.now();
             let sent = (now, self.hold.asked_to_renew(now));
             if self.ask(longest, Some(most), sent).await?.is_none() {
                 return Ok(Renewed::Lost);
@@ -577,7 +574,7 @@ impl Request<'_> {
                 longest: hold.confirmed(sent, lease),
             })),
             Ok(_) => {
-                is_gone(self.backend, hold, self.clock).await;
+                is_gone(self.backend, hold, self.timers).await;
                 Ok(None)
             }
             // The key holds something else, so the hold is gone.
@@ -597,13 +594,12 @@ impl Request<'_> {
 }
 
 /// The server says that it does not have a hold any more: its holder is told why.
-pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, clock: Clock) {
+pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
     if !hold.is_over() {
         // Asked first: it is about the answer that has come, and the server may be started again at
         // any time.
         let started = backend.replaced_since(hold.confirmed_at());
-        let reason = why_lost(backend, hold, clock).await;
-        tracing::error!(key = %hold.key, %reason, "lock lost");
+        let reason = why_lost(backend, hold, timers).await;
         // An operator that ends it by force has done so since.
         if let (Some(started), false) = (started, reason == LossReason::Forced) {
             hold.forgotten(started);
@@ -613,15 +609,16 @@ pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, clock: Clock) {
 }
 
 /// Why the server does not have a hold any more, as far as it can tell.
-pub(crate) async fn why_lost(backend: &Backend, hold: &Grant, clock: Clock) -> LossReason {
+pub(crate) async fn why_lost(backend: &Backend, hold: &Grant, timers: &Timers) -> LossReason {
     // A hold past its deadline has run out, whether somebody else has come since or not.
-    if clock.now() >= hold.valid_until() {
+    if timers.now() >= hold.valid_until() {
         return LossReason::Expired;
     }
     // The holder must not wait long for the reason: it is still at work.
     const LIMIT: Duration = Duration::from_millis(250);
-    match tokio::time::timeout(LIMIT, backend.submit(hold.steps.why_lost())).await {
-        Ok(Ok(reply)) => hold.steps.read_why_lost(reply),
+    let asked = backend.submit(hold.steps.why_lost());
+    match timers.timeout(LIMIT, asked).await {
+        Some(Ok(reply)) => hold.steps.read_why_lost(reply),
         _ => None,
     }
     .unwrap_or(LossReason::Deleted)

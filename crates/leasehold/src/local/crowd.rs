@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::Record;
 use super::reentry::Held;
-use crate::clock::Moment;
+use crate::clock::{Moment, Timers};
 use crate::config::Terms;
 use crate::hold::Joined;
 use crate::sync::Mutex;
@@ -81,12 +81,7 @@ pub(crate) enum Met<'a> {
 impl Record {
     /// Enters an open hold, or gets the answer to a request that leaves from now on. A reader that has
     /// no time to wait for the request of another one asks at once.
-    pub(crate) async fn meet(
-        &self,
-        terms: Terms,
-        has_time: bool,
-        now: impl Fn() -> Moment,
-    ) -> Met<'_> {
+    pub(crate) async fn meet(&self, terms: Terms, has_time: bool, timers: &Timers) -> Met<'_> {
         // What was asked before may have been answered before the reader began to listen.
         let first = self.crowd.state.lock().asked + 1;
         let mut late = (!has_time).then_some(Late::All);
@@ -95,14 +90,14 @@ impl Record {
             let mut changed = std::pin::pin!(self.crowd.changed.notified());
             // Registered before the look, or a change between the two would be missed.
             changed.as_mut().enable();
-            let asking = match self.look(terms, first, late, now()) {
+            let asking = match self.look(terms, first, late, timers.now()) {
                 Ok(met) => return met,
                 Err(asking) => asking,
             };
             _waiting.get_or_insert_with(|| Waiting::of(&self.crowd));
             // The one that asks may not be polled.
-            let answered = tokio::time::timeout(UNPOLLED, changed).await;
-            late = answered.is_err().then_some(Late::One(asking));
+            let answered = timers.timeout(UNPOLLED, changed).await;
+            late = answered.is_none().then_some(Late::One(asking));
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Kind;
+use super::user::Panics;
 use crate::key::Key;
 use crate::loss::LossReason;
 
@@ -56,22 +57,42 @@ pub(crate) struct Hooks(Option<Arc<Set>>);
 
 #[derive(Clone, Default)]
 struct Set {
-    acquired: Option<Arc<OnAcquired>>,
-    lost: Option<Arc<OnLost>>,
-    waiting: Option<(Duration, Arc<OnWaiting>)>,
+    acquired: Option<Hook<OnAcquired>>,
+    lost: Option<Hook<OnLost>>,
+    waiting: Option<(Duration, Hook<OnWaiting>)>,
+}
+
+/// A function, and how often it has panicked.
+struct Hook<F: ?Sized>(Arc<(Panics, Box<F>)>);
+
+impl<F: ?Sized> Hook<F> {
+    fn new(name: &'static str, function: Box<F>) -> Self {
+        Self(Arc::new((Panics::of(name), function)))
+    }
+
+    fn call(&self, call: impl FnOnce(&F)) {
+        let (panics, function) = &*self.0;
+        panics.catch(|| call(function));
+    }
+}
+
+impl<F: ?Sized> Clone for Hook<F> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
 }
 
 impl Hooks {
-    pub(crate) fn on_acquired(&mut self, hook: Arc<OnAcquired>) {
-        self.set().acquired = Some(hook);
+    pub(crate) fn on_acquired(&mut self, hook: Box<OnAcquired>) {
+        self.set().acquired = Some(Hook::new("on_acquired", hook));
     }
 
-    pub(crate) fn on_lost(&mut self, hook: Arc<OnLost>) {
-        self.set().lost = Some(hook);
+    pub(crate) fn on_lost(&mut self, hook: Box<OnLost>) {
+        self.set().lost = Some(Hook::new("on_lost", hook));
     }
 
-    pub(crate) fn on_waiting(&mut self, longest: Duration, hook: Arc<OnWaiting>) {
-        self.set().waiting = Some((longest, hook));
+    pub(crate) fn on_waiting(&mut self, longest: Duration, hook: Box<OnWaiting>) {
+        self.set().waiting = Some((longest, Hook::new("on_waiting_longer_than", hook)));
     }
 
     fn set(&mut self) -> &mut Set {
@@ -86,31 +107,34 @@ impl Hooks {
 
     pub(super) fn acquired(&self, kind: Kind, key: &Key, waited: Duration) {
         if let Some(hook) = self.0.as_ref().and_then(|set| set.acquired.as_ref()) {
-            hook(&Acquired {
+            let told = Acquired {
                 name: key.given(),
                 kind: kind.word(),
                 waited,
-            });
+            };
+            hook.call(|hook| hook(&told));
         }
     }
 
     pub(super) fn lost(&self, kind: Kind, key: &Key, reason: &LossReason) {
         if let Some(hook) = self.0.as_ref().and_then(|set| set.lost.as_ref()) {
-            hook(&Lost {
+            let told = Lost {
                 name: key.given(),
                 kind: kind.word(),
                 reason,
-            });
+            };
+            hook.call(|hook| hook(&told));
         }
     }
 
     pub(super) fn waits_for_long(&self, kind: Kind, key: &Key, waited: Duration) {
         if let Some((_, hook)) = self.0.as_ref().and_then(|set| set.waiting.as_ref()) {
-            hook(&Waiting {
+            let told = Waiting {
                 name: key.given(),
                 kind: kind.word(),
                 waited,
-            });
+            };
+            hook.call(|hook| hook(&told));
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
+use super::user::Panics;
 use super::{End, Kind, words};
 use crate::loss::LossReason;
 use crate::pattern;
@@ -44,6 +45,9 @@ const REASONS: [&str; 8] = [
     "closed",
     "max_hold",
 ];
+
+/// Panics of the recorder.
+static PANICS: Panics = Panics::of("the recorder of `metrics`");
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -90,14 +94,14 @@ impl Table {
 pub(super) struct Series {
     ends: [Counter; RESULTS.len()],
     wait_time: Histogram,
-    pub(super) hold_time: Histogram,
+    hold_time: Histogram,
     losses: [Counter; REASONS.len()],
-    pub(super) renewed: Counter,
-    pub(super) renewal_failed: Counter,
-    pub(super) margin: Histogram,
-    pub(super) held: Gauge,
-    pub(super) waiting: Gauge,
-    pub(super) hand_overs: Counter,
+    renewed: Counter,
+    renewal_failed: Counter,
+    margin: Histogram,
+    held: Gauge,
+    waiting: Gauge,
+    hand_overs: Counter,
 }
 
 impl std::fmt::Debug for Series {
@@ -108,6 +112,12 @@ impl std::fmt::Debug for Series {
 
 impl Series {
     fn new(labels: &Labels) -> Self {
+        PANICS
+            .catch(|| Self::known(labels))
+            .unwrap_or_else(Self::of_nobody)
+    }
+
+    fn known(labels: &Labels) -> Self {
         describe();
         let with = |name: &'static str, value: &str| {
             let mut labels = labels.clone();
@@ -128,9 +138,54 @@ impl Series {
         }
     }
 
+    /// Where the recorder gives no handles.
+    fn of_nobody() -> Self {
+        Self {
+            ends: std::array::from_fn(|_| Counter::noop()),
+            wait_time: Histogram::noop(),
+            hold_time: Histogram::noop(),
+            losses: std::array::from_fn(|_| Counter::noop()),
+            renewed: Counter::noop(),
+            renewal_failed: Counter::noop(),
+            margin: Histogram::noop(),
+            held: Gauge::noop(),
+            waiting: Gauge::noop(),
+            hand_overs: Counter::noop(),
+        }
+    }
+
+    pub(super) fn begins(&self) {
+        PANICS.catch(|| self.held.increment(1.0));
+    }
+
+    pub(super) fn ends(&self, held: Duration) {
+        PANICS.catch(|| self.held.decrement(1.0));
+        PANICS.catch(|| self.hold_time.record(held.as_secs_f64()));
+    }
+
+    pub(super) fn renewed(&self, left: Duration, lease: Duration) {
+        PANICS.catch(|| self.renewed.increment(1));
+        let part = left.as_secs_f64() / lease.as_secs_f64().max(f64::MIN_POSITIVE);
+        PANICS.catch(|| self.margin.record(part.min(1.0)));
+    }
+
+    pub(super) fn renewal_failed(&self) {
+        PANICS.catch(|| self.renewal_failed.increment(1));
+    }
+
+    pub(super) fn handed_over(&self) {
+        PANICS.catch(|| self.hand_overs.increment(1));
+    }
+
+    /// One more waits, for as long as the result lives.
+    pub(super) fn waits(&self) -> Gauged<'_> {
+        PANICS.catch(|| self.waiting.increment(1.0));
+        Gauged(&self.waiting)
+    }
+
     pub(super) fn acquired(&self, end: End, waited: Duration) {
         if matches!(end, End::Got(_)) {
-            self.wait_time.record(waited.as_secs_f64());
+            PANICS.catch(|| self.wait_time.record(waited.as_secs_f64()));
         }
         count(&self.ends, &RESULTS, words::result(end));
     }
@@ -143,23 +198,16 @@ impl Series {
 fn count(counters: &[Counter], words: &[&str], word: &str) {
     let place = words.iter().position(|other| *other == word);
     if let Some(counter) = place.and_then(|place| counters.get(place)) {
-        counter.increment(1);
+        PANICS.catch(|| counter.increment(1));
     }
 }
 
-/// One more, for as long as this lives.
+/// One less, when this is dropped.
 pub(super) struct Gauged<'a>(&'a Gauge);
-
-impl<'a> Gauged<'a> {
-    pub(super) fn new(gauge: &'a Gauge) -> Self {
-        gauge.increment(1.0);
-        Self(gauge)
-    }
-}
 
 impl Drop for Gauged<'_> {
     fn drop(&mut self) {
-        self.0.decrement(1.0);
+        PANICS.catch(|| self.0.decrement(1.0));
     }
 }
 
@@ -168,8 +216,8 @@ impl Drop for Gauged<'_> {
 pub(super) struct ServerSeries {
     calls: Counter,
     operations: Histogram,
-    pub(super) reconnects: Counter,
-    pub(super) redirects: Counter,
+    reconnects: Counter,
+    redirects: Counter,
     skew: Gauge,
 }
 
@@ -183,6 +231,17 @@ impl std::fmt::Debug for ServerSeries {
 #[cfg(feature = "redis")]
 impl ServerSeries {
     pub(super) fn new(address: &str) -> Self {
+        let known = PANICS.catch(|| Self::known(address));
+        known.unwrap_or_else(|| Self {
+            calls: Counter::noop(),
+            operations: Histogram::noop(),
+            reconnects: Counter::noop(),
+            redirects: Counter::noop(),
+            skew: Gauge::noop(),
+        })
+    }
+
+    fn known(address: &str) -> Self {
         describe();
         let labels: &Labels = &vec![("server.address", address.to_owned())];
         Self {
@@ -195,10 +254,18 @@ impl ServerSeries {
     }
 
     pub(super) fn calls(&self, operations: usize) {
-        self.calls.increment(1);
+        PANICS.catch(|| self.calls.increment(1));
         // A call has a thousand at most.
-        self.operations
-            .record(f64::from(u32::try_from(operations).unwrap_or(u32::MAX)));
+        let operations = f64::from(u32::try_from(operations).unwrap_or(u32::MAX));
+        PANICS.catch(|| self.operations.record(operations));
+    }
+
+    pub(super) fn reconnects(&self) {
+        PANICS.catch(|| self.reconnects.increment(1));
+    }
+
+    pub(super) fn redirects(&self) {
+        PANICS.catch(|| self.redirects.increment(1));
     }
 
     #[expect(
@@ -208,8 +275,8 @@ impl ServerSeries {
     pub(super) fn says_time(&self, server_ms: i64) {
         let ours = SystemTime::now().duration_since(UNIX_EPOCH);
         let server = Duration::from_millis(u64::try_from(server_ms).unwrap_or(0));
-        self.skew
-            .set(server.as_secs_f64() - ours.unwrap_or_default().as_secs_f64());
+        let skew = server.as_secs_f64() - ours.unwrap_or_default().as_secs_f64();
+        PANICS.catch(|| self.skew.set(skew));
     }
 }
 

@@ -4,37 +4,62 @@
 //! Unless a subscriber takes it, a span is one look at the level that anybody listens to: nothing is
 //! formatted and nothing is allocated.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use tracing::field::Empty;
-use tracing::{Span, debug_span};
+use tracing::field::{Empty, Value};
+use tracing::{Span, debug_span, span};
 
+use super::user::Panics;
 use super::{End, Ended, Kind, Observed, Way, words};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
 
+/// Panics of the subscriber.
+static PANICS: Panics = Panics::of("the subscriber of `tracing`");
+
 /// A span that a subscriber has taken, or nothing.
+// Shared: a clone of the span itself would call the subscriber, and a grant is locked then.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told(Option<Box<Span>>);
+pub(crate) struct Told(Option<Arc<Taken>>);
+
+/// The subscriber hears of its drop.
+#[derive(Debug)]
+struct Taken(Span);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let span = std::mem::replace(&mut self.0, Span::none());
+        PANICS.catch(|| drop(span));
+    }
+}
 
 impl Told {
-    fn of(span: Span) -> Self {
-        Self((!span.is_disabled()).then(|| Box::new(span)))
+    fn of(span: impl FnOnce() -> Span) -> Self {
+        let span = PANICS.catch(span).filter(|span| !span.is_disabled());
+        Self(span.map(|span| Arc::new(Taken(span))))
     }
 
     /// The other one led to this one.
     fn follows(&self, other: &Self) {
         if let (Some(span), Some(other)) = (&self.0, &other.0) {
-            span.follows_from(other.id());
+            PANICS.catch(|| {
+                span.0.follows_from(other.0.id());
+            });
         }
     }
 
-    fn record(&self, attribute: &str, word: &str) {
+    fn record(&self, attribute: &str, value: impl Value) {
         if let Some(span) = &self.0 {
-            span.record(attribute, word);
+            PANICS.catch(|| {
+                span.0.record(attribute, value);
+            });
         }
+    }
+
+    fn id(&self) -> Option<span::Id> {
+        self.0.as_ref()?.0.id()
     }
 
     /// The one that was there is returned.
@@ -70,17 +95,19 @@ struct Counted {
 
 impl AcquireSpan {
     pub(super) fn begins(kind: Kind, key: &Key) -> Self {
-        let told = Told::of(debug_span!(
-            target: "leasehold",
-            "leasehold.acquire",
-            kind = kind.word(),
-            name = key.given(),
-            result = Empty,
-            wait.reason = Empty,
-            asks = Empty,
-            wake_ups = Empty,
-            granted_by = Empty,
-        ));
+        let told = Told::of(|| {
+            debug_span!(
+                target: "leasehold",
+                "leasehold.acquire",
+                kind = kind.word(),
+                name = key.given(),
+                result = Empty,
+                wait.reason = Empty,
+                asks = Empty,
+                wake_ups = Empty,
+                granted_by = Empty,
+            )
+        });
         Self(told.0.is_some().then(|| {
             Box::new(Counted {
                 told,
@@ -126,11 +153,9 @@ impl AcquireSpan {
             return Told::default();
         };
         let told = counted.told;
-        if let Some(span) = &told.0 {
-            span.record("result", words::result(end));
-            span.record("asks", counted.asks.into_inner());
-            span.record("wake_ups", counted.wake_ups.into_inner());
-        }
+        told.record("result", words::result(end));
+        told.record("asks", counted.asks.into_inner());
+        told.record("wake_ups", counted.wake_ups.into_inner());
         match counted.why.get() {
             Some(Why::Held) => told.record("wait.reason", "held"),
             Some(Why::InLine) => told.record("wait.reason", "in_line"),
@@ -168,15 +193,17 @@ impl Ended {
         holder: &str,
         token: Option<u64>,
     ) -> Told {
-        let told = Told::of(debug_span!(
-            target: "leasehold",
-            "leasehold.hold",
-            kind = observed.kind.word(),
-            name = key.given(),
-            holder,
-            token,
-            loss = Empty,
-        ));
+        let told = Told::of(|| {
+            debug_span!(
+                target: "leasehold",
+                "leasehold.hold",
+                kind = observed.kind.word(),
+                name = key.given(),
+                holder,
+                token,
+                loss = Empty,
+            )
+        });
         told.follows(&self.told);
         told
     }
@@ -185,25 +212,29 @@ impl Ended {
 impl Observed {
     /// A request leaves that renews a hold. `hold` finds the span of that, if anybody listens.
     pub(crate) fn renews(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
-        Told::of(debug_span!(
-            target: "leasehold",
-            parent: hold().0.as_deref().and_then(Span::id),
-            "leasehold.renewal",
-            kind = self.kind.word(),
-            name = key.given(),
-            result = Empty,
-        ))
+        Told::of(|| {
+            debug_span!(
+                target: "leasehold",
+                parent: hold().id(),
+                "leasehold.renewal",
+                kind = self.kind.word(),
+                name = key.given(),
+                result = Empty,
+            )
+        })
     }
 
     /// A guard gives a hold back. `hold` finds the span of that, if anybody listens.
     pub(crate) fn releases(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
-        let told = Told::of(debug_span!(
-            target: "leasehold",
-            "leasehold.release",
-            kind = self.kind.word(),
-            name = key.given(),
-            result = Empty,
-        ));
+        let told = Told::of(|| {
+            debug_span!(
+                target: "leasehold",
+                "leasehold.release",
+                kind = self.kind.word(),
+                name = key.given(),
+                result = Empty,
+            )
+        });
         if told.is_heard() {
             told.follows(&hold());
         }

@@ -60,7 +60,7 @@ pub(super) async fn check_behind_others(
             // A try has passed its deadline from the start, but it wants the one answer that it is
             // for. That comes, or the request fails.
             true => std::future::pending().await,
-            false => deadline.passed(context.clock).await,
+            false => deadline.passed(&context.timers).await,
         }
     };
     tokio::select! {

@@ -332,7 +332,9 @@ impl ExpirableSemaphore {
     ///
     /// To make the lease of a guard longer, use [`ExpirablePermit::extend`], so that the guard
     /// knows of it. A guard whose lease was made shorter here learns of it at its next renewal. A
-    /// guard with a fixed lease does not learn of it before that lease ends.
+    /// guard with a fixed lease does not learn of it before that lease ends. A guard whose lease was
+    /// made longer here renews it for the lease that it asked for: what is more than that is halved
+    /// with each renewal.
     ///
     /// # Errors
     ///

@@ -9,12 +9,14 @@ mod who;
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::lock::Ttl;
 use super::presence::{Book, ClientInfo};
 use super::request;
 use crate::backend::NameOf;
 use crate::backend::facts::ServerFacts;
-use crate::backend::failure::Failure;
+use crate::backend::failure::{Failure, Outcome};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
@@ -188,8 +190,15 @@ pub struct PermitInfo {
 /// Asks the servers about themselves.
 pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerFacts>> {
     let key = context.key(name, NameOf::Other)?;
-    let channel = key.lock_channel();
-    let facts = context.backend.examine(&channel).await;
+    let (backend, channel) = (context.backend.clone(), key.lock_channel());
+    let (sender, facts) = oneshot::channel();
+    // A task, because it opens connections: whoever polls this may have no runtime.
+    context.cleanup.carry(async move {
+        // If this fails, nobody wants to know any more.
+        let _ = sender.send(backend.examine(&channel).await);
+    });
+    let ended = |_| Failure::runtime_ended(Outcome::DidNotRun, context.backend.address());
+    let facts = facts.await.map_err(ended).and_then(|facts| facts);
     facts.map_err(Failure::into_error_of_listing)
 }
 

@@ -147,7 +147,8 @@ impl Presence {
     fn holds(&self, context: &Context) -> String {
         let mut holds: Vec<_> = context.standing.all();
         holds.retain(|hold| hold.loss().is_none());
-        holds.sort_by_key(|hold| hold.since());
+        // Cached: a hold that is handed over meanwhile begins anew.
+        holds.sort_by_cached_key(|hold| hold.since());
         let (now, own) = (context.clock.now(), format!("{}:", context.client_id));
         let mut list = String::new();
         for hold in holds {

@@ -71,7 +71,7 @@ pub(super) async fn repeat(
     };
     let send = || backend.submit(operation.clone());
     let pauses = Pauses::from(Duration::from_millis(10));
-    match until_answered(clock, (first, sent), pauses, send, goes_on).await {
+    match until_answered(&context.timers, (first, sent), pauses, send, goes_on).await {
         Ok(value) => Ok(Answered {
             value,
             is_only_copy: !may_have_run,

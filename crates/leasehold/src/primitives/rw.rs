@@ -150,7 +150,8 @@ impl RwLock {
         )
     }
 
-    /// Sets how long a hold may last in total: see [`Lock::max_hold`].
+    /// Sets how long a hold may last in total: see [`Lock::max_hold`]. It goes on when a holder changes
+    /// sides.
     #[must_use]
     pub fn max_hold(self, limit: Duration) -> Self {
         self.each(|lock| lock.max_hold(limit), |lock| lock.max_hold(limit))

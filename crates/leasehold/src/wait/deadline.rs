@@ -1,6 +1,6 @@
 //! How long a caller waits.
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Timers};
 
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +34,10 @@ impl Deadline {
         }
     }
 
-    pub(crate) async fn passed(self, clock: Clock) {
+    pub(crate) async fn passed(self, timers: &Timers) {
         match self {
             Self::Now => {}
-            Self::At(moment) => clock.sleep_until(moment).await,
+            Self::At(moment) => timers.sleep_until(moment).await,
             Self::Never => std::future::pending().await,
         }
     }

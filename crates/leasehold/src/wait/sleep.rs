@@ -8,7 +8,7 @@ use super::Wait;
 use super::backoff::Pauses;
 use super::throttle::WakeUpThrottle;
 use crate::backend::channels::{Listener, Signal};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, Timers};
 use crate::config::WaitStrategy;
 use crate::local::line::Line;
 
@@ -116,7 +116,7 @@ impl<'a> Sleep<'a> {
     /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets
     /// the waiter follow that: then it returns `true`.
     pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) -> bool {
-        let clock = self.wait.context.clock;
+        let timers = &self.wait.context.timers;
         let not_before = self.throttle.not_before();
         let (listeners, before) = (&mut self.listeners, self.before);
         let woken = async {
@@ -128,7 +128,7 @@ impl<'a> Sleep<'a> {
                 [listener] => {
                     let mark = marks.first().copied().unwrap_or_default();
                     match before {
-                        Some(before) => its_turn(listener, mark, before, clock).await,
+                        Some(before) => its_turn(listener, mark, before, timers).await,
                         None => listener.moved_since(mark).await,
                     }
                 }
@@ -142,19 +142,19 @@ impl<'a> Sleep<'a> {
             }
             // Put off, not thrown away: this wake-up may be the one that matters.
             if let Some(not_before) = not_before {
-                clock.sleep_until(not_before).await;
+                timers.sleep_until(not_before).await;
             }
         };
         tokio::select! {
             biased;
             () = woken => true,
-            () = clock.sleep_until(moment) => false,
+            () = timers.sleep_until(moment) => false,
         }
     }
 }
 
 /// Resolves when a client asks that is called by its number, and before which so many are called.
-async fn its_turn(listener: &mut Listener, mark: Signal, before: u32, clock: Clock) {
+async fn its_turn(listener: &mut Listener, mark: Signal, before: u32, timers: &Timers) {
     let mut seen = mark;
     loop {
         let signal = listener.mark();
@@ -168,7 +168,7 @@ async fn its_turn(listener: &mut Listener, mark: Signal, before: u32, clock: Clo
                 passed => {
                     let before = before.saturating_sub(passed.unwrap_or(u32::MAX));
                     let times = 1 << before.min(MOST_DOUBLINGS);
-                    clock.sleep_until(clock.now() + TIME_TO_ASK * times).await;
+                    timers.sleep(TIME_TO_ASK * times).await;
                 }
             }
         };

@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold::inspect::Ttl;
 use leasehold::settings::{Backoff, WaitStrategy};
-use leasehold::{ErrorKind, LossReason, RwLock};
+use leasehold::{ErrorKind, LossReason, Owner, RwLock};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::{LEASE, place};
 use crate::support::{HOUR, Place, eventually};
@@ -784,4 +785,59 @@ async fn readers_and_writers_exclude_without_preference() {
         lock.prefer_writers(false).poll_interval(HOUR)
     })
     .await;
+}
+
+#[tokio::test]
+async fn maximum_hold_time_goes_on_when_a_holder_changes_sides() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.rw_lock("x").lease(HOUR * 2).max_hold(HOUR);
+    let start = Instant::now();
+    let write = lock.write().await.unwrap();
+    let end = write.valid_until();
+    assert!(end > start + HOUR / 2, "the maximum is what ends it");
+    tokio::time::sleep(LEASE).await;
+    let passed = start.elapsed();
+    let read = write.downgrade().await.unwrap();
+    assert!(read.valid_until() < end + passed);
+    let write = read.try_upgrade().await.unwrap();
+    assert!(write.valid_until() < end + passed);
+    write.release().await.unwrap();
+
+    // An owner that reads already keeps the read hold that it has.
+    let owner = Owner::new();
+    let owned = lock.owned_by(&owner);
+    let write = owned.write().await.unwrap();
+    let end = write.valid_until();
+    let inner = owned.read().await.unwrap();
+    tokio::time::sleep(LEASE).await;
+    let read = write.downgrade().await.unwrap();
+    assert!(read.valid_until() < end + LEASE);
+    drop(inner);
+    read.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn maximum_hold_time_ends_a_hold_that_has_changed_sides() {
+    let place = place();
+    let client = place.client().await;
+    let limit = LEASE * 2;
+    let lock = client.rw_lock("x").max_hold(limit);
+    let start = Instant::now();
+    let mut write = lock.write().await.unwrap();
+    let reason = loop {
+        let read = match write.downgrade().await {
+            Ok(read) => read,
+            Err(error) => break error.loss().cloned(),
+        };
+        tokio::time::sleep(LEASE / 8).await;
+        write = match read.try_upgrade().await {
+            Ok(write) => write,
+            Err(error) => break error.into_guard().loss(),
+        };
+        assert!(start.elapsed() < limit * 20, "it is held for ever");
+    };
+    assert_eq!(reason, Some(LossReason::MaxHold { limit }));
+    place.is_clean(&[&client]).await;
 }

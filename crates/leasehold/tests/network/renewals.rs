@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use leasehold::LockGuard;
+use leasehold::inspect::Ttl;
 
 use super::*;
 
@@ -71,4 +72,41 @@ async fn what_is_odd_among_many_is_renewed_alone() {
     sleep(2000 * MS).await;
     let held = guards.iter().filter(|guard| guard.is_held()).count();
     assert_eq!(held, HOLDS - 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
+    let server = Embedded::new();
+    let (guards, network, sent) = many(&server).await;
+    let noted = Arc::clone(&sent);
+    network.on_request(move |request| {
+        noted.lock().unwrap().push(request.step);
+        match request.step {
+            Step::LockRenewMany => Fate::delivered(MS, MS).duplicated_after(100 * MS),
+            _ => Fate::delivered(MS, MS),
+        }
+    });
+    while count(&sent, Step::LockRenewMany) < 2 {
+        sleep(MS).await;
+    }
+    // Each of them gets a lease of its own, for which no request for many asks.
+    let long = 60_000 * MS;
+    let extended = guards.iter().map(|guard| guard.extend(long));
+    for result in futures_util::future::join_all(extended).await {
+        result.unwrap();
+    }
+    let ends: Vec<_> = guards.iter().map(LockGuard::valid_until).collect();
+    let renewed = count(&sent, Step::LockRenewMany);
+    // The copies arrive, and none of the holds is renewed for the time being.
+    sleep(200 * MS).await;
+    network.freeze(true);
+    let other = server.client();
+    for (guard, end) in guards.iter().zip(ends) {
+        let left = other.lock(guard.name()).remaining_ttl().await.unwrap();
+        let Ttl::Left(left) = left else {
+            panic!("`{}`: {left:?}", guard.name());
+        };
+        assert!(Instant::now() + left > end, "`{}`: {left:?}", guard.name());
+    }
+    assert_eq!(count(&sent, Step::LockRenewMany), renewed, "none is due");
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use leasehold::{Client, LockGuard, LossReason};
+use leasehold_testkit::proxy::Strike;
 use leasehold_testkit::{RedisServer, Reply};
 
 use super::permissions::client_with;
-use crate::support::eventually;
+use super::scene::{replay, struck, through_proxy};
+use crate::support::{HOUR, eventually};
 
 #[tokio::test]
 async fn a_denied_name_costs_no_other_its_renewal() {
@@ -67,4 +69,28 @@ async fn holder_sees_failed_renewal_before_loss() {
     server.restart().unwrap();
     // It comes back empty, and says so.
     assert_eq!(guard.lost().await, LossReason::Deleted);
+}
+
+#[tokio::test]
+async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
+    let (server, proxy, client, _beside) = through_proxy().await;
+    let lease = Duration::from_secs(6);
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        let lock = client.lock(&number.to_string()).lease(lease);
+        let lock = lock.renew_every(lease / 12);
+        guards.push(lock.acquire().await.unwrap());
+    }
+    let fault = proxy.strike_next(b"\r\nlock.renew_many\r\n", Strike::Double);
+    // The client stands still until all renewals are due, so they travel together.
+    std::thread::sleep(lease / 12);
+    struck(&fault).await;
+    for guard in &guards {
+        guard.extend(HOUR).await.unwrap();
+    }
+    replay(&server, &fault.request());
+    for guard in &guards {
+        let left = server.command(&["PTTL", guard.name()]).unwrap();
+        assert!(left.as_int().unwrap() > 3_000_000, "cut short: {left:?}");
+    }
 }

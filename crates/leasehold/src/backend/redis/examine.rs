@@ -100,9 +100,7 @@ async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
                 server.node.address(),
             ));
         }
-        clock
-            .sleep_until(clock.now() + Duration::from_millis(10))
-            .await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -141,7 +139,7 @@ impl Ask<'_> {
         let (mut first, mut moved) = (None, 0_i64);
         for look in 0..LOOKS {
             if look > 0 {
-                clock.sleep_until(clock.now() + LOOK_EVERY).await;
+                tokio::time::sleep(LOOK_EVERY).await;
             }
             let before = clock.now();
             let (seconds, micros) = match self.question::<(i64, i64)>(&["TIME"]).await? {

@@ -278,7 +278,7 @@ impl Acquire for Majority {
             waits: !matches!(deadline, Deadline::Now),
             split_votes: 0.into(),
             pacing: Pacing::default(),
-            clock: lock.context().clock,
+            timers: &lock.context().timers,
             misuse: OnceLock::new(),
         };
         // In a box, because it would enlarge every future that acquires a lock of any kind.

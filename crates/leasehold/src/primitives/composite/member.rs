@@ -104,8 +104,8 @@ impl AnyLock {
         limit: Duration,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let said = tokio::time::timeout(limit, asking).await;
-        said.unwrap_or_else(|_| {
+        let said = self.context().timers.timeout(limit, asking).await;
+        said.unwrap_or_else(|| {
             // The time-out has dropped the ask, whose undo gives back what the server may have
             // granted.
             let cause = Cause::NoAnswer(format!("no answer within {limit:?}"));

@@ -201,7 +201,7 @@ impl Gathering<'_> {
             match self.deadline {
                 // An acquire that does not wait has no time limit: each server answers or fails.
                 Deadline::Now => std::future::pending().await,
-                deadline => deadline.passed(self.context.clock).await,
+                deadline => deadline.passed(&self.context.timers).await,
             }
         };
         tokio::select! {

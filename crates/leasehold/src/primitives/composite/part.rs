@@ -1,9 +1,13 @@
 //! One member of a hold that is made of several.
 
+use std::sync::OnceLock;
+use std::time::Duration;
+
 use futures_util::future::Either;
 use tokio::time::Instant;
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Timers};
+use crate::context::Context;
 use crate::hold::Hold;
 use crate::loss::LossReason;
 use crate::sync::Mutex;
@@ -14,19 +18,23 @@ pub(super) struct Part {
     /// The hold that has taken its place since, on a server that had forgotten the one before.
     again: Mutex<Option<Hold>>,
     clock: Clock,
+    timers: Timers,
     member: String,
     /// Nobody else counts a server that was started a moment ago.
     distrusts: bool,
+    limit: OnceLock<(Moment, Duration)>,
 }
 
 impl Part {
-    pub(super) fn new(hold: &Hold, clock: Clock, member: String, distrusts: bool) -> Self {
+    pub(super) fn new(hold: &Hold, context: &Context, member: String, distrusts: bool) -> Self {
         Self {
             first: hold.clone(),
             again: Mutex::default(),
-            clock,
+            clock: context.clock,
+            timers: context.timers.clone(),
             member,
             distrusts,
+            limit: OnceLock::new(),
         }
     }
 
@@ -72,18 +80,18 @@ impl Part {
 
     /// Resolves when its loss has to be looked at anew; never if it is lost for good.
     pub(super) fn changes(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (hold, clock) = (self.hold(), self.clock);
+        let (hold, timers) = (self.hold(), self.timers.clone());
         let until = self.stands_until(&hold);
         if hold.loss().is_some() {
             return Either::Left(async move {
                 match until {
-                    Some(until) => clock.sleep_until(until).await,
+                    Some(until) => timers.sleep_until(until).await,
                     None => std::future::pending().await,
                 }
             });
         }
         Either::Right(async move {
-            hold.lost().await;
+            hold.lost(&timers).await;
         })
     }
 
@@ -107,8 +115,18 @@ impl Part {
         self.clock.to_instant(self.hold().confirmed_at())
     }
 
-    /// An instant that has passed, as its client's clock has it.
-    pub(super) fn moment_of(&self, past: Instant) -> Moment {
-        self.clock.now() - Instant::now().saturating_duration_since(past)
+    /// The whole is held for no longer than `limit` from now. Returns when that is by the clock of its
+    /// client.
+    pub(super) fn is_limited(&self, limit: Duration) -> Moment {
+        self.limit.get_or_init(|| (self.clock.now(), limit)).0
+    }
+
+    /// Since when the maximum hold time of the whole counts, and what that is.
+    pub(super) fn limit(&self) -> Option<(Moment, Duration)> {
+        self.limit.get().copied()
+    }
+
+    pub(super) fn timers(&self) -> &Timers {
+        &self.timers
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::AnyLock;
 use super::part::Part;
 use super::returned::{Again, Present, Returned};
+use crate::clock::Timers;
 use crate::error::{Error, Result};
 use crate::hold::{Hold, next_number};
 use crate::key::Key;
@@ -41,8 +42,6 @@ pub(in crate::primitives) struct Members {
     broken: OnceLock<(LossReason, Instant)>,
     /// The fencing token of this guard.
     pub(super) token: OnceLock<u64>,
-    /// Since when the maximum hold time counts, and what that is.
-    pub(super) limit: OnceLock<(Instant, Duration)>,
     /// The guards of members that were set again.
     pub(super) again: Mutex<Again>,
     /// Notified when a member counts again, or the guard leaves.
@@ -60,10 +59,7 @@ impl Quorum {
         let members = held.iter().flat_map(|(member, guard)| {
             // Each guard has one share, because no member is made of several locks itself.
             let shares = guard.one().into_iter();
-            shares.map(|share| {
-                let clock = share.context().clock;
-                Part::new(share.hold(), clock, member.shown(), distrusts)
-            })
+            shares.map(|share| Part::new(share.hold(), share.context(), member.shown(), distrusts))
         });
         let members = Arc::new(Members {
             parts: members.collect(),
@@ -72,7 +68,6 @@ impl Quorum {
             number: next_number(),
             broken: OnceLock::new(),
             token: OnceLock::new(),
-            limit: OnceLock::new(),
             again: Mutex::default(),
             changed: Notify::new(),
         });
@@ -93,10 +88,8 @@ impl Quorum {
 
     /// Gives each member its maximum hold time, counted from now.
     pub(in crate::primitives) fn limit(&self, limit: Duration) {
-        let _ = self.members.limit.set((Instant::now(), limit));
-        for guard in &self.guards {
-            let share = guard.share();
-            share.limit(limit, share.context().clock.now());
+        for (part, guard) in self.members.parts.iter().zip(&self.guards) {
+            guard.share().limit(limit, part.is_limited(limit));
         }
     }
 
@@ -261,6 +254,18 @@ impl Members {
         self.parts.len() - self.quorum
     }
 
+    /// The timers of the first member's client.
+    pub(in crate::primitives) fn timers(&self) -> &Timers {
+        self.parts[0].timers()
+    }
+
+    /// Tells of each member that is lost.
+    pub(in crate::primitives) fn tell_losses(&self) {
+        for part in &self.parts {
+            part.hold().tell_loss();
+        }
+    }
+
     /// Why the whole is lost; `None` while enough members are held.
     pub(in crate::primitives) fn loss(&self) -> Option<LossReason> {
         if let Some((reason, _)) = self.broken.get() {
@@ -301,8 +306,9 @@ impl Members {
             if !lost.is_empty() {
                 return lost;
             }
-            let mut losses: FuturesUnordered<_> =
-                holds.iter().map(|(_, hold)| hold.lost()).collect();
+            let mut losses: FuturesUnordered<_> = (holds.iter())
+                .map(|(place, hold)| hold.lost(self.parts[*place].timers()))
+                .collect();
             tokio::select! {
                 biased;
                 Some(_) = losses.next() => {}

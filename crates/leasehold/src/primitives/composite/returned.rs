@@ -103,9 +103,8 @@ impl Members {
     /// The member at this place counts again, by this guard. It is dropped, and so given back, if
     /// the whole is over by now.
     pub(super) async fn adopt(&self, place: usize, guard: LockGuard) {
-        if let Some((since, limit)) = self.limit.get() {
-            let since = self.parts[place].moment_of(*since);
-            guard.share().limit(*limit, since);
+        if let Some((since, limit)) = self.parts[place].limit() {
+            guard.share().limit(limit, since);
         }
         let mut guard = Some(guard);
         while let Some(new) = guard.take() {

@@ -40,7 +40,7 @@ pub(super) async fn acquire(
         }
     });
     let observed = context.observer.of(Kind::Permit, &names.key);
-    let acquiring = observed.acquires(&names.key, context.clock);
+    let acquiring = observed.acquires(&names.key, &context.timers);
     let wait = Wait {
         context,
         key: &names.key,

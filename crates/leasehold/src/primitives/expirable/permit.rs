@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::steps::Permits;
+use crate::clock::Timers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
 use crate::loss::LossReason;
@@ -145,10 +146,15 @@ impl ExpirablePermit {
         self.share.lost()
     }
 
+    #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.share.context().timers
+    }
+
     /// Why a permit is lost; `None` while all of them are held.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
-        self.share.hold().loss()
+        self.share.hold().tell_loss()
     }
 
     /// Whether the permits are held, by what this process knows and what its clock says. Makes no
@@ -243,7 +249,7 @@ impl fmt::Debug for ExpirablePermit {
         f.debug_struct("ExpirablePermit")
             .field("name", &self.name())
             .field("ids", &self.ids())
-            .field("loss", &self.loss())
+            .field("loss", &self.share.hold().loss())
             .finish_non_exhaustive()
     }
 }

@@ -63,7 +63,7 @@ async fn ask(share: &Share, operation: Operation) -> Result<u64> {
     match refusal_counts(reply, |reply| matches!(reply, Value::Int(1..))) {
         Ok(Value::Int(number @ 1..)) => Ok(number.unsigned_abs()),
         Ok(Value::Int(_)) => {
-            is_gone(&context.backend, hold, context.clock).await;
+            is_gone(&context.backend, hold, &context.timers).await;
             let reason = hold.loss().unwrap_or(LossReason::Deleted);
             Err(Error::lost(&hold.key, reason))
         }

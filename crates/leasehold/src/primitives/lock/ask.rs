@@ -42,7 +42,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     namesake::look(&lock.context, key);
     let context = &lock.context;
     let observed = context.observer.of(K::OBSERVED, key);
-    let acquiring = observed.acquires(key, context.clock);
+    let acquiring = observed.acquires(key, &context.timers);
     let asker = Asker {
         acquiring: &acquiring,
         lock,
@@ -134,7 +134,7 @@ impl<K: Named> Asker<'_, K> {
                     biased;
                     // First: a try must not wait for what another branch of its owner is about to
                     // get.
-                    () = deadline.passed(context.clock) => return Ok(None),
+                    () = deadline.passed(&context.timers) => return Ok(None),
                     () = local.owners.settled(owner) => {}
                 },
             }
@@ -642,10 +642,7 @@ impl<K: Named> Asker<'_, K> {
         let local = context.locals.of(&self.line_key);
         // Otherwise it could end without an answer because another one's was late.
         let has_time = !deadline.comes_before(context.clock.now() + FOR_AN_ANSWER);
-        let asking = match local
-            .meet(self.terms, has_time, || context.clock.now())
-            .await
-        {
+        let asking = match local.meet(self.terms, has_time, &context.timers).await {
             Met::Entered(held, joined) => {
                 let share = Share::of_crowd(Arc::clone(context), held, Some(joined));
                 return Ok(Answer::Granted(Granted::Entered(share)));

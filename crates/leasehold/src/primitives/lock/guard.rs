@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::Either;
 use tokio::time::Instant;
 
+use crate::clock::Timers;
 use crate::error::{Error, Result};
 use crate::guard::Share;
 use crate::key::Key;
@@ -123,6 +124,10 @@ impl LockGuard {
     /// renewal. Without any word from the server, it is at [`valid_until`](Self::valid_until) at
     /// the latest.
     ///
+    /// Leases go on while the machine sleeps, and timers do not. A hold whose time was over during a
+    /// sleep of the machine is found within 200 ms of its end; work that asks
+    /// [`is_held`](Self::is_held) knows at once.
+    ///
     /// The future does not borrow the guard and can be moved into another task. It never resolves
     /// once the lock has been given back in time.
     ///
@@ -140,8 +145,11 @@ impl LockGuard {
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         match &self.body {
-            Body::One(share) => share.hold().loss(),
-            Body::Quorum(quorum) => quorum.members.loss(),
+            Body::One(share) => share.hold().tell_loss(),
+            Body::Quorum(quorum) => {
+                quorum.members.tell_losses();
+                quorum.members.loss()
+            }
         }
     }
 
@@ -183,6 +191,15 @@ impl LockGuard {
         }
     }
 
+    /// The timers of its client; of several clients, the first one's.
+    #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
+    pub(crate) fn timers(&self) -> &Timers {
+        match &self.body {
+            Body::One(share) => &share.context().timers,
+            Body::Quorum(quorum) => quorum.members.timers(),
+        }
+    }
+
     /// When the last confirmed request was sent.
     #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
@@ -217,7 +234,10 @@ impl LockGuard {
         }
     }
 
-    /// Extends the lock to at least `lease` from now. Never shortens it.
+    /// Extends the lock to at least `lease` from now. Never shortens it. When this guard goes and other
+    /// guards of the hold stay, they are promised their own leases again. The server has the longer one
+    /// until the last guard releases the lock, and still has it if that guard is
+    /// [forgotten](Self::forget) or its process dies.
     ///
     /// # Errors
     ///
@@ -239,7 +259,8 @@ impl LockGuard {
     }
 
     /// Leaves the lock to its lease: it is no longer renewed or released, and ends by itself. For a
-    /// job that must not run again too soon. Other guards of the same [`Owner`](crate::Owner) keep
+    /// job that must not run again too soon. Its lease is the longest that any guard of the hold has
+    /// [extended](Self::extend) it to. Other guards of the same [`Owner`](crate::Owner) keep
     /// the lock; when the last of them goes, the lock is left to its lease.
     pub fn forget(self) {
         match self.body {

@@ -102,6 +102,7 @@ impl WriteGuard {
         let read = lock_like(&share, Read::new(common(&share)))
             .acquire()
             .await?;
+        read.0.share().limit_as(share.limited());
         // Behind the read: between a release and a read that comes after it, another writer could
         // get in.
         share.release().await?;
@@ -173,7 +174,10 @@ impl ReadGuard {
         let lock = lock_like(share, kind);
         match Write::acquire_by(&lock, Deadline::Now).await {
             // The read hold is given back in the background: it is inside the write hold.
-            Ok(Some(write)) => Ok(WriteGuard(write)),
+            Ok(Some(write)) => {
+                write.share().limit_as(share.limited());
+                Ok(WriteGuard(write))
+            }
             Ok(None) => {
                 // Others read, or this read hold is gone: its holder learns that now, and not at
                 // the next renewal.
@@ -294,10 +298,13 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         return Err(Error::lost(&key, LossReason::Expired));
     }
     context.watchdog.keep(&hold);
+    let limit = write.limited();
     write.has_turned();
     let reader = reader.map(|owner| (context.locals.of(&key), owner));
     let held = Held::new(&context.standing, undo, reader, None);
-    Ok(Share::new(context, held))
+    let read = Share::new(context, held);
+    read.limit_as(limit);
+    Ok(read)
 }
 
 /// Asks for the downgrade until it is answered, or for as long as a reply may take. `false` if the
@@ -330,7 +337,7 @@ async fn ask_until_answered(
     };
     let first = (ask(), clock.now());
     let pauses = Pauses::from(Duration::from_millis(10));
-    let reply = until_answered(clock, first, pauses, ask, goes_on).await;
+    let reply = until_answered(&context.timers, first, pauses, ask, goes_on).await;
     match refusal_counts(reply, |reply| *reply == Value::Int(1)) {
         Ok(Value::Int(1)) => Ok(true),
         Ok(Value::Int(_)) => {
@@ -352,7 +359,7 @@ async fn ask_until_answered(
 }
 
 async fn why(context: &Context, write: &Share) -> LossReason {
-    why_lost(&context.backend, write.hold(), context.clock).await
+    why_lost(&context.backend, write.hold(), &context.timers).await
 }
 
 fn read_guard(share: Share) -> ReadGuard {

@@ -50,7 +50,7 @@ pub(super) async fn acquire(
         absence: Absence::new(semaphore.must_exist, deadline),
     };
     let observed = context.observer.of(Kind::Semaphore, &key);
-    let acquiring = observed.acquires(&key, context.clock);
+    let acquiring = observed.acquires(&key, &context.timers);
     let wait = Wait {
         context,
         key: &key,

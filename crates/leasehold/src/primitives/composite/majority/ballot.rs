@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::longest::Longest;
 use crate::backend::failure::{Cause, Failure, Outcome};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, Timers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::any::AnyLock;
@@ -34,7 +34,7 @@ pub(super) struct Ballot<'a> {
     /// Rounds in which some members were granted, but no majority.
     pub(super) split_votes: AtomicU32,
     pub(super) pacing: Pacing,
-    pub(super) clock: Clock,
+    pub(super) timers: &'a Timers,
     /// The error, when too many members refuse whatever their servers say.
     pub(super) misuse: OnceLock<Error>,
 }
@@ -47,17 +47,17 @@ pub(super) struct Pacing(Mutex<(u32, Moment)>);
 
 impl Pacing {
     /// Waits, if need be, until the next ask may leave.
-    async fn next(&self, clock: Clock) {
+    async fn next(&self, timers: &Timers) {
         const BURST: u32 = 20;
         const LEAST: Duration = Duration::from_millis(20);
         let not_before = {
             let mut state = self.0.lock();
             let not_before = state.1 + LEAST;
-            *state = (state.0.saturating_add(1), clock.now().max(not_before));
+            *state = (state.0.saturating_add(1), timers.now().max(not_before));
             (state.0 > BURST).then_some(not_before)
         };
         if let Some(not_before) = not_before {
-            clock.sleep_until(not_before).await;
+            timers.sleep_until(not_before).await;
         }
     }
 }
@@ -88,12 +88,13 @@ impl<T> Default for Votes<'_, T> {
 
 /// The next answer; `None` when there is none left, or when `patience` is over before it comes.
 async fn next_before<F: Future>(
-    patience: Option<Instant>,
+    patience: Option<Moment>,
+    timers: &Timers,
     asked: &mut FuturesUnordered<F>,
 ) -> Option<F::Output> {
     let over = async {
         match patience {
-            Some(instant) => tokio::time::sleep_until(instant).await,
+            Some(moment) => timers.sleep_until(moment).await,
             None => std::future::pending().await,
         }
     };
@@ -185,7 +186,7 @@ impl<'a> Ballot<'a> {
         &self,
         ask: impl Fn(&'a AnyLock) -> F,
     ) -> Votes<'a, T> {
-        let began = Instant::now();
+        let began = self.timers.now();
         let mut asked: FuturesUnordered<_> = self
             .members
             .iter()
@@ -196,7 +197,7 @@ impl<'a> Ballot<'a> {
             .collect();
         let mut votes = Votes::default();
         let mut patience = None;
-        while let Some((member, said)) = next_before(patience, &mut asked).await {
+        while let Some((member, said)) = next_before(patience, self.timers, &mut asked).await {
             self.count(&mut votes, member, said);
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
@@ -213,7 +214,8 @@ impl<'a> Ballot<'a> {
                 // One more server makes the hold stronger, or says how long to wait. That is worth
                 // some of the time.
                 const LEAST: Duration = Duration::from_millis(5);
-                patience.get_or_insert_with(|| Instant::now() + began.elapsed().max(LEAST));
+                let now = self.timers.now();
+                patience.get_or_insert_with(|| now + now.saturating_sub(began).max(LEAST));
             }
         }
         votes
@@ -340,7 +342,7 @@ impl<'a> Ballot<'a> {
         let most = (took.max(Duration::from_millis(1)) * (2 << split_votes)).min(LONGEST);
         // At random: two waiters that pause for equally long meet again.
         let pause = most.mul_f64(fastrand::f64());
-        self.clock.sleep_until(self.clock.now() + pause).await;
+        self.timers.sleep(pause).await;
     }
 }
 
@@ -348,7 +350,7 @@ impl Ask for Ballot<'_> {
     type Grant = LockGuard;
 
     async fn ask(&self) -> Result<Answer<LockGuard>, Failure> {
-        self.pacing.next(self.clock).await;
+        self.pacing.next(self.timers).await;
         // Votes that are no majority are given back, which wakes all waiters. So once a vote was
         // split, a majority has to look free before anything is taken.
         if self.split_votes.load(Ordering::Relaxed) > 0 {
@@ -360,7 +362,7 @@ impl Ask for Ballot<'_> {
         self.longest_is_known().await?;
         let began = Instant::now();
         let votes = loop {
-            let asked = self.clock.now();
+            let asked = self.timers.now();
             let mut votes = self.votes(|member| self.vote(member)).await;
             // Only here: a server says which one it is when it is connected to, and the votes may
             // have been the first to need the connection. They are dropped with the error, and so

@@ -46,7 +46,7 @@ impl Ballot<'_> {
     /// been set again by another holder (`rejoin.rs`).
     fn is_too_late(&self, began: Moment) -> bool {
         let limit = self.longest.map(|longest| longest.ballot_limit());
-        let took = self.clock.now().saturating_sub(began);
+        let took = self.timers.now().saturating_sub(began);
         limit.is_some_and(|limit| took > limit)
     }
 

@@ -83,7 +83,7 @@ impl Rejoin {
         const SHORTEST: Duration = Duration::from_millis(5);
         const LONGEST: Duration = Duration::from_secs(1);
         let pause = (self.settings.lease() / 20).clamp(SHORTEST, LONGEST);
-        let clock = self.members[0].context().clock;
+        let timers = &self.members[0].context().timers;
         let mut out = vec![false; self.members.len()];
         loop {
             let lost = whole.lost_among(|place| !out[place]).await;
@@ -96,7 +96,7 @@ impl Rejoin {
                 }
             }
             join_all(attempts).await;
-            clock.sleep_until(clock.now() + pause).await;
+            timers.sleep(pause).await;
         }
     }
 

@@ -1,0 +1,315 @@
+//! Sleeping by the clock that decides, whatever executor polls.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{Clock, Moment};
+
+/// How late a sleep can end after its machine has slept, and how often the client looks whether that
+/// has happened.
+const NAP: Duration = Duration::from_millis(200);
+/// By how much the two clocks have to part before that counts as a sleep of the machine.
+const LEAST: Duration = Duration::from_millis(1);
+/// Timers far in the future overflow in the runtime.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// The timers of one client. Clones share them.
+///
+/// A timer of the runtime is a hint to look at the clock. It stands still while the machine sleeps, so
+/// a task of the client, which naps while others sleep for long, compares the two clocks and wakes all
+/// of them. One task for all: a nap for each hold and each waiter would be thousands of wake-ups a
+/// second.
+#[derive(Clone, Debug)]
+pub(crate) struct Timers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    runtime: Handle,
+    /// The runtime's clock is compared from here on.
+    start: Instant,
+    /// How many sleep for longer than a nap.
+    sleepers: AtomicUsize,
+    /// A task compares the clocks.
+    watched: AtomicBool,
+    /// The client's runtime has ended, and that task with it.
+    ended: AtomicBool,
+    /// Notified when the machine has slept.
+    slept: Notify,
+}
+
+impl Timers {
+    /// `runtime`: where the client's tasks run. It has the timers of callers that have none.
+    pub(crate) fn new(clock: Clock, runtime: Handle) -> Self {
+        Self(Arc::new(Shared {
+            clock,
+            runtime,
+            start: Instant::now(),
+            sleepers: AtomicUsize::new(0),
+            watched: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            slept: Notify::new(),
+        }))
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.0.clock.now()
+    }
+
+    pub(crate) async fn sleep(&self, span: Duration) {
+        self.sleep_until(self.now() + span).await;
+    }
+
+    /// Sleeps until `moment` has come by the clock.
+    pub(crate) async fn sleep_until(&self, moment: Moment) {
+        let mut has_napped = false;
+        loop {
+            let left = moment.saturating_sub(self.now());
+            if left.is_zero() {
+                return;
+            }
+            if !self.0.clock.can_jump() {
+                self.nap(left.min(LONGEST)).await;
+            } else if !has_napped || self.0.ended.load(Ordering::SeqCst) {
+                // Most sleeps end within a nap, and need no other to wake them.
+                has_napped = true;
+                self.nap(left.min(NAP)).await;
+            } else {
+                // In a box: a few bytes for each sleep are many in a future that waits in many ways.
+                Box::pin(self.sleep_long(moment)).await;
+            }
+        }
+    }
+
+    /// What `work` results in; `None` if that takes longer than `limit`.
+    pub(crate) async fn timeout<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            output = work => Some(output),
+            () = self.sleep(limit) => None,
+        }
+    }
+
+    /// Sleeps until `moment`, or until the machine has slept.
+    async fn sleep_long(&self, moment: Moment) {
+        let mut slept = pin!(self.0.slept.notified());
+        // Registered before the clock is read, or a sleep between the two would be missed.
+        slept.as_mut().enable();
+        let _sleeper = Sleeper::new(&self.0);
+        let left = moment.saturating_sub(self.now());
+        tokio::select! {
+            biased;
+            () = slept => {}
+            () = self.nap(left.min(LONGEST)) => {}
+        }
+    }
+
+    /// Sleeps by the timers of the runtime that polls this. A thread without one uses those of the
+    /// client's runtime.
+    async fn nap(&self, span: Duration) {
+        if Handle::try_current().is_ok() {
+            return tokio::time::sleep(span).await;
+        }
+        // In a box: few threads have no runtime, and the futures of all others stay small.
+        Box::pin(self.nap_elsewhere(span)).await;
+    }
+
+    /// Sleeps by the client's runtime; when that has ended, a thread sleeps.
+    async fn nap_elsewhere(&self, span: Duration) {
+        // As a task, because a timer whose runtime ends panics when it is polled elsewhere.
+        let mut task = JoinSet::new();
+        task.spawn_on(
+            async move { tokio::time::sleep(span).await },
+            &self.0.runtime,
+        );
+        if let Some(Ok(())) = task.join_next().await {
+            return;
+        }
+        // Cut short, for another look at whether there is anything to wait for.
+        let span = span.min(NAP);
+        let (done, slept) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name("leasehold-timer".into());
+        let started = thread.spawn(move || {
+            std::thread::sleep(span);
+            drop(done);
+        });
+        match started {
+            // It never says anything: it has ended.
+            Ok(_) => drop(slept.await),
+            Err(_) => std::thread::sleep(span),
+        }
+    }
+}
+
+/// Somebody sleeps for long.
+struct Sleeper<'a>(&'a Shared);
+
+impl<'a> Sleeper<'a> {
+    fn new(shared: &'a Arc<Shared>) -> Self {
+        shared.sleepers.fetch_add(1, Ordering::SeqCst);
+        if !shared.watched.swap(true, Ordering::SeqCst) {
+            // Compared from before the sleeper reads the clock.
+            let watch = Watch {
+                ahead: shared.ahead(),
+                shared: Arc::clone(shared),
+                is_needed: true,
+            };
+            shared.runtime.spawn(watch.run());
+        }
+        Self(shared)
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.0.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Compares the clocks while somebody sleeps for long.
+struct Watch {
+    shared: Arc<Shared>,
+    /// Where the clock would have stood at the start, if it had gone on as the runtime's.
+    ahead: Moment,
+    is_needed: bool,
+}
+
+impl Watch {
+    async fn run(mut self) {
+        while self.is_needed {
+            tokio::time::sleep(NAP).await;
+            let ahead = self.shared.ahead();
+            if ahead > self.ahead + LEAST {
+                self.shared.slept.notify_waiters();
+                self.ahead = ahead;
+            }
+            // A test that pauses the runtime's clock moves that ahead.
+            self.ahead = self.ahead.min(ahead);
+            self.is_needed = self.shared.is_watched_on();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Dropped by a runtime that ends: whoever sleeps in another one goes on by itself.
+        if self.is_needed {
+            self.shared.ended.store(true, Ordering::SeqCst);
+            self.shared.slept.notify_waiters();
+        }
+    }
+}
+
+impl Shared {
+    fn ahead(&self) -> Moment {
+        loop {
+            let before = Instant::now();
+            let now = self.clock.now();
+            // A thread that is stopped between the two looks like a machine that slept.
+            if before.elapsed() < LEAST {
+                return now - before.saturating_duration_since(self.start);
+            }
+        }
+    }
+
+    /// Whether the task that compares the clocks goes on.
+    fn is_watched_on(&self) -> bool {
+        let is_needed = || self.sleepers.load(Ordering::SeqCst) > 0;
+        if is_needed() {
+            return true;
+        }
+        self.watched.store(false, Ordering::SeqCst);
+        // Whoever came before that line has seen that there is a task.
+        is_needed() && !self.watched.swap(true, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: Duration = Duration::from_secs(1);
+
+    /// Whether a sleep ends before a timer of the same length, if the runtime's clock stands still
+    /// for that long.
+    async fn ends_before_its_timer(timers: &Timers) -> bool {
+        let (mut sleep, mut timer) = (pin!(timers.sleep(SPAN)), pin!(tokio::time::sleep(SPAN)));
+        // Until it sleeps for long.
+        while timers.0.sleepers.load(Ordering::SeqCst) == 0 {
+            tokio::select! {
+                biased;
+                () = &mut sleep => return false,
+                () = tokio::time::sleep(NAP / 20) => {}
+            }
+        }
+        tokio::time::pause();
+        std::thread::sleep(SPAN);
+        tokio::time::resume();
+        tokio::select! {
+            biased;
+            () = sleep => true,
+            () = &mut timer => false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sleep_by_the_boot_clock_ends_behind_a_sleep_of_the_machine() {
+        let timers = Timers::new(Clock::Boot, Handle::current());
+        // A machine without time for this thread can let the timer be over as well.
+        for _ in 0..5 {
+            if ends_before_its_timer(&timers).await {
+                return;
+            }
+        }
+        panic!("a sleep took as long as its timer each time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_naps_where_the_clock_can_not_jump() {
+        let timers = Timers::new(Clock::runtime(), Handle::current());
+        timers.sleep(Duration::from_secs(3600)).await;
+        assert!(!timers.0.watched.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn the_clocks_are_compared_no_longer_than_somebody_sleeps() {
+        let timers = Timers::new(Clock::Boot, Handle::current());
+        let sleep = timers.sleep(Duration::from_secs(3600));
+        assert!(tokio::time::timeout(NAP * 2, sleep).await.is_err());
+        while timers.0.watched.load(Ordering::SeqCst) {
+            tokio::time::sleep(NAP / 20).await;
+        }
+        assert!(!timers.0.ended.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_sleeper_of_another_runtime_goes_on_when_the_clients_ends() {
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(1).enable_all().build().expect("one")
+        };
+        let (clients, callers) = (runtime(), runtime());
+        let timers = Timers::new(Clock::Boot, clients.handle().clone());
+        let sleeper = {
+            let timers = timers.clone();
+            callers.spawn(async move { timers.sleep(NAP * 4).await })
+        };
+        while timers.0.sleepers.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop(clients);
+        callers.block_on(sleeper).expect("it sleeps by naps");
+        assert!(timers.0.ended.load(Ordering::SeqCst));
+    }
+}

@@ -1,0 +1,64 @@
+//! Calls of code that is not ours: hooks, the recorder of the facade `metrics`, and the subscriber of
+//! `tracing`.
+//!
+//! They run in the tasks that renew holds and answer waiters, and a panic there would take other
+//! holds along. Nothing is locked meanwhile, because that code may ask for anything.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often code of one sort has panicked.
+#[derive(Debug)]
+pub(super) struct Panics {
+    what: &'static str,
+    count: AtomicU64,
+}
+
+impl Panics {
+    pub(super) const fn of(what: &'static str) -> Self {
+        Self {
+            what,
+            count: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs `code`; `None` if it panics. That is logged for the first, second, fourth, eighth time
+    /// and so on: code that always panics must not fill a disk.
+    pub(super) fn catch<T>(&self, code: impl FnOnce() -> T) -> Option<T> {
+        let panic = match catch_unwind(AssertUnwindSafe(code)) {
+            Ok(output) => return Some(output),
+            Err(panic) => panic,
+        };
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            // The log may be what panics.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                let (what, panic) = (self.what, text(&*panic));
+                tracing::error!(what, panic, count, "code of the user has panicked");
+            }));
+        }
+        // Its own drop may panic as well, and nobody would catch that.
+        std::mem::forget(panic);
+        None
+    }
+}
+
+fn text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_caught_and_the_next_call_runs() {
+        let panics = Panics::of("a test");
+        assert_eq!(panics.catch(|| -> u8 { panic!("on purpose") }), None);
+        assert_eq!(panics.catch(|| 7), Some(7));
+        assert_eq!(panics.count.load(Ordering::Relaxed), 1);
+    }
+}
