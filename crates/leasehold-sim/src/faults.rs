@@ -56,6 +56,8 @@ pub enum Kind {
     Forced,
     /// A lock's key is removed.
     Removed,
+    /// The future of an acquire is not polled for a while.
+    Unpolled,
     /// The future of an acquire is dropped.
     AcquireDropped,
     /// A guard is dropped.
@@ -82,14 +84,31 @@ impl Kind {
     pub fn is_conduct(self) -> bool {
         matches!(
             self,
-            AcquireDropped | GuardDropped | ReleaseDropped | Forgotten | Overstayed
+            Unpolled | AcquireDropped | GuardDropped | ReleaseDropped | Forgotten | Overstayed
         )
+    }
+
+    /// Whether it is drawn for histories of any sort.
+    #[must_use]
+    pub fn is_drawn(self) -> bool {
+        !self.is_of_replicas() && self != Unpolled
     }
 
     /// Whether it is of replicas, which confirm the holds of some histories. It is drawn for those.
     #[must_use]
     pub fn is_of_replicas(self) -> bool {
         matches!(self, Unconfirmed | FailedOver)
+    }
+
+    /// Whether a request of an earlier time can reach the server behind later ones, or the server goes
+    /// back to an earlier time.
+    #[must_use]
+    pub fn repeats(self) -> bool {
+        !self.is_conduct()
+            && !matches!(
+                self,
+                RequestLost | ReplyLost | MessagesCut | MessageLost | MessageLate
+            )
     }
 
     /// Whether it breaks what the promise rests on: holds from before may overlap

@@ -12,7 +12,7 @@ use crate::faults::Kind;
 use crate::play::Played;
 use crate::scenario::Turn;
 use crate::stage::{REPLY_LIMIT, Stage};
-use crate::subject::Wish;
+use crate::subject::{Subject, Wish};
 
 /// Waits until no key and no activity is left, and no longer than that may take.
 pub(crate) async fn nothing_left(stage: &Stage) {
@@ -113,6 +113,23 @@ fn what_is_left(stage: &Stage) -> String {
         .unwrap_or_default()
 }
 
+/// A hold's id is no other hold's, unless the server sees a request twice.
+fn ids_used_again(stage: &Stage) -> Vec<String> {
+    if stage.any(Kind::repeats) {
+        return Vec::new();
+    }
+    let again = stage.servers.iter().flat_map(Embedded::ids_used_again);
+    let names = match stage.scenario.subject {
+        // Its hash has values where others have ids.
+        Subject::Group => &[],
+        subject => subject.keys(),
+    };
+    let again = again.filter(|(name, _)| names.contains(&&**name));
+    again
+        .map(|(name, id)| format!("`{id}` was granted `{name}` twice"))
+        .collect()
+}
+
 pub(crate) fn judge(stage: &Stage) -> Played {
     let report = stage.recorder.report();
     let mut violations = stage.violations();
@@ -122,6 +139,7 @@ pub(crate) fn judge(stage: &Stage) -> Played {
             .iter()
             .map(|overlap| format!("two holders: {overlap}")),
     );
+    violations.extend(ids_used_again(stage));
     let trace = stage
         .recorder
         .intervals()

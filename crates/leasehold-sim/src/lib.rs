@@ -11,6 +11,7 @@ pub mod shrink;
 mod stage;
 pub mod subject;
 pub mod synchronizers;
+mod unpolled;
 mod worker;
 
 pub use play::{Played, play, play_again};

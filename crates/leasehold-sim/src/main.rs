@@ -21,10 +21,37 @@ enum Primitive {
 }
 
 impl Primitive {
-    fn play(self, seed: u64) -> Played {
+    fn play(self, seed: u64, style: Style) -> Played {
         match self {
-            Self::Lock(subject) => play(&Scenario::draw(subject, seed)),
-            Self::Synchronizer(synchronizer) => synchronizer.play(seed),
+            Self::Lock(subject) => play(&style.draw(subject, seed)),
+            Self::Synchronizer(synchronizer) => match style {
+                Style::Polled => synchronizer.play(seed),
+                Style::Unpolled => synchronizer.play_unpolled(seed),
+            },
+        }
+    }
+}
+
+/// How the tasks of a history wait.
+#[derive(Clone, Copy)]
+enum Style {
+    Polled,
+    Unpolled,
+}
+
+impl Style {
+    fn draw(self, subject: Subject, seed: u64) -> Scenario {
+        match self {
+            Self::Polled => Scenario::draw(subject, seed),
+            Self::Unpolled => Scenario::draw_unpolled(subject, seed),
+        }
+    }
+
+    /// The option that asks for it.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Polled => "",
+            Self::Unpolled => " --unpolled",
         }
     }
 }
@@ -69,6 +96,9 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     from: u64,
+    /// Play histories of tasks that don't poll what they wait for, for up to 0.7 s.
+    #[arg(long)]
+    unpolled: bool,
     /// Play this one, and show it.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
@@ -80,6 +110,15 @@ struct Arguments {
     threads: Option<usize>,
 }
 
+impl Arguments {
+    fn style(&self) -> Style {
+        match self.unpolled {
+            false => Style::Polled,
+            true => Style::Unpolled,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // A panic is a violation with a text of its own.
@@ -89,7 +128,7 @@ fn main() -> ExitCode {
         subjects = Primitive::value_variants().to_vec();
     }
     let play = |subject| match arguments.seed {
-        Some(seed) => show(subject, seed, arguments.keep.as_deref()),
+        Some(seed) => show(subject, seed, arguments.style(), arguments.keep.as_deref()),
         None => play_many(subject, &arguments),
     };
     let all_well = subjects.into_iter().all(play);
@@ -101,10 +140,10 @@ fn main() -> ExitCode {
 }
 
 /// Says whether all was well, as those that follow.
-fn show(subject: Primitive, seed: u64, keep: Option<&[usize]>) -> bool {
+fn show(subject: Primitive, seed: u64, style: Style, keep: Option<&[usize]>) -> bool {
     let played = match subject {
         Primitive::Lock(subject) => {
-            let mut scenario = Scenario::draw(subject, seed);
+            let mut scenario = style.draw(subject, seed);
             if let Some(parts) = keep {
                 scenario = scenario.keeping(parts);
             }
@@ -112,7 +151,7 @@ fn show(subject: Primitive, seed: u64, keep: Option<&[usize]>) -> bool {
             play_again(|| play(&scenario))
         }
         Primitive::Synchronizer(synchronizer) => {
-            let played = play_again(|| synchronizer.play(seed));
+            let played = play_again(|| subject.play(seed, style));
             println!("{synchronizer}: {:?}", played.report);
             played
         }
@@ -181,7 +220,7 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
     let threads = arguments
         .threads
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
-    let total = Total::default();
+    let (total, style) = (Total::default(), arguments.style());
     let next = AtomicU64::new(arguments.from);
     let start = Instant::now();
     let watched: Vec<Mutex<Option<(u64, Instant)>>> =
@@ -194,13 +233,13 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
                 {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     *lock(watched) = Some((seed, Instant::now()));
-                    total.add(seed, &subject.play(seed));
+                    total.add(seed, &subject.play(seed, style));
                     *lock(watched) = None;
                 }
                 total.done.fetch_add(1, Ordering::Relaxed);
             });
         }
-        watch_for_spinning(subject, &watched, || {
+        watch_for_spinning((subject, style), &watched, || {
             total.done.load(Ordering::Relaxed) == threads
         });
     });
@@ -225,13 +264,13 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
             println!("no violation");
             true
         }
-        Some(seed) => report_failure(subject, seed),
+        Some(seed) => report_failure(subject, seed, style),
     }
 }
 
 /// A history in which something spins keeps its clock from moving, and never ends.
 fn watch_for_spinning(
-    subject: Primitive,
+    (subject, style): (Primitive, Style),
     watched: &[Mutex<Option<(u64, Instant)>>],
     done: impl Fn() -> bool,
 ) {
@@ -244,7 +283,8 @@ fn watch_for_spinning(
             {
                 println!("VIOLATION in seed {seed}: something spins, and time stands still");
                 println!(
-                    "repeat it: cargo run --release -p leasehold-sim -- --subject {subject} --seed {seed}"
+                    "repeat it: cargo run --release -p leasehold-sim -- --subject {subject}{} --seed {seed}",
+                    style.option()
                 );
                 std::process::exit(1);
             }
@@ -252,17 +292,18 @@ fn watch_for_spinning(
     }
 }
 
-fn report_failure(subject: Primitive, seed: u64) -> bool {
-    for violation in &play_again(|| subject.play(seed)).violations {
+fn report_failure(subject: Primitive, seed: u64, style: Style) -> bool {
+    for violation in &play_again(|| subject.play(seed, style)).violations {
         println!("VIOLATION in seed {seed} {violation}");
     }
     let Primitive::Lock(lock) = subject else {
         println!(
-            "\nrepeat it: cargo run --release -p leasehold-sim -- --subject {subject} --seed {seed}"
+            "\nrepeat it: cargo run --release -p leasehold-sim -- --subject {subject}{} --seed {seed}",
+            style.option()
         );
         return false;
     };
-    let scenario = Scenario::draw(lock, seed);
+    let scenario = style.draw(lock, seed);
     let parts = shrink(&scenario);
     let small = scenario.keeping(&parts);
     println!("\nshrunk:\n{small}");
@@ -271,7 +312,8 @@ fn report_failure(subject: Primitive, seed: u64) -> bool {
     }
     let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
     println!(
-        "\nrepeat it: cargo run --release -p leasehold-sim -- --subject {subject} --seed {seed} --keep {}",
+        "\nrepeat it: cargo run --release -p leasehold-sim -- --subject {subject}{} --seed {seed} --keep {}",
+        style.option(),
         parts.join(",")
     );
     false

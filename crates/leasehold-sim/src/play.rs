@@ -87,6 +87,8 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 /// By then every history is over, in virtual time: leases that nobody waits for the
 /// end of are much longer.
 const LONGEST: Duration = Duration::from_secs(600);
+/// The same where tasks don't poll their acquires all the time.
+const LONGEST_UNPOLLED: Duration = Duration::from_secs(3000);
 
 async fn run(scenario: &Scenario) -> Played {
     let stage = Stage::new(scenario);
@@ -107,7 +109,12 @@ async fn run(scenario: &Scenario) -> Played {
             }
         }
     };
-    if timeout(LONGEST, all).await.is_err() {
+    let longest = if scenario.unpolled {
+        LONGEST_UNPOLLED
+    } else {
+        LONGEST
+    };
+    if timeout(longest, all).await.is_err() {
         stage.violation("somebody waits for ever");
     } else {
         while faults.join_next().await.is_some() {}

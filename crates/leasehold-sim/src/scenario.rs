@@ -1,6 +1,7 @@
 //! What happens in a history: drawn from a seed, then fixed.
 
 mod replicas;
+mod unpolled;
 
 use std::fmt;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub struct Scenario {
     /// Nothing goes wrong but that the servers of a majority are restarted one after the other: no
     /// hold may be lost by that.
     pub rolls_gently: bool,
+    /// Its tasks don't poll their acquires all the time: all of it takes longer.
+    pub unpolled: bool,
 }
 
 /// One task of one machine.
@@ -68,6 +71,9 @@ pub struct Turn {
     pub reenters: bool,
     /// Asks half-way to have it for so long from then.
     pub extends_to_ms: Option<u64>,
+    /// So many in a hundred polls of the acquire's future are followed by a time in which nobody polls
+    /// it.
+    pub unpolled_percent: u8,
     /// The acquire's future is dropped at this poll.
     pub dropped_at_poll: Option<u32>,
     /// How long it stays inside.
@@ -154,6 +160,7 @@ impl Scenario {
             workers: Vec::new(),
             faults: Vec::new(),
             rolls_gently: false,
+            unpolled: false,
         };
         // Where many tasks of one process want it for a moment, they hand it over to each other.
         let crowded = subject == Subject::Lock && rng.u32(0..3) == 0;
@@ -304,6 +311,9 @@ impl Scenario {
             if turn.dropped_at_poll.is_some() {
                 kinds.push(Kind::AcquireDropped);
             }
+            if turn.unpolled_percent > 0 {
+                kinds.push(Kind::Unpolled);
+            }
             kinds.extend(match turn.end {
                 End::Release => None,
                 End::Drop => Some(Kind::GuardDropped),
@@ -362,6 +372,7 @@ impl Turn {
             max_hold_ms: None,
             reenters: false,
             extends_to_ms: None,
+            unpolled_percent: 0,
             dropped_at_poll: None,
             stay_ms: 0,
             end: End::Release,
@@ -385,7 +396,7 @@ fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
     // Most histories have a few faults, some have none, so that nothing is excused.
     let count = *rng.choice([0, 1, 1, 1, 2, 2, 3, 4].iter()).unwrap_or(&1);
     let all = Kind::value_variants().iter().copied();
-    let mut kinds = rng.choose_multiple(all.filter(|kind| !kind.is_of_replicas()), count);
+    let mut kinds = rng.choose_multiple(all.filter(|kind| kind.is_drawn()), count);
     kinds.sort();
     kinds
 }
@@ -436,6 +447,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
         max_hold_ms: limited.then(|| rng.u64(50..400)),
         reenters: rng.u32(0..5) == 0,
         extends_to_ms,
+        unpolled_percent: 0,
         dropped_at_poll: dropped.then(|| rng.u32(1..=6)),
         stay_ms,
         end,

@@ -59,6 +59,7 @@ impl Stage {
         let servers: Vec<_> = std::iter::repeat_with(Embedded::new)
             .take(scenario.servers)
             .collect();
+        servers.iter().for_each(Embedded::note_ids);
         let recorder = Recorder::new();
         let machines = (0..scenario.machines)
             .map(|number| Machine::new(scenario, number, &servers, &recorder))

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::play::{Played, on_its_own_clock};
+use crate::unpolled::now_and_then;
 
 /// What counts permits, or steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,12 +52,20 @@ impl Synchronizer {
     /// Plays the history of a seed.
     #[must_use]
     pub fn play(self, seed: u64) -> Played {
-        on_its_own_clock(seed, self.run(seed))
+        on_its_own_clock(seed, self.run(seed, 0))
     }
 
-    async fn run(self, seed: u64) -> Played {
+    /// Plays the history of a seed, in which tasks don't poll what they wait for all the time.
+    #[must_use]
+    pub fn play_unpolled(self, seed: u64) -> Played {
+        let percent = [2, 10, 30][(seed % 3) as usize];
+        on_its_own_clock(seed, self.run(seed, percent))
+    }
+
+    async fn run(self, seed: u64, unpolled_percent: u8) -> Played {
         let rng = Rng::with_seed(seed.wrapping_mul(0x5851_F42D_4C95_7F2D));
         let notes = Notes::default();
+        notes.state().unpolled_percent = unpolled_percent;
         let shown = match self {
             Self::Semaphore => semaphore(rng, &notes).await,
             Self::Expirable => expirable(rng, &notes).await,
@@ -94,6 +104,8 @@ struct State {
     violations: Vec<String>,
     faults: BTreeMap<&'static str, u64>,
     networks: Vec<Network>,
+    /// So many in a hundred polls of a wait are followed by a time in which nobody polls it.
+    unpolled_percent: u8,
 }
 
 impl Notes {
@@ -107,6 +119,15 @@ impl Notes {
 
     fn fault(&self, name: &'static str) {
         *self.state().faults.entry(name).or_default() += 1;
+    }
+
+    /// Polls a wait as often as the history's tasks do.
+    async fn polled<F: Future>(&self, rng: &mut Rng, wait: F) -> F::Output {
+        let percent = self.state().unpolled_percent;
+        if percent == 0 {
+            return wait.await;
+        }
+        now_and_then(percent, rng.fork(), || self.fault("Unpolled"), wait).await
     }
 }
 
@@ -237,7 +258,7 @@ async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
     for (client, _) in &clients {
         for _ in 0..3 {
             let (semaphore, recorder) = (client.semaphore(NAME), recorder.clone());
-            tasks.spawn(use_permits(semaphore, recorder, rng.fork()));
+            tasks.spawn(use_permits(semaphore, recorder, rng.fork(), notes.clone()));
         }
     }
     all_end(&mut tasks, notes).await?;
@@ -250,7 +271,7 @@ async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
     at_most(recorder.report(CAPACITY.into()))
 }
 
-async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng) {
+async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, notes: Notes) {
     // So short that many pass on within a turn, or longer than one.
     let hold = if rng.bool() { 4 } else { 300 };
     for _ in 0..8 {
@@ -259,12 +280,18 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng) {
         let patience = Duration::from_millis(1) + ms(&mut rng, 4000);
         let acquired = match rng.u8(..3) {
             0 => semaphore.try_acquire_many(permits).await,
-            1 => semaphore.try_acquire_many_for(permits, patience).await,
+            1 => {
+                let acquire = semaphore.try_acquire_many_for(permits, patience);
+                notes.polled(&mut rng, acquire).await
+            }
             // Given up in the middle, wherever that is.
-            _ => match timeout(patience, semaphore.acquire_many(permits)).await {
-                Ok(permit) => permit.map(Some),
-                Err(_) => Ok(None),
-            },
+            _ => {
+                let acquire = notes.polled(&mut rng, semaphore.acquire_many(permits));
+                match timeout(patience, acquire).await {
+                    Ok(permit) => permit.map(Some),
+                    Err(_) => Ok(None),
+                }
+            }
         };
         // An error is an outcome that is not known: what it took is undone.
         let Ok(Some(mut permit)) = acquired else {
@@ -295,7 +322,7 @@ async fn expirable(mut rng: Rng, notes: &Notes) -> Shown {
     for (client, network) in &clients {
         for _ in 0..3 {
             let (semaphore, recorder) = (client.expirable_semaphore(NAME), recorder.clone());
-            tasks.spawn(use_leases(semaphore, recorder, rng.fork()));
+            tasks.spawn(use_leases(semaphore, recorder, rng.fork(), notes.clone()));
         }
         // Killed: from now on nothing of it reaches the server any more.
         let (dies, network, notes) = (ms(&mut rng, 20_000), network.clone(), notes.clone());
@@ -312,15 +339,19 @@ async fn expirable(mut rng: Rng, notes: &Notes) -> Shown {
     at_most(recorder.report(CAPACITY.into()))
 }
 
-async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: Rng) {
+async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: Rng, notes: Notes) {
     for _ in 0..8 {
         let permits = rng.u32(1..=CAPACITY);
         let asked = recorder.ask(permits);
         let patience = Duration::from_millis(1) + ms(&mut rng, 4000);
-        let acquired = semaphore.try_acquire_many_for(permits, patience).await;
+        let acquire = semaphore.try_acquire_many_for(permits, patience);
+        let acquired = notes.polled(&mut rng, acquire).await;
         let Ok(Some(permit)) = acquired else {
             continue;
         };
+        if !permit.is_held() {
+            notes.violation("was given permits that were lost already".into());
+        }
         let inside = asked.inside(Some(permit.valid_until()));
         // A holder stops when it is told, and knows no later deadline than that.
         let _ = permit.protect(sleep(ms(&mut rng, 5000))).await;
@@ -351,8 +382,9 @@ async fn latch(mut rng: Rng, notes: &Notes) -> Shown {
                 counted.clone(),
                 notes.clone(),
             );
+            let mut rng = Rng::with_seed(uses as u64);
             tasks.spawn(async move {
-                while latch.wait().await.is_err() {
+                while notes.polled(&mut rng, latch.wait()).await.is_err() {
                     sleep(Duration::from_millis(1)).await;
                 }
                 let counted = counted.load(Ordering::SeqCst);

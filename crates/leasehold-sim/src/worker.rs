@@ -15,18 +15,20 @@ use crate::faults::Kind;
 use crate::scenario::{Ask, End, Turn, Worker};
 use crate::stage::{Life, Living, Machine, REPLY_LIMIT, Stage};
 use crate::subject::{Belief, Subject, Wanted, Wish};
+use crate::unpolled::now_and_then;
 
 /// What a timer and a whole millisecond on the server may be off by.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 pub(crate) async fn work(stage: Arc<Stage>, number: usize, worker: Worker) {
     let who = format!("worker {number}");
-    for turn in &worker.turns {
+    for (turn, place) in worker.turns.iter().zip(0..) {
         sleep(Duration::from_millis(turn.think_ms)).await;
         let taking = Taking {
             stage: &stage,
             machine: &stage.machines[worker.machine],
             number,
+            place,
             worker: &worker,
             who: &who,
             turn,
@@ -40,6 +42,8 @@ struct Taking<'a> {
     stage: &'a Arc<Stage>,
     machine: &'a Machine,
     number: usize,
+    /// Which of the worker's turns it is.
+    place: u64,
     worker: &'a Worker,
     who: &'a str,
     turn: &'a Turn,
@@ -78,7 +82,7 @@ impl Taking<'_> {
         let closed = self.machine.closed.load(Ordering::SeqCst);
         let asked = self.record();
         let started = Instant::now();
-        let acquire = lock.ask(self.turn.ask);
+        let acquire = self.polled(Box::pin(lock.ask(self.turn.ask)));
         let result = match self.turn.dropped_at_poll {
             None => acquire.await,
             Some(polls) => match drop_at_poll(polls, acquire).await {
@@ -105,6 +109,14 @@ impl Taking<'_> {
             }
             Err(error) => self.check_error("acquire", &error),
         }
+    }
+
+    /// Polls an acquire as often as its turn says.
+    fn polled<F: Future>(&self, acquire: F) -> impl Future<Output = F::Output> {
+        let number = (self.number as u64) << 32 | self.place;
+        let rng = fastrand::Rng::with_seed(self.stage.scenario.seed ^ number);
+        let stalls = || self.stage.fired(Kind::Unpolled);
+        now_and_then(self.turn.unpolled_percent, rng, stalls, acquire)
     }
 
     async fn hold(&self, lock: &Wanted, guard: LockGuard, inside: Vec<Inside>) {
@@ -224,7 +236,7 @@ impl Taking<'_> {
 
     /// Calls end in time.
     fn check_time(&self, took: Duration) {
-        if self.machine.life.has_paused() {
+        if self.machine.life.has_paused() || self.turn.unpolled_percent > 0 {
             return;
         }
         let limit = match self.turn.ask {
@@ -270,7 +282,12 @@ impl Taking<'_> {
         };
         let no_answer = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let by_conduct = match what {
-            "acquire" => self.waits_too_short() && no_answer.contains(&error.kind()),
+            "acquire" => {
+                // One that stands behind it and is not polled may take all of its time.
+                let is_short =
+                    self.waits_too_short() || self.stage.any(|kind| kind == Kind::Unpolled);
+                is_short && no_answer.contains(&error.kind())
+            }
             _ => self.may_be_lost_by_conduct() && error.kind() == ErrorKind::Lost,
         };
         if !explained && !by_conduct {

@@ -20,8 +20,10 @@ fn the_same_seed_gives_the_same_history() {
 #[test]
 fn lock_is_safe_under_every_fault_kind() {
     let mut seen = BTreeSet::new();
-    for seed in 1..1500 {
-        let scenario = Scenario::draw(Subject::Lock, seed);
+    let polled = (1..1500).map(|seed| Scenario::draw(Subject::Lock, seed));
+    let unpolled = (1..100).map(|seed| Scenario::draw_unpolled(Subject::Lock, seed));
+    for scenario in polled.chain(unpolled) {
+        let seed = scenario.seed;
         let played = play(&scenario);
         assert_eq!(played.violations, [""; 0], "seed {seed}");
         if played.counts() {
@@ -66,5 +68,21 @@ fn every_kind_of_lock_keeps_the_promise() {
             counted > 100,
             "{subject}: {counted} histories show anything"
         );
+    }
+}
+
+#[test]
+fn tasks_that_are_busy_elsewhere_break_no_promise() {
+    for subject in Subject::value_variants() {
+        let mut counted = 0;
+        for seed in 1..60 {
+            let scenario = Scenario::draw_unpolled(*subject, seed);
+            let played = play(&scenario);
+            assert_eq!(played.violations, [""; 0], "{subject}, seed {seed}");
+            let stalls = played.report.faults.iter();
+            let stalls = stalls.filter(|(fault, _)| fault == "Unpolled").count();
+            counted += usize::from(played.counts() && stalls > 0);
+        }
+        assert!(counted > 20, "{subject}: {counted} histories show anything");
     }
 }

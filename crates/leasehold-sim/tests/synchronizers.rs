@@ -1,6 +1,7 @@
 //! Semaphores and latches in histories drawn at random. The command plays more of them:
 //! `cargo run --release -p leasehold-sim -- --subject semaphore,expirable,latch`.
 
+use clap::ValueEnum;
 use leasehold_sim::Synchronizer;
 
 fn play_some(synchronizer: Synchronizer) {
@@ -38,5 +39,15 @@ fn semaphore_history_is_reproducible_from_its_seed() {
         let (one, other) = (play(), play());
         assert_eq!(one.requests, other.requests, "seed {seed}");
         assert_eq!(one.report.faults, other.report.faults, "seed {seed}");
+    }
+}
+
+#[test]
+fn waiters_that_are_busy_elsewhere_lose_no_permit_and_miss_no_latch() {
+    for synchronizer in Synchronizer::value_variants() {
+        for seed in 1..30 {
+            let played = synchronizer.play_unpolled(seed);
+            assert_eq!(played.violations, [""; 0], "{synchronizer}, seed {seed}");
+        }
     }
 }

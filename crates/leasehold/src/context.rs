@@ -15,10 +15,10 @@ use crate::backend::{Backend, NameOf};
 use crate::clock::{Clock, Timers};
 use crate::config::{self, Peers, Settings, Terms};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::SafetyMargin;
 use crate::hold::cleanup::Cleanup;
 use crate::hold::standing::Standing;
 use crate::hold::watchdog::Watchdog;
+use crate::hold::{Grant, Queued, SafetyMargin};
 use crate::key::Key;
 use crate::local::Locals;
 use crate::observe::Observer;
@@ -162,10 +162,20 @@ impl Context {
             // ends it.
             self.watchdog.remove(&hold);
             self.watchdog.keep(&hold);
+            self.leave_line(&hold);
         }
         // A waiter for several locks can't get the one that is this client's any more. It learns
         // so when it asks again.
         self.backend.channels().wake_all();
+    }
+
+    /// The hold is left to its lease. Waiters to which it was handed over may be in a line on the
+    /// server still, where they would be in the way behind its end.
+    pub(crate) fn leave_line(&self, hold: &Grant) {
+        let queued = hold.steps.queued();
+        if let Some(leaves) = queued.and_then(Queued::leave_line) {
+            self.cleanup.send(leaves, hold.way_back());
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {

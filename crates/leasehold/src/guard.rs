@@ -313,6 +313,7 @@ impl Share {
         self.held.disarm();
         self.context.watchdog.remove(self.hold());
         self.clear_owner();
+        self.context.leave_line(self.hold());
     }
 
     fn clear_owner(&self) {

@@ -152,6 +152,9 @@ pub(crate) trait Queued {
     /// The hold was handed over to the waiter with this id, whose place goes when the hold is given
     /// back.
     fn serves(&self, id: &str);
+    /// Takes the places of those waiters out of the line: the hold is left to its lease, and not given
+    /// back. `None` if there are none.
+    fn leave_line(&self) -> Option<Operation>;
 }
 
 /// The server's answer to a request for a hold.

@@ -94,7 +94,7 @@ impl Locals {
         Arc::new(Self {
             table: Mutex::default(),
             waits: Waits::default(),
-            looks: Looks::new(runtime),
+            looks: Looks::new(runtime, clock),
             clock,
         })
     }
@@ -199,6 +199,10 @@ impl Record {
 impl Local {
     pub(crate) fn key(&self) -> &Key {
         &self.key
+    }
+
+    fn now(&self) -> Moment {
+        self.locals.clock.now()
     }
 }
 

@@ -26,6 +26,8 @@ mod rejoin;
 mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
+#[path = "network/unpolled.rs"]
+mod unpolled;
 #[path = "network/writers.rs"]
 mod writers;
 

@@ -7,12 +7,11 @@
 //! ever taken for one.
 
 use std::sync::Arc;
-use std::task::Wake;
 use std::time::Duration;
 
 use super::Record;
 use super::line::Place;
-use super::run::Asking;
+use super::run::is_with_its_place;
 use super::slot::Slot;
 use super::turn::Turn;
 use crate::clock::Moment;
@@ -28,7 +27,6 @@ pub(crate) struct Candidate {
     pub(super) permits: u32,
     /// The id of its place, if the line is on the server.
     pub(super) place: Option<String>,
-    pub(super) asking: Mutex<Asking>,
     pub(super) slot: Slot<Undo>,
     /// How long the process keeps what it has, from the server's grant on.
     pub(super) turn: Duration,
@@ -41,7 +39,6 @@ impl Candidate {
             terms,
             permits,
             place: None,
-            asking: Mutex::default(),
             slot: Slot::new(),
             turn,
         }
@@ -104,12 +101,9 @@ impl Record {
             }
             // The waiters behind need not ask in order to know that the name is held.
             line.answered(hold.confirmed_at(), now);
-            match candidate.slot.give(undo) {
-                Ok(()) => {
-                    seat.wake();
-                    return Ok(());
-                }
-                // It has gone just now, and is in the line no more.
+            match line.give(&seat, &candidate, undo) {
+                Ok(()) => return Ok(()),
+                // It has gone just now, or was passed over.
                 Err(returned) => undo = returned,
             }
         }
@@ -149,16 +143,45 @@ impl Place {
         .await
     }
 
-    /// A request for the place on the server leaves. `false` if the waiter was given the lock just
-    /// now.
-    pub(crate) fn asks_in_line(&self) -> bool {
-        self.candidate().is_none_or(|candidate| candidate.asks())
+    /// Resolves when the hold of the place on the server was given to this waiter, and has gone back
+    /// since. Its id is that hold's, and no other's.
+    pub(crate) async fn has_gone_back(&self) {
+        std::future::poll_fn(|_| match self.wants_more() {
+            true => std::task::Poll::Pending,
+            false => std::task::Poll::Ready(()),
+        })
+        .await;
     }
 
-    /// It was answered. `true` if the lock was granted behind that answer, perhaps.
-    pub(crate) fn answered_in_line(&self) -> bool {
+    fn wants_more(&self) -> bool {
         self.candidate()
-            .is_some_and(|candidate| candidate.was_answered())
+            .is_none_or(|candidate| !candidate.slot.is_closed())
+    }
+
+    /// Whether a request for the place on the server may leave. Otherwise the waiter has been given a
+    /// hold, or has had one.
+    pub(crate) fn may_ask_in_line(&self) -> bool {
+        self.candidate()
+            .is_none_or(|candidate| candidate.slot.is_empty())
+    }
+
+    /// The server has granted the lock to that request. `false` if the hold has gone back
+    /// meanwhile.
+    pub(crate) fn takes_its_own(&self) -> bool {
+        self.candidate()
+            .is_none_or(|candidate| candidate.takes_its_own())
+    }
+
+    /// Whether a hold that was handed over is that of this waiter's own place.
+    pub(crate) fn owns(&self, hold: &Undo) -> bool {
+        self.candidate()
+            .is_some_and(|candidate| candidate.owns(hold.hold()))
+    }
+
+    /// The request for the place was given up, so the hold of the place goes back with that.
+    pub(crate) fn gave_up(&self, hold: Undo) {
+        is_with_its_place(hold);
+        self.local().hold_leaves(self.local().now());
     }
 
     /// The place of a waiter to which a hold was handed over goes with that hold. `own` is the undo
@@ -188,9 +211,13 @@ impl Candidate {
         if undo.hold().loss().is_none() {
             return Some(undo);
         }
+        let is_own = self.owns(undo.hold());
         // Lost while it was in the slot. The server may have it still: its undo gives it back.
         give_back(undo);
-        self.slot.reopen();
+        // What goes back under the id of its place may end a later hold of that id.
+        if !is_own {
+            self.slot.reopen();
+        }
         None
     }
 }
@@ -208,12 +235,29 @@ pub(super) fn leave(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
         return;
     };
     if candidate.owns(undo.hold()) {
-        // The undo of its place gives the same hold back. Nobody else may have it.
-        undo.hold().end();
-        let mut undo = undo;
-        undo.disarm();
+        // Nobody else may have it.
+        is_with_its_place(undo);
         return record.hold_leaves(now);
     }
+    pass_on(record, candidate, undo, now);
+}
+
+/// What a waiter leaves that is not polled. Otherwise the watchdog would renew a hold that nobody has,
+/// for as long as nobody polls its waiter.
+pub(super) fn pass_over(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
+    let is_own = |undo: &Undo| candidate.owns(undo.hold());
+    let Some(undo) = candidate.slot.take_back(is_own) else {
+        return;
+    };
+    if is_own(&undo) {
+        // The undo of its place would give it back once more, so nobody else may have it.
+        give_back(undo);
+        return record.hold_leaves(now);
+    }
+    pass_on(record, candidate, undo, now);
+}
+
+fn pass_on(record: &Arc<Record>, candidate: &Candidate, undo: Undo, now: Moment) {
     let stays =
         undo.hold().steps.queued().is_some() || record.hold_stays(undo.hold(), now, candidate.turn);
     let returned = match stays {

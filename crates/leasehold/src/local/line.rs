@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -26,9 +26,10 @@ use super::order::{Number, Order, Side};
 use super::outage::Outage;
 use super::permits::Waiter;
 use super::run::Run;
-use super::{Local, Locals};
+use super::{Local, Locals, Record};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
+use crate::hold::Undo;
 use crate::key::Key;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -82,12 +83,15 @@ impl Standing {
     }
 
     /// One more takes a place. If it makes the line, `first` comes before it.
-    fn enter(&self, first: &Mutex<Option<Arc<Seat>>>) -> Arc<WaitLine> {
+    fn enter(&self, record: &Arc<Record>) -> Arc<WaitLine> {
         let mut standing = self.0.lock();
         let (line, places) = standing.get_or_insert_with(|| {
-            let line = Arc::<WaitLine>::default();
+            let line = Arc::new(WaitLine {
+                record: Arc::downgrade(record),
+                ..WaitLine::default()
+            });
             let mut places = 0;
-            if let Some(seat) = first.lock().take() {
+            if let Some(seat) = record.first.lock().take() {
                 line.begins_with(seat);
                 places = 1;
             }
@@ -123,12 +127,14 @@ pub(super) struct WaitLine {
     opened: Notify,
     /// Notified when the server stops answering.
     went_down: Notify,
+    /// What the process knows of its name.
+    record: Weak<Record>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     next: Number,
-    order: Order,
+    pub(super) order: Order,
     /// Of all waiters, those included that were passed over.
     pub(super) seats: BTreeMap<Number, Arc<Seat>>,
     /// The line is among those that are looked at.
@@ -217,7 +223,7 @@ impl Local {
         waiter: Option<Arc<Waiter>>,
         candidate: Option<Arc<Candidate>>,
     ) -> Place {
-        let line = self.line.enter(&self.first);
+        let line = self.line.enter(&self);
         let side = line_up.side();
         let wants = (waiter.as_ref(), candidate.as_ref());
         let seat = side.map(|side| self.take_seat(&line, side, wants));
@@ -286,7 +292,7 @@ impl WaitLine {
     }
 
     /// Whether it has to be looked at again.
-    pub(super) fn look(&self) -> bool {
+    pub(super) fn look(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
         let look = state.order.look();
         let late = look.late.iter();
@@ -302,12 +308,10 @@ impl WaitLine {
         state.looked_at = state.order.anyone_called();
         let again = state.looked_at;
         drop(state);
-        // Otherwise the watchdog would renew a hold that nobody has, for as long as nobody polls
-        // its waiter.
-        let parked = late
-            .iter()
-            .filter_map(|candidate| candidate.slot.take_back());
-        parked.for_each(hand_over::give_back);
+        // Behind their places in line: nothing more is given to them.
+        if let Some(record) = self.record.upgrade() {
+            (late.iter()).for_each(|candidate| hand_over::pass_over(&record, candidate, now));
+        }
         wake(woken);
         again
     }
@@ -324,6 +328,26 @@ impl WaitLine {
             }
         }
         None
+    }
+
+    /// Gives a hold to a waiter and wakes it. Returned if the waiter has gone, or was passed over:
+    /// then no look would find that it is not polled.
+    pub(super) fn give(
+        &self,
+        seat: &Arc<Seat>,
+        candidate: &Candidate,
+        hold: Undo,
+    ) -> Result<(), Undo> {
+        let state = self.state.lock();
+        let given = match state.order.stands(seat.number) {
+            true => candidate.slot.give(hold),
+            false => Err(hold),
+        };
+        drop(state);
+        if given.is_ok() {
+            seat.wake_by_ref();
+        }
+        given
     }
 
     /// The server has confirmed to a holder of this process that the name is held.
@@ -501,7 +525,7 @@ impl First {
     pub(crate) fn line_up(mut self, candidate: Option<Candidate>) -> Option<Place> {
         let local = self.local.take()?;
         // Whoever makes the line takes the first waiter in; then a second one is counted.
-        let line = local.line.enter(&local.first);
+        let line = local.line.enter(&local);
         local.line.leave();
         let candidate = candidate.map(Arc::new);
         if let Some(candidate) = &candidate {
@@ -703,7 +727,7 @@ impl Drop for Place {
         }
         // Behind its place in line: the hold in its slot must not come back to it.
         if let Some(candidate) = &self.candidate {
-            hand_over::leave(&self.local, candidate, self.local.locals.clock.now());
+            hand_over::leave(&self.local, candidate, self.local.now());
         }
     }
 }

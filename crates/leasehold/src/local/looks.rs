@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::line::WaitLine;
+use crate::clock::Clock;
 use crate::sync::Mutex;
 
 /// How often the lines are looked at in which a waiter was called. A waiter that two looks find
@@ -17,6 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct Looks {
     due: Mutex<DueLooks>,
     runtime: Handle,
+    clock: Clock,
 }
 
 #[derive(Default)]
@@ -27,10 +29,11 @@ struct DueLooks {
 }
 
 impl Looks {
-    pub(super) fn new(runtime: Handle) -> Arc<Self> {
+    pub(super) fn new(runtime: Handle, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             due: Mutex::default(),
             runtime,
+            clock,
         })
     }
 
@@ -52,7 +55,8 @@ impl Looks {
         // Looked at without the lock: waiters are woken meanwhile, and their seats come back
         // for it (`add`).
         let mut lines = std::mem::take(&mut self.due.lock().lines);
-        lines.retain(|line| line.look());
+        let now = self.clock.now();
+        lines.retain(|line| line.look(now));
         // Decided under the lock: whoever adds a line finds this task at work, or starts one.
         let mut due = self.due.lock();
         due.lines.append(&mut lines);

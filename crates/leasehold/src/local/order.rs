@@ -50,7 +50,8 @@ impl Order {
         }
     }
 
-    fn stands(&self, number: Number) -> bool {
+    /// Whether a waiter is in the order: it has come, and was not passed over since.
+    pub(super) fn stands(&self, number: Number) -> bool {
         [&self.askers, &self.writers, &self.readers]
             .iter()
             .any(|side| side.contains(&number))
@@ -136,7 +137,7 @@ impl Order {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.askers.is_empty() && self.writers.is_empty() && self.readers.is_empty()
+        self.len() == 0
     }
 
     pub(super) fn any_writer(&self) -> bool {
@@ -176,9 +177,14 @@ impl Order {
         !self.called.is_empty()
     }
 
+    /// How many stand in it.
+    pub(super) fn len(&self) -> usize {
+        self.askers.len() + self.writers.len() + self.readers.len()
+    }
+
     /// Whether another waiter may be waiting for the one that was called.
     pub(super) fn has_several(&self) -> bool {
-        self.askers.len() + self.writers.len() + self.readers.len() > 1
+        self.len() > 1
     }
 
     /// Passes over the waiters that the last look has found called already.

@@ -13,7 +13,7 @@ use crate::config::Terms;
 use crate::error::Result;
 use crate::hold::Undo;
 use crate::hold::standing::Standing;
-use crate::hold::{Hold, Joined};
+use crate::hold::{Hold, Joined, next_number};
 use crate::owner::Owner;
 use crate::room::Room;
 use crate::sync::Mutex;
@@ -174,8 +174,19 @@ pub(crate) struct Reentry {
 }
 
 enum Slot {
-    Acquiring,
+    /// By these branches of the owner.
+    Acquiring(Vec<u64>),
     Held(Arc<Held>),
+}
+
+impl Slot {
+    /// The hold that is there, if it is not lost.
+    fn good(&self) -> Option<&Arc<Held>> {
+        match self {
+            Self::Held(held) if held.hold().loss().is_none() => Some(held),
+            _ => None,
+        }
+    }
 }
 
 /// What an owner finds that wants a name.
@@ -191,9 +202,20 @@ pub(crate) enum Entry {
 impl Local {
     /// Enters a hold of this owner, or gets the right to ask the server for one.
     pub(crate) fn enter(&self, owner: &Owner, terms: Terms) -> Result<Entry> {
+        self.enter_or_ask(owner, terms, false)
+    }
+
+    /// The same for a branch that asks beside the others of its owner.
+    pub(crate) fn enter_beside(&self, owner: &Owner, terms: Terms) -> Result<Entry> {
+        self.enter_or_ask(owner, terms, true)
+    }
+
+    fn enter_or_ask(&self, owner: &Owner, terms: Terms, beside: bool) -> Result<Entry> {
         let mut slots = self.owners.slots.lock();
-        match slots.get(owner) {
-            Some(Slot::Acquiring) => return Ok(Entry::Acquiring),
+        let mut branches = Vec::new();
+        match slots.get_mut(owner) {
+            Some(Slot::Acquiring(others)) if beside => branches = std::mem::take(others),
+            Some(Slot::Acquiring(_)) => return Ok(Entry::Acquiring),
             // The owner can't join a hold that is lost. It asks anew, while the guards of the lost
             // hold say that it is lost.
             Some(Slot::Held(held)) => {
@@ -204,14 +226,17 @@ impl Local {
             None => {}
         }
         // Under the same lock as the look: of two branches of one owner one asks, and the other
-        // waits for what becomes of that.
-        let lost = slots.insert(owner.clone(), Slot::Acquiring);
+        // waits for what becomes of that, unless that takes too long.
+        let number = next_number();
+        branches.push(number);
+        let lost = slots.insert(owner.clone(), Slot::Acquiring(branches));
         drop(slots);
         // Dropped behind the lock: a hold lets go of the record that it is in.
         drop(lost);
         Ok(Entry::Ask(Asking {
             local: self.clone(),
             owner: owner.clone(),
+            number,
             has_it: false,
         }))
     }
@@ -238,12 +263,23 @@ impl Reentry {
 
     /// Resolves when no other acquire of this owner is on its way.
     pub(crate) async fn settled(&self, owner: &Owner) {
+        let is_settled = |slot: Option<&Slot>| !matches!(slot, Some(Slot::Acquiring(_)));
+        self.until(owner, is_settled).await;
+    }
+
+    /// Resolves when another branch of this owner has a hold.
+    pub(crate) async fn held_by_another(&self, owner: &Owner) {
+        let is_held = |slot: Option<&Slot>| slot.and_then(Slot::good).is_some();
+        self.until(owner, is_held).await;
+    }
+
+    async fn until(&self, owner: &Owner, is_so: impl Fn(Option<&Slot>) -> bool) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Registered before the look, or a change between the two would be missed.
             changed.as_mut().enable();
-            if !matches!(self.slots.lock().get(owner), Some(Slot::Acquiring)) {
+            if is_so(self.slots.lock().get(owner)) {
                 return;
             }
             changed.await;
@@ -265,20 +301,30 @@ impl Reentry {
     }
 }
 
-/// An owner's right to ask the server. Dropped without a hold, it leaves the name to the owner's
-/// other branches.
+/// The right of an owner's branch to ask the server. Dropped without a hold, it leaves the name to
+/// the owner's other branches.
 pub(crate) struct Asking {
     local: Local,
     owner: Owner,
+    /// Of the branch.
+    number: u64,
     has_it: bool,
 }
 
 impl Asking {
-    pub(crate) fn holds(mut self, held: &Arc<Held>) {
-        self.has_it = true;
-        let slot = Slot::Held(Arc::clone(held));
+    /// It was granted a hold. `false` if another branch has one that this one can enter.
+    pub(crate) fn holds(mut self, held: &Arc<Held>) -> bool {
         let mut slots = self.local.owners.slots.lock();
-        slots.insert(self.owner.clone(), slot);
+        let slot = slots.get(&self.owner);
+        if slot.and_then(Slot::good).is_some() {
+            return false;
+        }
+        let before = slots.insert(self.owner.clone(), Slot::Held(Arc::clone(held)));
+        drop(slots);
+        // Dropped behind the lock: a hold lets go of the record that it is in.
+        drop(before);
+        self.has_it = true;
+        true
     }
 }
 
@@ -286,8 +332,13 @@ impl Drop for Asking {
     fn drop(&mut self) {
         if !self.has_it {
             let mut slots = self.local.owners.slots.lock();
-            slots.remove(&self.owner);
-            slots.give_back();
+            if let Some(Slot::Acquiring(branches)) = slots.get_mut(&self.owner) {
+                branches.retain(|branch| *branch != self.number);
+                if branches.is_empty() {
+                    slots.remove(&self.owner);
+                    slots.give_back();
+                }
+            }
         }
         // In both cases: the owner's other branches join the hold, or one of them asks.
         self.local.owners.changed.notify_waiters();

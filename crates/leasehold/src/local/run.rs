@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Wake as _;
 
 use super::Record;
-use super::hand_over::Candidate;
+use super::hand_over::{Candidate, give_back};
 use super::line::{Seat, WaitLine};
 use super::order::Number;
 use crate::clock::Moment;
@@ -29,22 +29,44 @@ impl WaitLine {
     fn all_want(&self, terms: Terms) -> bool {
         let state = self.state.lock();
         let all = state.candidates.len() == state.seats.len() && !state.seats.is_empty();
+        // One that was passed over has its place on the server still, and would be granted the lock
+        // there.
+        let all = all && state.order.len() == state.seats.len();
         all && (state.candidates.values()).all(|candidate| candidate.terms == terms)
     }
 
-    /// The server has granted a hold to the first of these waiters, and the others are behind it.
-    fn runs(&self, ids: &[String]) {
+    /// The server has granted this hold to the first of these waiters, and the others are behind it.
+    fn begin_run(&self, hold: Undo, ids: &[String]) -> First {
         let mut state = self.state.lock();
         let candidates = state.candidates.iter();
         let numbers: HashMap<_, _> = candidates
             .filter_map(|(number, candidate)| Some((candidate.place.as_deref()?, *number)))
             .collect();
         let next = ids.iter().map_while(|id| numbers.get(id.as_str()));
-        let next = next.copied().collect();
+        let next: VecDeque<_> = next.copied().collect();
+        let first = next.front().copied();
         state.run = ids.first().map(|hold| Run {
             hold: hold.as_str().into(),
             next,
         });
+        let Some(first) = first else {
+            return First::HasGone(hold);
+        };
+        let (seat, candidate) = (state.seats.get(&first), state.candidates.get(&first));
+        let (Some(seat), Some(candidate)) = (seat, candidate) else {
+            return First::HasGone(hold);
+        };
+        // The order is locked: it is not passed over between the look and the gift.
+        if state.order.stands(first) && candidate.terms == hold.hold().terms() {
+            return match candidate.slot.give(hold) {
+                Ok(()) => First::Has(Arc::clone(seat)),
+                Err(hold) => First::HasGone(hold),
+            };
+        }
+        match candidate.slot.close_empty() {
+            true => First::IsPassedOver(hold),
+            false => First::HasGone(hold),
+        }
     }
 
     /// Who has this hold next.
@@ -56,12 +78,13 @@ impl WaitLine {
         while let Some(number) = run.next.front() {
             let waits = state.candidates.get(number);
             let waits = waits.filter(|candidate| candidate.slot.is_empty());
+            let waits = waits.filter(|_| state.order.stands(*number));
             if let (Some(candidate), Some(seat)) = (waits, state.seats.get(number)) {
                 let found = (Arc::clone(seat), Arc::clone(candidate));
                 state.run = Some(run);
                 return Some(found);
             }
-            // It has had the hold, or has gone.
+            // It has had the hold, has gone, or was passed over.
             run.next.pop_front();
         }
         None
@@ -77,36 +100,41 @@ impl Record {
     }
 
     /// The server has granted the hold to the first of these waiters, and the others are behind it.
-    /// `false` if it goes to nobody of them from here: the undo of that waiter's place gives it back,
-    /// or its next request finds it.
-    pub(crate) fn give_first(&self, mut undo: Undo, ids: &[String], now: Moment) -> bool {
-        if let (Some(line), Some(first)) = (self.line.line(), ids.first()) {
-            line.runs(ids);
-            let next = line.next_in_run(undo.hold());
-            if let Some((seat, candidate)) = next.filter(|(_, next)| next.has_place(first)) {
-                line.answered(undo.hold().confirmed_at(), now);
-                match candidate.give_own(undo) {
-                    Ok(()) => {
-                        self.turn.lock().holds(now);
-                        seat.wake();
-                        return true;
-                    }
-                    Err(returned) => undo = returned,
-                }
+    /// `false` if it goes to nobody of them from here.
+    pub(crate) fn give_first(&self, hold: Undo, ids: &[String], now: Moment) -> bool {
+        let Some(line) = self.line.line() else {
+            is_with_its_place(hold);
+            return false;
+        };
+        let confirmed_at = hold.hold().confirmed_at();
+        match line.begin_run(hold, ids) {
+            First::Has(seat) => {
+                line.answered(confirmed_at, now);
+                self.turn.lock().holds(now);
+                seat.wake();
+                return true;
             }
+            First::HasGone(hold) => is_with_its_place(hold),
+            First::IsPassedOver(hold) => give_back(hold),
         }
-        undo.hold().end();
-        undo.disarm();
         false
     }
 }
 
-/// Whether the waiter has a request on its way.
-#[derive(Default)]
-pub(super) struct Asking {
-    asks: bool,
-    /// It was granted the lock meanwhile.
-    missed: bool,
+/// What becomes of a hold that the server has granted to the place of a waiter.
+enum First {
+    /// The waiter has it, and is to be woken.
+    Has(Arc<Seat>),
+    /// The waiter has gone with its place, or has the hold by an answer to a request of its own.
+    HasGone(Undo),
+    /// The waiter is not polled. It gets nothing more in this place.
+    IsPassedOver(Undo),
+}
+
+/// The undo of a waiter's place gives the same hold back, or its guard has that undo.
+pub(super) fn is_with_its_place(mut hold: Undo) {
+    hold.hold().end();
+    hold.disarm();
 }
 
 impl Candidate {
@@ -119,29 +147,18 @@ impl Candidate {
         self.has_place(hold.steps.wire_id())
     }
 
-    /// Gives it the hold of its own place. Not while it asks: the answer to that may be the same
-    /// hold, which would be given back by the one and kept by the other.
-    fn give_own(&self, undo: Undo) -> Result<(), Undo> {
-        let mut asking = self.asking.lock();
-        if asking.asks {
-            asking.missed = true;
-            return Err(undo);
+    /// The waiter's own request was granted the hold of its place. `false` if that hold has gone
+    /// back meanwhile, by a release that granted it, too.
+    pub(super) fn takes_its_own(&self) -> bool {
+        if self.slot.close_empty() {
+            return true;
         }
-        self.slot.give(undo)
-    }
-
-    /// A request for its place leaves. `false` if it was given the lock just now.
-    pub(super) fn asks(&self) -> bool {
-        let mut asking = self.asking.lock();
-        asking.asks = !self.slot.is_full();
-        asking.missed = false;
-        asking.asks
-    }
-
-    /// It was answered. `true` if the lock was granted to it behind that answer, perhaps.
-    pub(super) fn was_answered(&self) -> bool {
-        let mut asking = self.asking.lock();
-        asking.asks = false;
-        std::mem::take(&mut asking.missed)
+        match self.slot.take_back(|_| true) {
+            Some(hold) if self.owns(hold.hold()) => is_with_its_place(hold),
+            // The server has granted the lock to this waiter, so that one is lost.
+            Some(other) => give_back(other),
+            None => return false,
+        }
+        true
     }
 }

@@ -29,6 +29,11 @@ impl<T> Slot<T> {
         matches!(*self.0.lock(), State::Full(_))
     }
 
+    /// Whether nothing is given to the waiter any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(*self.0.lock(), State::Closed)
+    }
+
     /// Gives something to the waiter. Returned if the waiter has gone, or was given something
     /// before.
     pub(crate) fn give(&self, gift: T) -> Result<(), T> {
@@ -57,16 +62,33 @@ impl<T> Slot<T> {
         *self.0.lock() = State::Empty;
     }
 
-    /// Takes back what was given and not claimed. The waiter waits on.
-    pub(crate) fn take_back(&self) -> Option<T> {
+    /// Takes back what was given and not claimed. The waiter waits on for something else, unless
+    /// what it was given `closes` the slot.
+    pub(crate) fn take_back(&self, closes: impl FnOnce(&T) -> bool) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::take(&mut *state) {
-            State::Full(gift) => Some(gift),
+            State::Full(gift) => {
+                if closes(&gift) {
+                    *state = State::Closed;
+                }
+                Some(gift)
+            }
             other => {
                 *state = other;
                 None
             }
         }
+    }
+
+    /// Nothing is given to the waiter any more. `false`, and nothing has changed, if something was
+    /// given before, or the slot was closed.
+    pub(crate) fn close_empty(&self) -> bool {
+        let mut state = self.0.lock();
+        let is_empty = matches!(*state, State::Empty);
+        if is_empty {
+            *state = State::Closed;
+        }
+        is_empty
     }
 
     /// The waiter wants nothing more. Returns what was given and not claimed.

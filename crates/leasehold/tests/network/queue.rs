@@ -256,6 +256,43 @@ async fn places_of_those_that_were_served_go_with_a_lost_hold() {
     assert_eq!(server.keys(), ["leasehold:{x}:forced"]);
 }
 
+/// Three holders, one after the other, the last of which has had the hold of the second.
+async fn passed_on(client: &Client) -> LockGuard {
+    let (first, [second, third]) = held(client).await;
+    first.release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+    third.await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_those_that_were_served_go_with_a_forgotten_hold() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    passed_on(&client).await.forget();
+    others_go_on().await;
+    sleep(3 * MS).await;
+    let elsewhere = server.client().fair_lock("x");
+    assert_eq!(elsewhere.waiters().await.unwrap(), [""; 0]);
+    // Its lease.
+    let guard = elsewhere.try_acquire_for(1100 * MS).await.unwrap();
+    guard.expect("it is free").release().await.unwrap();
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_those_that_were_served_go_with_a_closed_client() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let guard = passed_on(&client).await;
+    client.close().await;
+    let elsewhere = server.client().fair_lock("x");
+    assert_eq!(elsewhere.waiters().await.unwrap(), [""; 0]);
+    let next = elsewhere.try_acquire_for(1100 * MS).await.unwrap();
+    next.expect("it is free").release().await.unwrap();
+    guard.release().await.unwrap_err();
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
 /// So many tasks use the lock all the time. Every hold is judged.
 fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;

@@ -42,6 +42,37 @@ impl Embedded {
         self.memory.keyspace().entries = checkpoint.entries.clone();
     }
 
+    /// Notes from now on which ids are removed from the hash of a lock, for
+    /// [`ids_used_again`](Self::ids_used_again).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let server = leasehold::Embedded::new();
+    /// server.note_ids();
+    /// let lock = server.client().lock("orders:42");
+    /// for _ in 0..2 {
+    ///     lock.acquire().await?.release().await?;
+    /// }
+    /// assert!(server.ids_used_again().is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn note_ids(&self) {
+        self.memory.keyspace().removed.get_or_insert_default();
+    }
+
+    /// The ids of holds that were granted a second time, after the server had taken them back, each
+    /// with the name of its lock. A client uses the id of a hold for no other hold, so there are none
+    /// unless a request arrives late or twice. Empty without [`note_ids`](Self::note_ids).
+    #[must_use]
+    pub fn ids_used_again(&self) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let keyspace = self.memory.keyspace();
+        let came_back = keyspace.removed.iter().flat_map(|noted| &noted.came_back);
+        came_back.map(|(key, id)| (text(key), text(id))).collect()
+    }
+
     /// Restarts the server without its data: the keys are gone, the connections cut, and
     /// its clients learn when it started.
     pub fn restart(&self) {

@@ -1,7 +1,7 @@
 //! Keys with their values and expiry: what a step's twin works on. Method names and
 //! rules are the server's own commands.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::backend::step::Refusal;
 use crate::pattern;
@@ -14,6 +14,25 @@ pub(crate) struct Keyspace {
     pub(super) now_ms: u64,
     steps_since_sweep: u32,
     audience: Option<Audience>,
+    /// The fields that were removed from hashes, if a test wants to know whether one comes back.
+    pub(super) removed: Option<Removed>,
+}
+
+/// Fields that were removed from a hash, by its key.
+#[derive(Default)]
+pub(super) struct Removed {
+    fields: HashSet<(Vec<u8>, Vec<u8>)>,
+    /// Those that were written again.
+    pub(super) came_back: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Removed {
+    fn writes(&mut self, key: &[u8], field: &[u8]) {
+        let field = (key.to_vec(), field.to_vec());
+        if self.fields.contains(&field) {
+            self.came_back.push(field);
+        }
+    }
 }
 
 /// How many connections listen to a channel.
@@ -244,8 +263,12 @@ impl Keyspace {
     }
 
     pub(crate) fn hset(&mut self, key: &[u8], field: &[u8], value: &[u8]) -> Result<(), Refusal> {
-        self.hash_to_write(key)?
+        let before = self
+            .hash_to_write(key)?
             .insert(field.to_vec(), value.to_vec());
+        if let (None, Some(removed)) = (before, &mut self.removed) {
+            removed.writes(key, field);
+        }
         Ok(())
     }
 
@@ -257,6 +280,9 @@ impl Keyspace {
         let removed = fields.remove(field).is_some();
         if fields.is_empty() {
             self.entries.remove(key);
+        }
+        if let (true, Some(noted)) = (removed, &mut self.removed) {
+            noted.fields.insert((key.to_vec(), field.to_vec()));
         }
         Ok(removed)
     }

@@ -127,7 +127,7 @@ impl Acquire for Multi {
             deadline,
         };
         // In a box, because it would enlarge every future that acquires a lock of any kind.
-        let Some(guards) = Box::pin(gathering.all()).await? else {
+        let Some(guards) = Box::pin(gathering.all_held()).await? else {
             return Ok(None);
         };
         let held = members.iter().zip(guards).collect();
@@ -159,6 +159,23 @@ struct HeldMember {
 type Answer = Result<Option<LockGuard>>;
 
 impl Gathering<'_> {
+    /// All members, each of them held still, or none.
+    async fn all_held(&self) -> Result<Option<Vec<LockGuard>>> {
+        loop {
+            let Some(guards) = self.all().await? else {
+                return Ok(None);
+            };
+            // One may be lost by the time that another one is granted.
+            if guards.iter().all(LockGuard::is_held) {
+                return Ok(Some(guards));
+            }
+            if matches!(self.deadline, Deadline::Now) {
+                let late = self.context.backend.granted_too_late();
+                return Err(late.into_error(self.key));
+            }
+        }
+    }
+
     /// All members, or none.
     async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
         let Some(answers) = self.in_time(self.ask(self.members)).await else {

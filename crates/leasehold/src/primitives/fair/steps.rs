@@ -82,7 +82,12 @@ impl FairHold {
 
     /// Gives the hold back; with a lease, to the first in line if that is of the same client.
     fn released(&self, lease: Duration) -> Operation {
-        let id = self.wire_id();
+        self.released_by(self.wire_id(), lease, &self.served.lock())
+    }
+
+    /// Gives back what has this id, a hold or a place, and takes out the places of those that were
+    /// `served`.
+    fn released_by(&self, id: &str, lease: Duration, served: &str) -> Operation {
         let own = id.rfind(':').map_or(id, |colon| &id[..=colon]);
         // Not the release of a plain lock: that publishes on the channel of the name, while each
         // waiter of a fair lock listens on a channel of its own. The head would sleep until its
@@ -96,7 +101,7 @@ impl FairHold {
             channel: self.channel.as_bytes(),
             lease_ms: wire_ms(lease),
             own: own.as_bytes(),
-            served: self.served.lock().as_bytes(),
+            served: served.as_bytes(),
         }
         .operation()
     }
@@ -184,6 +189,13 @@ impl Queued for FairHold {
             served.push(' ');
             served.push_str(id);
         }
+    }
+
+    fn leave_line(&self) -> Option<Operation> {
+        let served = std::mem::take(&mut *self.served.lock());
+        let served = served.trim_start();
+        let (first, others) = served.split_once(' ').unwrap_or((served, ""));
+        (!first.is_empty()).then(|| self.released_by(first, Duration::ZERO, others))
     }
 }
 

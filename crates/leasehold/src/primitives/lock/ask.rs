@@ -12,6 +12,7 @@ use crate::backend::channels::Listener;
 use crate::backend::failure::{Cause, Failure, refusal_counts};
 use crate::backend::route::Route;
 use crate::backend::step::Value;
+use crate::clock::Moment;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::Share;
@@ -27,6 +28,9 @@ use crate::owner::Owner;
 use crate::primitives::namesake;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Answered, Ask, Deadline, FOR_AN_ANSWER, NotBefore, Wait};
+
+/// So long one branch of an owner waits for what becomes of another one's acquire.
+const UNPOLLED: Duration = Duration::from_millis(100);
 
 pub(in crate::primitives) async fn acquire_by<K: Named>(
     lock: &Lock<K>,
@@ -111,13 +115,25 @@ impl<K: Named> Asker<'_, K> {
     ) -> Result<Option<Share>> {
         let context = &self.lock.context;
         loop {
+            let mut insists = false;
             match entry {
                 Entry::Ask(asking) => {
-                    let share = self.until(deadline).await?;
-                    if let Some(share) = &share {
-                        asking.holds(share.held());
+                    let share = tokio::select! {
+                        biased;
+                        share = self.until(deadline) => share?,
+                        // Another branch has got it, and this one enters that hold.
+                        () = local.owners.held_by_another(owner) => {
+                            drop(asking);
+                            drop(self.kept());
+                            entry = local.enter(owner, self.terms)?;
+                            continue;
+                        }
+                    };
+                    match &share {
+                        // Given back: both were granted the lock, as readers are.
+                        Some(share) if !asking.holds(share.held()) => {}
+                        _ => return Ok(share),
                     }
-                    return Ok(share);
                 }
                 Entry::Joined(held, joined) => {
                     // A share from here on, before the confirmation is asked for: if this future is
@@ -136,9 +152,14 @@ impl<K: Named> Asker<'_, K> {
                     // get.
                     () = deadline.passed(&context.timers) => return Ok(None),
                     () = local.owners.settled(owner) => {}
+                    // The other one may not be polled.
+                    () = context.timers.sleep(UNPOLLED) => insists = true,
                 },
             }
-            entry = local.enter(owner, self.terms)?;
+            entry = match insists {
+                true => local.enter_beside(owner, self.terms)?,
+                false => local.enter(owner, self.terms)?,
+            };
         }
     }
 
@@ -189,44 +210,19 @@ impl<K: Named> Asker<'_, K> {
             (Deadline::Now, Line::OnServer { .. }) => Line::OneAsks,
             (_, line) => line,
         };
-        let channel = match line {
-            Line::OnServer { .. } => self.take_place(),
-            _ => Arc::clone(&self.lock.channel),
-        };
+        let mut granted = self.granted(deadline, line, false).await?;
+        while let Some(Granted::WentBack) = granted {
+            // What is left of its place goes back.
+            drop(self.kept());
+            if deadline.has_passed(context.clock) {
+                return Ok(None);
+            }
+            granted = self.granted(deadline, line, true).await?;
+        }
         let turn = self.turn();
-        let wait = Wait {
-            context,
-            key: self.key,
-            line_key: &self.line_key,
-            channels: &[(context.backend.channels(), &channel)],
-            settings: &self.lock.settings,
-            deadline,
-            line,
-            place: None,
-            was_held: self
-                .lock
-                .member
-                .as_ref()
-                .is_some_and(|member| member.was_held),
-            told: Some(self.acquiring.span()),
-        };
-        let granted = match deadline {
-            // An acquire that asks once takes no place.
-            Deadline::Now => wait.once(&Waiter::alone(self, deadline)).await?,
-            _ => match context.locals.of(&self.line_key).first(line) {
-                Ok(first) => self.as_first(wait, first, turn).await?,
-                Err(local) => {
-                    let place = match self.candidate(turn) {
-                        Some(candidate) => local.line_up_as(line, candidate),
-                        None => local.line_up(line),
-                    };
-                    self.in_line(wait, &place, turn, None).await?
-                }
-            },
-        };
-        Ok(granted.map(|granted| {
+        Ok(granted.and_then(|granted| {
             let held = |undo| Held::new(&context.standing, undo, self.entered_as(), turn);
-            match granted {
+            Some(match granted {
                 Granted::AtOnce(undo) => {
                     context.watchdog.keep(undo.hold());
                     Share::new(Arc::clone(context), held(undo))
@@ -240,8 +236,52 @@ impl<K: Named> Asker<'_, K> {
                 // The watchdog has it since the first of its holders.
                 Granted::Handed(undo) => Share::handed_over(Arc::clone(context), held(undo)),
                 Granted::Entered(share) => share,
-            }
+                Granted::WentBack => return None,
+            })
         }))
+    }
+
+    /// Waits until it is granted something. `was_held`: a server has said before that the lock is
+    /// held.
+    async fn granted(
+        &self,
+        deadline: Deadline,
+        line: Line,
+        was_held: bool,
+    ) -> Result<Option<Granted>> {
+        let context = &self.lock.context;
+        let channel = match line {
+            Line::OnServer { .. } => self.take_place(),
+            _ => Arc::clone(&self.lock.channel),
+        };
+        let turn = self.turn();
+        let member = self.lock.member.as_ref();
+        let wait = Wait {
+            context,
+            key: self.key,
+            line_key: &self.line_key,
+            channels: &[(context.backend.channels(), &channel)],
+            settings: &self.lock.settings,
+            deadline,
+            line,
+            place: None,
+            was_held: was_held || member.is_some_and(|member| member.was_held),
+            told: Some(self.acquiring.span()),
+        };
+        match deadline {
+            // An acquire that asks once takes no place.
+            Deadline::Now => wait.once(&Waiter::alone(self, deadline)).await,
+            _ => match context.locals.of(&self.line_key).first(line) {
+                Ok(first) => self.as_first(wait, first, turn).await,
+                Err(local) => {
+                    let place = match self.candidate(turn) {
+                        Some(candidate) => local.line_up_as(line, candidate),
+                        None => local.line_up(line),
+                    };
+                    self.in_line(wait, &place, turn, None).await
+                }
+            },
+        }
     }
 
     /// The name and the owner by which the hold can be entered again.
@@ -262,6 +302,10 @@ impl<K: Named> Asker<'_, K> {
 
     fn keep(&self, undo: Undo) {
         *self.kept.lock() = Some(undo);
+    }
+
+    fn has_place(&self) -> bool {
+        self.kept.lock().is_some()
     }
 
     fn kept(&self) -> Option<Undo> {
@@ -351,9 +395,7 @@ impl<K: Named> Asker<'_, K> {
                 if hold.granted(token) {
                     return Ok(Answer::Granted(undo));
                 }
-                if keeps_place {
-                    self.keep(undo);
-                }
+                // The undo gives it back, and with it the id of a place.
                 Err(backend.granted_too_late())
             }
             Some(Asked::Busy { ttl_ms, before }) => {
@@ -404,29 +446,39 @@ impl<K: Named> Asker<'_, K> {
             Some(Answered {
                 answer: Ok(Answer::Granted(granted)),
                 sent,
-            }) => {
-                let Some(followed) = first.leave() else {
-                    return Ok(Some(granted));
-                };
-                // Those behind it learn what the server has said.
-                let granted = match granted {
-                    Granted::AtOnce(undo) => Granted::Asked(undo),
-                    other => other,
-                };
-                let answer = Ok(Answer::Granted(granted));
-                (followed, Answered { sent, answer })
-            }
-            Some(met) => (first, met),
+            }) => return Ok(Some(self.first_has(granted, first, turn, sent))),
+            Some(met) => met,
         };
-        let (first, met) = met;
         let Some(place) = first.line_up(self.candidate(turn)) else {
             return wait.ended_unanswered();
         };
         if turn.is_some() {
-            let granted = matches!(met.answer, Ok(Answer::Granted(_)));
-            Waiter::in_place(self, &place, turn, wait.deadline).answered(&place, None, granted);
+            Waiter::in_place(self, &place, turn, wait.deadline).answered(&place, None, false);
         }
         self.in_line(wait, &place, turn, Some(met)).await
+    }
+
+    /// The first waiter was granted the lock. It waits for no turn, although another one may have it
+    /// by now: the answer may have come long before this waiter was polled again.
+    fn first_has(
+        &self,
+        granted: Granted,
+        first: First,
+        turn: Option<Duration>,
+        sent: Moment,
+    ) -> Granted {
+        // Those behind it learn what the server has said.
+        let Some(place) = first.leave().and_then(|followed| followed.line_up(None)) else {
+            return granted;
+        };
+        place.granted(sent);
+        if turn.is_some() {
+            Waiter::in_place(self, &place, turn, Deadline::Never).answered(&place, None, true);
+        }
+        match granted {
+            Granted::AtOnce(undo) => Granted::Asked(undo),
+            other => other,
+        }
     }
 
     /// Waits in line. In a box: few acquires have to wait, and the others need not carry its state.
@@ -464,12 +516,17 @@ enum Granted {
     Handed(Undo),
     /// A hold that readers of this process share.
     Entered(Share),
+    /// Nothing: a hold of its place on the server has gone back, and the id of the place with it. It
+    /// begins anew with another one.
+    WentBack,
 }
 
 /// One waiter, with its place if its line takes turns.
 struct Waiter<'a, K> {
     asker: &'a Asker<'a, K>,
     place: Option<&'a Place>,
+    /// Whether it has a place on the server.
+    queues: bool,
     turn: Duration,
     deadline: Deadline,
     called: Called<'a>,
@@ -481,6 +538,7 @@ impl<'a, K> Waiter<'a, K> {
         Self {
             asker,
             place: None,
+            queues: false,
             turn: Duration::ZERO,
             deadline,
             called: Called {
@@ -499,6 +557,7 @@ impl<'a, K> Waiter<'a, K> {
     ) -> Self {
         Self {
             place: turn.map(|_| place),
+            queues: place.is_on_server(),
             turn: turn.unwrap_or_default(),
             ..Self::alone(asker, deadline)
         }
@@ -530,7 +589,11 @@ impl<K: Named> Ask for Waiter<'_, K> {
             // In a box: the others need not carry its state.
             return Box::pin(self.asker.ask_together(turn, self.deadline)).await;
         }
-        if let Some(place) = self.place.filter(|place| place.is_on_server()) {
+        if self.queues && !self.asker.has_place() {
+            // The hold of the place was granted too late, and has gone back.
+            return Ok(Answer::Granted(Granted::WentBack));
+        }
+        if let Some(place) = self.place.filter(|_| self.queues) {
             return self.ask_in_line(place).await;
         }
         let clock = self.asker.lock.context.clock;
@@ -577,10 +640,20 @@ impl<K: Named> Ask for Waiter<'_, K> {
     async fn meanwhile(&self) -> Granted {
         match self.place {
             Some(place) => {
-                let mut undo = place.handed().await;
+                let mut undo = tokio::select! {
+                    biased;
+                    undo = place.handed() => undo,
+                    () = place.has_gone_back() => return Granted::WentBack,
+                };
                 // Never while it asks, so the undo of its place is here.
-                if let Some(own) = self.asker.kept() {
-                    place.goes_with(&mut undo, own);
+                match self.asker.kept() {
+                    Some(own) => place.goes_with(&mut undo, own),
+                    // Its time was up while it asked.
+                    None if place.owns(&undo) => {
+                        place.gave_up(undo);
+                        return std::future::pending().await;
+                    }
+                    None => {}
                 }
                 Granted::Handed(undo)
             }
@@ -592,25 +665,21 @@ impl<K: Named> Ask for Waiter<'_, K> {
 impl<K: Named> Waiter<'_, K> {
     /// Asks for the lock, and for a place in the line on the server.
     async fn ask_in_line(&self, place: &Place) -> Result<Answer<Granted>, Failure> {
-        loop {
-            if !place.asks_in_line() {
-                // It has the lock: the wait finds that before it sleeps.
-                let ttl = Some(Duration::ZERO);
-                return Ok(Answer::Busy { ttl });
-            }
-            let answer = self.asker.ask(None).await;
-            let missed = place.answered_in_line();
-            return Ok(match answer? {
-                Answer::Granted(undo) => {
-                    let now = self.asker.lock.context.clock.now();
-                    place.turns().lock().holds(now);
-                    Answer::Granted(Granted::Asked(undo))
-                }
-                Answer::Busy { .. } if missed => continue,
-                Answer::Busy { ttl } => Answer::Busy { ttl },
-                Answer::Later { within, evidence } => Answer::Later { within, evidence },
-            });
+        if !place.may_ask_in_line() {
+            // It has the lock, or has had it: the wait finds that before it sleeps.
+            let ttl = Some(Duration::ZERO);
+            return Ok(Answer::Busy { ttl });
         }
+        Ok(match self.asker.ask(None).await? {
+            Answer::Granted(undo) if place.takes_its_own() => {
+                let now = self.asker.lock.context.clock.now();
+                place.turns().lock().holds(now);
+                Answer::Granted(Granted::Asked(undo))
+            }
+            Answer::Granted(_) => Answer::Granted(Granted::WentBack),
+            Answer::Busy { ttl } => Answer::Busy { ttl },
+            Answer::Later { within, evidence } => Answer::Later { within, evidence },
+        })
     }
 }
 
