@@ -14,6 +14,8 @@ mod hand_over;
 mod limits;
 #[path = "network/majority.rs"]
 mod majority;
+#[path = "network/permits.rs"]
+mod permits;
 #[path = "network/queue.rs"]
 mod queue;
 #[path = "network/readers.rs"]

@@ -126,9 +126,20 @@ impl Turn {
         }
     }
 
+    /// It ends, without one of others: more permits are in use than there are, perhaps. What comes
+    /// back goes to the server until that grants something again.
+    pub(crate) fn ends(&mut self) {
+        if matches!(self.phase, Phase::Ours { .. } | Phase::Away { .. }) {
+            self.phase = Phase::Idle;
+        }
+    }
+
     /// The server has answered.
     pub(crate) fn answered(&mut self, asked: &Asked) {
         self.all_taken = asked.none_left;
+        if asked.free < 0 {
+            self.ends();
+        }
         match (&self.phase, asked.given_back) {
             (Phase::Idle, _) => {}
             (Phase::StandingDown { .. }, Some(given_back)) => {
@@ -360,6 +371,23 @@ mod tests {
         assert_eq!(turn.all_ours_until(at_once(), TURN), Some(after(TURN)));
         turn.hold_leaves(at_once());
         assert_eq!(turn.all_ours_until(at_once(), TURN), None);
+    }
+
+    #[test]
+    fn turn_ends_when_more_are_in_use_than_there_are() {
+        let mut turn = begun();
+        assert!(turn.passes_on(1, at_once()));
+        ask(&mut turn, at_once(), 0);
+        assert!(turn.passes_on(1, at_once()), "all are in use");
+        ask(&mut turn, at_once(), -1);
+        assert!(!turn.passes_on(1, at_once()));
+        assert_eq!(
+            turn.not_before(at_once()),
+            None,
+            "others get nothing either"
+        );
+        ask(&mut turn, at_once(), 1);
+        assert!(turn.passes_on(1, at_once()));
     }
 
     #[test]
