@@ -528,7 +528,8 @@ impl Release {
     /// The release has told others, or nobody.
     fn published(&self, told: i64, sent: Moment) {
         if let (Some(local), Some(ours)) = (&self.local, self.ours) {
-            local.turn.lock().published(told != 1 + ours);
+            let others = u32::try_from(told - 1 - ours).ok();
+            local.turn.lock().published(others);
         }
         if self.local.is_some() || told <= 1 || !self.held.takes_turns() {
             return;

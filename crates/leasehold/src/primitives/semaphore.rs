@@ -49,7 +49,8 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// the server starts a turn of 10 ms, during which permits that the process gives back go to its
 /// own waiters, without a request. The first release after that goes to the server. Unless nobody
 /// else listens, the process then leaves the permits to others for 2 ms, or now and then for 16 ms
-/// if nobody takes them. Beside several busy processes, a slower one can wait for a long time.
+/// if nobody takes them. Beside several busy processes it lets those go first that have had no turn
+/// since its own, for 2 ms each time.
 /// Changes by [`drain`](Self::drain), [`delete`](Self::delete) and a negative
 /// [`add_permits`](Self::add_permits) bind the waiters of other clients when their turn is over.
 ///

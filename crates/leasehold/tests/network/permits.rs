@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use leasehold::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
-use super::hand_over::{near, others_go_on};
+use super::hand_over::{at, near, others_go_on};
 use super::*;
 
 /// A semaphore with so many permits.
@@ -63,5 +63,62 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
             waiter.await.unwrap().release().await.unwrap();
         }
         assert_eq!(seen.available_permits().await.unwrap(), 1);
+    }
+}
+
+/// Four tasks of each of three clients use the only permit all the time, for 2 ms each. Of the clients
+/// that wait, the same one always hears of a release first. How often each client had the permit, and
+/// the longest wait.
+async fn three_alike<P>(
+    acquire: impl AsyncFn(&Client) -> P,
+    release: impl AsyncFn(P),
+) -> ([u32; 3], Duration) {
+    let server = Embedded::new();
+    let semaphore = semaphore(&server.client(), 1).await;
+    let clients = [(); 3].map(|()| {
+        let (client, network, _) = at(&server, MS, MS);
+        // A server tells its listeners in the order in which they came.
+        network.on_message(|_| Some(Duration::ZERO));
+        (client, network)
+    });
+    let end = Instant::now() + 3000 * MS;
+    let tasks = clients.iter().flat_map(|client| [client; 4]);
+    let tasks = tasks.map(async |(client, _)| {
+        let (mut rounds, mut longest) = (0, Duration::ZERO);
+        while Instant::now() < end {
+            let start = Instant::now();
+            let permit = acquire(client).await;
+            longest = longest.max(start.elapsed());
+            sleep(2 * MS).await;
+            release(permit).await;
+            rounds += 1;
+        }
+        (rounds, longest)
+    });
+    let had = join_all(tasks).await;
+    let rounds =
+        [0, 4, 8].map(|first| had[first..first + 4].iter().map(|(rounds, _)| rounds).sum());
+    let longest = had.iter().map(|(_, longest)| *longest).max();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+    (rounds, longest.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_client_of_three_is_left_out() {
+    let plain = three_alike(
+        async |client| client.semaphore("x").acquire().await.unwrap(),
+        async |permit| permit.release().await.unwrap(),
+    );
+    let leased = three_alike(
+        async |client| client.expirable_semaphore("x").acquire().await.unwrap(),
+        async |permit| permit.release().await.unwrap(),
+    );
+    for (what, (rounds, longest)) in [("plain", plain.await), ("leased", leased.await)] {
+        let (least, most) = (rounds.iter().min(), rounds.iter().max());
+        assert!(
+            least.unwrap() * 5 >= *most.unwrap(),
+            "{what}: {rounds:?}, {longest:?}"
+        );
+        assert!(longest <= 1000 * MS, "{what}: {rounds:?}, {longest:?}");
     }
 }
