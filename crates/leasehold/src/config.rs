@@ -175,6 +175,9 @@ pub(crate) struct Settings {
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
     pub(crate) poll_interval: Duration,
+    /// How often a waiter asks at least, whatever its strategy is: what it leaves on the server while
+    /// it waits ends otherwise.
+    pub(crate) ask_every: Option<Duration>,
     pub(crate) outage_timeout: Duration,
     /// For how long the process keeps a lock that its waiters hand over; zero for never.
     pub(crate) local_hand_over: Duration,
@@ -193,6 +196,7 @@ impl Settings {
             longest_lease: None,
             strategy: WaitStrategy::PubSub,
             poll_interval: DEFAULT_POLL_INTERVAL,
+            ask_every: None,
             outage_timeout: DEFAULT_OUTAGE_TIMEOUT,
             local_hand_over: DEFAULT_TURN,
             acknowledged: Acknowledgement::master(),

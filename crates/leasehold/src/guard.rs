@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, NotExchanged};
 use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
@@ -195,17 +195,14 @@ impl Share {
         let hold = self.hold();
         let local = self.held.local(&self.context.locals);
         let now = self.context.clock.now();
-        let mut asked_before = false;
         if loss.is_none()
             && let Some(local) = &local
             && self.held.stays(local, now)
         {
             if hold.is_exchanged() {
-                if let Some(exchange) = Exchange::leaves(&self.context, &self.held, local) {
-                    match exchange.answered().await {
-                        Ok(()) => return Ok(()),
-                        Err(outcome) => asked_before = outcome == Outcome::MayHaveRun,
-                    }
+                if let Some(exchange) = self.exchange(local) {
+                    // The next waiter waits for the answer, whether this future is polled or not.
+                    return self.in_background(exchange).await;
                 }
             } else {
                 // Taken before the hold goes: the next holder may give it back at once, and the
@@ -220,7 +217,7 @@ impl Share {
         hold.end();
         self.context.watchdog.remove(hold);
         match loss {
-            None => self.give_back(local, asked_before).await,
+            None => self.give_back(local).await,
             Some(reason) => {
                 // Lost here, but the server may still have it: the undo gives it back.
                 self.clear_owner();
@@ -230,22 +227,47 @@ impl Share {
     }
 
     /// Asks the server to take the hold back, and waits for its answer.
-    /// `asked_before`: an earlier request may have taken it back.
-    async fn give_back(&self, local: Option<Local>, asked_before: bool) -> Result<()> {
-        let (release, first) = Release::leaves(&self.context, &self.held, local, asked_before);
+    async fn give_back(&self, local: Option<Local>) -> Result<()> {
+        let (release, first) = Release::leaves(&self.context, &self.held, local, false);
         // Behind the release: whatever the owner asks next has to run behind that.
         self.clear_owner();
         if !self.hold().has_waiting() && !release.grants {
             return release.answered(first).await;
         }
-        // Those to whom the hold belonged before wait for the same answer, or the next holder does,
-        // and this future may be dropped.
-        let (sender, answered) = oneshot::channel();
+        // Those to whom the hold belonged before wait for the same answer, or the next holder does.
+        self.in_background(release.answered(first)).await
+    }
+
+    /// Gives permits up for those of the next waiter of the process. The request has left when this
+    /// returns. `None` if nobody wants as many.
+    fn exchange(&self, local: &Local) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
+        let exchange = Exchange::leaves(&self.context, &self.held, local)?;
+        let (context, held) = (Arc::clone(&self.context), Arc::clone(&self.held));
+        let local = local.clone();
+        Some(async move {
+            let asked_before = match exchange.answered().await {
+                Ok(()) => return Ok(()),
+                Err(NotExchanged::GiveBack { asked_before }) => asked_before,
+                Err(NotExchanged::Unanswered(failure)) => {
+                    return Err(failure.into_error(&held.hold().key));
+                }
+            };
+            let (release, first) = Release::leaves(&context, &held, Some(local), asked_before);
+            release.answered(first).await
+        })
+    }
+
+    /// Sees the end of a hold through, although this future may be dropped, or polled by nobody.
+    async fn in_background(
+        &self,
+        ends: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<()> {
+        let (sender, ended) = oneshot::channel();
         self.context.cleanup.spawn(async move {
             // If this fails, the releaser has gone.
-            let _ = sender.send(release.answered(first).await);
+            let _ = sender.send(ends.await);
         });
-        answered.await.unwrap_or_else(|_| {
+        ended.await.unwrap_or_else(|_| {
             let address = self.context.backend.address();
             let ended = Failure::runtime_ended(Outcome::MayHaveRun, address);
             Err(ended.into_error(&self.hold().key))
@@ -274,6 +296,7 @@ impl Share {
         let failure = match timers.timeout(limit, word).await {
             Some(Ok(Word::Held)) => return Ok(()),
             Some(Ok(Word::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
+            Some(Ok(Word::Unknown)) => return Err(nobody_knows(&self.context, hold)),
             Some(Ok(Word::Failed(failure))) => failure,
             Some(Err(_)) => Failure::runtime_ended(Outcome::MayHaveRun, backend.address()),
             None => {
@@ -523,7 +546,8 @@ impl Release {
     /// The release has told others, or nobody.
     fn published(&self, told: i64, sent: Moment) {
         if let (Some(local), Some(ours)) = (&self.local, self.ours) {
-            local.turn.lock().published(told != 1 + ours);
+            let others = u32::try_from(told - 1 - ours).ok();
+            local.turn.lock().published(others);
         }
         if self.local.is_some() || told <= 1 || !self.held.takes_turns() {
             return;
@@ -564,11 +588,9 @@ impl Release {
             }
         };
         self.held.given_back();
-        // An earlier release whose reply was lost has released it: nobody else has this hold's
-        // id.
         // A list has the one that holds it now.
         let is_granted = self.grants && matches!(reply, Value::List(_));
-        if was_ours(&reply) || is_granted || asked_before {
+        if was_ours(&reply) || is_granted {
             hold.tell(self.mark, &Word::Held);
             if let Value::Int(told) = reply {
                 self.published(told, sent);
@@ -581,9 +603,26 @@ impl Release {
             Some(reason) => reason,
             None => why_lost(backend, hold, timers).await,
         };
+        // An earlier request that was not answered may have released it, and then it was held until
+        // that. The server notes only whose hold was ended by force.
+        if asked_before && reason != LossReason::Forced {
+            hold.tell(self.mark, &Word::Unknown);
+            return Err(nobody_knows(&self.context, hold));
+        }
         hold.tell(self.mark, &Word::Lost(reason.clone()));
         Err(Error::lost(&hold.key, reason))
     }
+}
+
+/// A hold is not there, and a request that was not answered may have ended it.
+fn nobody_knows(context: &Context, hold: &Grant) -> Error {
+    let what = "an earlier request to end the hold was not answered, and it is not there any more";
+    let cause = Cause::NoAnswer(what.into());
+    let failure = context.backend.failure(Outcome::MayHaveRun, cause);
+    failure.into_error_with(
+        &hold.key,
+        "nothing is held now; if it did not, the hold had ended before",
+    )
 }
 
 /// A hold that is renewed for a wait.
@@ -616,8 +655,11 @@ impl Drop for Share {
                     && self.held.stays(local, now)
                 {
                     if self.hold().is_exchanged() {
-                        if let Some(exchange) = Exchange::leaves(&self.context, &self.held, local) {
-                            self.context.cleanup.spawn(exchange.in_background());
+                        if let Some(exchange) = self.exchange(local) {
+                            self.context.cleanup.spawn(async move {
+                                // If it fails, the undo goes on, and nobody waits for that.
+                                drop(exchange.await);
+                            });
                             return;
                         }
                     } else if self.held.hand_over(local, now) {

@@ -87,6 +87,9 @@ pub(crate) trait Ask: Sync {
         std::future::pending()
     }
 
+    /// Called when a message has woken the waiter.
+    fn woken(&self) {}
+
     /// Called before each ask, so that the primitive can look at what the channel has brought.
     fn heard(&self, _listener: &Listener) {}
 
@@ -249,6 +252,7 @@ impl Wait<'_> {
                 woken = sleep.until(&marks, clock.now() + pause) => {
                     if woken {
                         self.tell(AcquireSpan::is_woken);
+                        asker.woken();
                     }
                 }
                 () = place.turn(), if behind => {}

@@ -16,6 +16,8 @@ mod hand_over;
 mod limits;
 #[path = "network/majority.rs"]
 mod majority;
+#[path = "network/permits.rs"]
+mod permits;
 #[path = "network/queue.rs"]
 mod queue;
 #[path = "network/readers.rs"]
@@ -471,11 +473,12 @@ async fn overdue_reader_takes_an_idle_lock() {
     let server = Embedded::new();
     let (near, _) = near_and_far(&server);
     let reading = server.client().rw_lock("x").read().await.unwrap();
-    // A release does not wake it, so the lock is free while its mark stands.
-    let never = WaitStrategy::Backoff(Backoff::constant(3600 * 1000 * MS));
-    let lock = server.client().rw_lock("x").wait_strategy(never);
+    // It leaves its mark and is heard of no more, so the lock is free while the mark stands.
+    let (gone, network) = over_network(&server);
+    let lock = gone.rw_lock("x");
     let writer = tokio::spawn(async move { lock.write().await });
     sleep(100 * MS).await;
+    network.on_request(|_| Fate::default().request_lost());
     let lock = near.rw_lock("x");
     let reader = tokio::spawn(async move { lock.read().await.unwrap() });
     sleep(1500 * MS).await;

@@ -22,6 +22,8 @@ pub(crate) enum Word {
     /// It was held until now.
     Held,
     Lost(LossReason),
+    /// Nobody can know: it is not there, and a request without an answer may have ended it.
+    Unknown,
     /// It refuses to say.
     Failed(Failure),
 }
@@ -39,6 +41,8 @@ struct Waiting {
     asked: bool,
     /// A release has left, whose reply tells all.
     released: bool,
+    /// A request has left that may have made it another hold.
+    turned: bool,
 }
 
 /// Those who waited when a request left.
@@ -64,6 +68,17 @@ impl Acks {
             waiting.released = true;
             waiting.came
         }))
+    }
+
+    fn turn(&self) {
+        if let Some(waiting) = self.0.lock().as_mut() {
+            waiting.turned = true;
+        }
+    }
+
+    fn may_have_turned(&self) -> bool {
+        let waiting = self.0.lock();
+        waiting.as_ref().is_some_and(|waiting| waiting.turned)
     }
 
     fn is_released(&self) -> bool {
@@ -114,6 +129,19 @@ impl Grant {
     /// A release leaves.
     pub(crate) fn mark(&self) -> Mark {
         self.acks.release()
+    }
+
+    /// A request leaves that makes it another hold. From then on it says nothing of this one that
+    /// the server does not have it.
+    pub(crate) fn turns(&self) -> Mark {
+        let mark = self.mark();
+        self.acks.turn();
+        mark
+    }
+
+    /// Whether such a request has left.
+    pub(super) fn may_have_turned(&self) -> bool {
+        self.acks.may_have_turned()
     }
 
     /// The server has answered a release.

@@ -74,9 +74,10 @@ impl Return for Grant {
     fn answered(&self, reply: &Value, sure: bool) {
         // Those whose hold was handed over wait for this as well, where the last holder has gone
         // without a wait of its own.
-        let word = match was_ours(reply) || !sure {
+        let word = match was_ours(reply) {
             true => Word::Held,
-            false => Word::Lost(LossReason::Deleted),
+            false if sure && !self.may_have_turned() => Word::Lost(LossReason::Deleted),
+            false => Word::Unknown,
         };
         self.tell(self.mark(), &word);
     }

@@ -16,7 +16,7 @@ use super::slot::Slot;
 use super::turn::Turn;
 use crate::clock::Moment;
 use crate::config::Terms;
-use crate::hold::{Grant, Undo};
+use crate::hold::{ClaimId, Grant, Undo};
 use crate::sync::Mutex;
 
 /// A waiter to which a hold can be handed over.
@@ -71,7 +71,9 @@ impl Record {
 
     /// Gives a hold that nobody has had to the first waiter in line, in the same way.
     pub(crate) fn give_new(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
-        self.give(undo, now, |hold, terms| hold.terms() == terms)
+        // The terms of its claim: those of all its guards have no maximum hold time.
+        let fits = |hold: &Grant, terms| hold.terms_of(ClaimId::FIRST) == terms;
+        self.give(undo, now, fits)
     }
 
     fn give(

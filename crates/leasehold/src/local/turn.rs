@@ -4,8 +4,8 @@
 //! hold of a lock) goes to this process's own waiters. The first return behind that ends the turn:
 //! it goes to the server, and the process stands down for a while, so that other processes can ask
 //! first. So a process that uses a name all the time does not starve another one, and waits for
-//! one round trip in each turn. Beside two such processes a slower one can still starve: each of
-//! the two takes what the other leaves.
+//! one round trip in each turn. Beside several such processes it lets others go first until as
+//! many turns have ended as others listen: without that the two nearest have all of them.
 
 use std::time::Duration;
 
@@ -30,8 +30,14 @@ const ALONE_FOR: u32 = 10;
 #[derive(Default)]
 pub(crate) struct Turn {
     phase: Phase,
-    /// No other process listened when a release was published last.
-    alone: bool,
+    /// How many other processes listened when a release was published last; `None`
+    /// if that is not known.
+    others: Option<u32>,
+    /// How many releases others have published since our turn ended, of which we know; `None` if we
+    /// have had none.
+    heard: Option<u32>,
+    /// Until when it lets others ask whose turn comes first.
+    yields_until: Option<Moment>,
     /// How many turns have ended since the process stood down.
     turns_alone: u32,
     /// How many times in a row the process has stood down and nobody has taken anything.
@@ -68,14 +74,27 @@ pub(crate) struct Asked {
 }
 
 impl Turn {
-    /// A release was published, and other processes heard it or not.
-    pub(crate) fn published(&mut self, others_listen: bool) {
-        self.alone = !others_listen;
+    /// A release was published, and so many other processes heard it; `None` if that can't be known.
+    pub(crate) fn published(&mut self, others: Option<u32>) {
+        self.others = others;
+    }
+
+    /// A waiter heard of a release. If that was the end of a turn of another process, those that
+    /// have had no turn since ours ask first: as many others as listen have to have theirs. The
+    /// nearest two processes would have all turns otherwise, and a third one none.
+    pub(crate) fn hears(&mut self, now: Moment) {
+        if !matches!(self.phase, Phase::Idle) {
+            return;
+        }
+        if let (Some(heard), Some(others)) = (&mut self.heard, self.others) {
+            *heard = heard.saturating_add(1);
+            self.yields_until = (*heard < others).then_some(now + STAND_DOWN);
+        }
     }
 
     /// A hold that the server granted at `since` went back to it at `at`, and others wait for it.
     pub(crate) fn others_wait(&mut self, since: Moment, at: Moment) {
-        self.alone = false;
+        self.others = None;
         if self.is_idle() {
             self.phase = Phase::Away { since, at };
         }
@@ -83,7 +102,7 @@ impl Turn {
 
     /// It knows no more than a new one.
     pub(crate) fn is_unknown(&self) -> bool {
-        matches!(self.phase, Phase::Idle) && !self.alone && self.in_vain == 0
+        matches!(self.phase, Phase::Idle) && !self.is_alone() && self.in_vain == 0
     }
 
     /// Whether nobody has taken a turn, and none is over.
@@ -92,15 +111,16 @@ impl Turn {
     }
 
     pub(crate) fn is_alone(&self) -> bool {
-        self.alone
+        self.others == Some(0)
     }
 
     /// The moment before which our waiters let others ask.
     pub(crate) fn not_before(&self, now: Moment) -> Option<Moment> {
-        match self.phase {
-            Phase::StandingDown { until, .. } if now < until => Some(until),
-            _ => None,
-        }
+        let until = match self.phase {
+            Phase::StandingDown { until, .. } => Some(until),
+            _ => self.yields_until,
+        };
+        until.filter(|until| now < *until)
     }
 
     /// The moment before which none of our waiters asks for a hold, because one of them has it and
@@ -126,9 +146,20 @@ impl Turn {
         }
     }
 
+    /// It ends, without one of others: more permits are in use than there are, perhaps. What comes
+    /// back goes to the server until that grants something again.
+    pub(crate) fn ends(&mut self) {
+        if matches!(self.phase, Phase::Ours { .. } | Phase::Away { .. }) {
+            self.phase = Phase::Idle;
+        }
+    }
+
     /// The server has answered.
     pub(crate) fn answered(&mut self, asked: &Asked) {
         self.all_taken = asked.none_left;
+        if asked.free < 0 {
+            self.ends();
+        }
         match (&self.phase, asked.given_back) {
             (Phase::Idle, _) => {}
             (Phase::StandingDown { .. }, Some(given_back)) => {
@@ -192,10 +223,11 @@ impl Turn {
     }
 
     fn stays(&mut self, permits: u32, now: Moment, length: Duration) -> bool {
+        let alone = self.is_alone();
         match &mut self.phase {
             Phase::Ours { since } if now.saturating_sub(*since) <= length => return true,
             // No other process listens: to stand down for nobody would only cost time.
-            Phase::Ours { .. } if self.alone && self.turns_alone < ALONE_FOR => {
+            Phase::Ours { .. } if alone && self.turns_alone < ALONE_FOR => {
                 self.turns_alone += 1;
                 self.phase = Phase::Idle;
             }
@@ -203,6 +235,7 @@ impl Turn {
             // nothing that others could ask for.
             Phase::Ours { .. } => {
                 self.turns_alone = 0;
+                self.heard = Some(0);
                 self.phase = Phase::StandingDown {
                     until: now + self.stand_down(),
                     given_back: permits.into(),
@@ -315,6 +348,29 @@ mod tests {
     }
 
     #[test]
+    fn each_other_process_has_a_turn_before_the_next() {
+        let mut turn = begun();
+        turn.published(Some(3));
+        let (until, _) = stands_down(&mut turn, at_once());
+        // One of them has taken it.
+        ask(&mut turn, until, 0);
+        let at = |ms| until + Duration::from_millis(ms);
+        for other in [10, 20] {
+            assert_eq!(turn.not_before(at(other)), None);
+            turn.hears(at(other));
+            assert_eq!(turn.not_before(at(other)), Some(at(other + 2)));
+            assert_eq!(turn.not_before(at(other + 2)), None);
+        }
+        turn.hears(at(30));
+        assert_eq!(turn.not_before(at(30)), None, "all three have had one");
+        // A client that has had none lets nobody go first.
+        let mut new = Turn::default();
+        new.published(Some(3));
+        new.hears(at_once());
+        assert_eq!(new.not_before(at_once()), None);
+    }
+
+    #[test]
     fn permits_returned_after_asking_do_not_count() {
         let (mut turn, mut since) = (begun(), at_once());
         for round in 0..4 {
@@ -330,7 +386,7 @@ mod tests {
     #[test]
     fn nobody_stands_down_for_nobody() {
         let mut turn = begun();
-        turn.published(false);
+        turn.published(Some(0));
         let over = after(TURN + STAND_DOWN);
         assert!(!turn.passes_on(1, over));
         assert_eq!(turn.not_before(over), None);
@@ -340,7 +396,7 @@ mod tests {
     #[test]
     fn every_eleventh_turn_alone_stands_down() {
         let (mut turn, mut since) = (begun(), at_once());
-        turn.published(false);
+        turn.published(Some(0));
         for round in 1..=22 {
             let over = since + TURN + Duration::from_millis(1);
             assert!(!turn.passes_on(1, over));
@@ -360,6 +416,23 @@ mod tests {
         assert_eq!(turn.all_ours_until(at_once(), TURN), Some(after(TURN)));
         turn.hold_leaves(at_once());
         assert_eq!(turn.all_ours_until(at_once(), TURN), None);
+    }
+
+    #[test]
+    fn turn_ends_when_more_are_in_use_than_there_are() {
+        let mut turn = begun();
+        assert!(turn.passes_on(1, at_once()));
+        ask(&mut turn, at_once(), 0);
+        assert!(turn.passes_on(1, at_once()), "all are in use");
+        ask(&mut turn, at_once(), -1);
+        assert!(!turn.passes_on(1, at_once()));
+        assert_eq!(
+            turn.not_before(at_once()),
+            None,
+            "others get nothing either"
+        );
+        ask(&mut turn, at_once(), 1);
+        assert!(turn.passes_on(1, at_once()));
     }
 
     #[test]

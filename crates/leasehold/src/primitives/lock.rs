@@ -144,9 +144,8 @@ impl<K: kind::Named> Lock<K> {
 
     /// Makes a waiter ask at least once every `pause`.
     pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
-        // Only ever shorter: a caller that wants to ask more often still does. With a longer
-        // interval the waiter's mark would end between two asks.
-        self.settings.poll_interval = self.settings.poll_interval.min(pause);
+        // Whatever the strategy is: with a longer pause the waiter's mark would end between two asks.
+        self.settings.ask_every = Some(pause);
     }
 
     pub(super) fn channel(&self) -> Arc<str> {

@@ -177,8 +177,9 @@ impl RwLock {
         )
     }
 
-    /// Sets how often a waiter asks when nothing wakes it: see [`Lock::poll_interval`]. A writer
-    /// that [keeps readers out](Self::prefer_writers) asks at least every 2 s.
+    /// Sets how often a waiter asks when nothing wakes it: see [`Lock::poll_interval`]. While the
+    /// handle [prefers writers](Self::prefer_writers), a writer asks at least every 2 s and a reader
+    /// every second. So does a waiter that [backs off](Self::wait_strategy).
     #[must_use]
     pub fn poll_interval(self, cap: Duration) -> Self {
         self.each(

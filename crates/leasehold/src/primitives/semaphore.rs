@@ -49,9 +49,10 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// the server starts a turn of 10 ms, during which permits that the process gives back go to its
 /// own waiters, without a request. The first release after that goes to the server. Unless nobody
 /// else listens, the process then leaves the permits to others for 2 ms, or now and then for 16 ms
-/// if nobody takes them. Beside several busy processes, a slower one can wait for a long time.
+/// if nobody takes them. Beside several busy processes it lets those go first that have had no turn
+/// since its own, for 2 ms each time.
 /// Changes by [`drain`](Self::drain), [`delete`](Self::delete) and a negative
-/// [`add_permits`](Self::add_permits) bind the waiters of a process when its turn is over.
+/// [`add_permits`](Self::add_permits) bind the waiters of other clients when their turn is over.
 ///
 /// # Examples
 ///
@@ -311,7 +312,8 @@ impl Semaphore {
     }
 
     /// Changes the number of permits by `permits`, up or down. If fewer remain than are in use, the
-    /// number of free permits is negative until enough have come back.
+    /// number of free permits is negative until enough have come back. From then on the waiters of
+    /// this client get nothing until the server has granted something again.
     ///
     /// # Errors
     ///
@@ -427,8 +429,18 @@ impl Semaphore {
         if permits == 0 && !only_if_there {
             return Ok(true);
         }
+        let ends_turn = || match self.context.locals.known(key) {
+            // More may be in use than there are: then none of them is for a waiter of this process.
+            Some(local) if permits < 0 => local.turn.lock().ends(),
+            _ => {}
+        };
         let make = |marked: &_| steps::add(key, marked, permits, only_if_there, &self.channel);
-        let reply = request::idempotent(&self.context, key, make).await?;
+        // Before the request, because this future may be dropped, and behind it, because a request
+        // before it may be granted meanwhile.
+        ends_turn();
+        let reply = request::idempotent(&self.context, key, make).await;
+        ends_turn();
+        let reply = reply?;
         match reply {
             Value::List(items) => match items[..] {
                 [Value::Int(done), Value::Int(_)] => Ok(done == 1),

@@ -99,11 +99,12 @@ impl<'a> Sleep<'a> {
                 }
             }
         };
-        let pause = match self.wait.line {
-            // The server takes a waiter that asks less often for dead, and its place is gone.
-            Line::OnServer { ask_every } => pause.min(ask_every),
-            _ => pause,
+        let ask_every = match self.wait.line {
+            Line::OnServer { ask_every } => Some(ask_every),
+            _ => self.wait.settings.ask_every,
         };
+        // The server takes a waiter that asks less often for dead, and its place or its mark is gone.
+        let pause = ask_every.map_or(pause, |most| pause.min(most));
         // Not the TTL alone: with one of 0 a key is about to end, and the waiter would ask at
         // full speed until it has.
         ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))

@@ -1,12 +1,15 @@
 //! Permits with leases that stay in a process: one request gives a holder's permits up, and the next
 //! waiter there has new ones in their place.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use futures_util::FutureExt as _;
 use leasehold::testing::history::limits::Recorder;
 use leasehold::{ExpirablePermit, ExpirableSemaphore};
 use tokio::task::JoinHandle;
 
-use super::hand_over::{at, near, others_go_on};
+use super::hand_over::{Sent, at, near, others_go_on};
 use super::*;
 
 /// A semaphore with so many permits.
@@ -107,6 +110,24 @@ async fn a_dropped_permit_serves_the_next_waiter() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
+/// The next waiter, and all other processes, would wait for the end of a lease.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_polled_serves_the_next_waiter() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second]) = held(&semaphore).await;
+    let mut release = Box::pin(first.release());
+    assert!(release.as_mut().now_or_never().is_none());
+    let start = Instant::now();
+    let second = second.await.unwrap();
+    assert_eq!(start.elapsed(), MS);
+    assert_eq!(sent.count(Step::ExpirableExchange), 1);
+    second.release().await.unwrap();
+    release.await.unwrap();
+    assert_eq!(counts(&server).await, (1, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_exchanged_permit_is_renewed() {
     let server = Embedded::new();
@@ -120,6 +141,88 @@ async fn an_exchanged_permit_is_renewed() {
     assert_eq!(second.loss(), None);
     assert_eq!(counts(&server).await, (0, 1));
     second.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exchanged_permit_has_its_maximum_hold_time() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let semaphore = semaphore.max_hold(700 * MS);
+    let (first, [second, third]) = held(&semaphore).await;
+    let asked = sent.count(Step::ExpirableAcquire);
+    let start = Instant::now();
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert_eq!(start.elapsed(), MS, "nothing has gone back to the server");
+    assert_eq!(second.lost().await, LossReason::MaxHold { limit: 700 * MS });
+    assert_eq!(start.elapsed(), 700 * MS);
+    // A lost permit is given back.
+    drop(second);
+    let third = third.await.unwrap();
+    assert!(third.is_held());
+    third.release().await.unwrap();
+    assert_eq!(sent.count(Step::ExpirableExchange), 1);
+    assert!(sent.count(Step::ExpirableAcquire) <= asked + 2);
+    assert_eq!(counts(&server).await, (1, 0));
+}
+
+/// Neither the permit that was given up nor the one in its place is left anywhere.
+#[tokio::test(start_paused = true)]
+async fn an_exchange_leaves_nothing_watched_or_reported() {
+    let server = Embedded::new();
+    let (lost, acquired) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let builder = Client::builder().reply_timeout(400 * MS).lease(1000 * MS);
+    let builder = builder
+        .on_lost({
+            let lost = Arc::clone(&lost);
+            move |_| {
+                lost.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .on_acquired({
+            let acquired = Arc::clone(&acquired);
+            move |_| {
+                acquired.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    let sent = Sent::default();
+    let noted = sent.clone();
+    network.on_request(move |asked| {
+        noted.note(asked.step);
+        Fate::delivered(MS, Duration::ZERO)
+    });
+    let semaphore = semaphore(&client, 1).await;
+    let (first, [second, third]) = held(&semaphore).await;
+    // One hold is there at each time, and it is the holder's.
+    let told = |permit: &ExpirablePermit| {
+        assert_eq!(client.activity().renewed_holds, 1);
+        let holds = client.holds();
+        let numbers: Vec<_> = holds.iter().map(|hold| hold.number).collect();
+        assert_eq!(numbers, [permit.number()], "{holds:?}");
+        assert_eq!(holds[0].id, permit.id().to_string());
+    };
+    told(&first);
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    told(&second);
+    drop(second);
+    let third = third.await.unwrap();
+    told(&third);
+    assert_eq!(sent.count(Step::ExpirableExchange), 2);
+    third.release().await.unwrap();
+    assert_eq!(client.holds().len(), 0);
+    let renewals = sent.count(Step::ExpirableRenew);
+    // Ten leases later nothing was renewed, lost or given back.
+    sleep(10_000 * MS).await;
+    assert_eq!(sent.count(Step::ExpirableRenew), renewals);
+    assert_eq!(sent.count(Step::ExpirableRelease), 1);
+    assert_eq!(acquired.load(Ordering::SeqCst), 3);
+    assert_eq!(lost.load(Ordering::SeqCst), 0);
+    let activity = client.activity();
+    assert_eq!((activity.renewed_holds, activity.releases), (0, 0));
+    assert_eq!(counts(&server).await, (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,6 +253,37 @@ async fn release_of_a_lost_permit_says_so() {
     assert_eq!(second.loss(), None);
     second.release().await.unwrap();
     assert_eq!(counts(&server).await, (1, 0));
+}
+
+/// As many permits have to come back as there are too many in use.
+#[tokio::test(start_paused = true)]
+async fn no_permit_is_exchanged_while_too_many_are_in_use() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let semaphore = semaphore(&client, 4).await;
+    let semaphore = semaphore.local_hand_over(3600 * 1000 * MS);
+    let (first, mut waiters) = held::<4>(&semaphore).await;
+    let others = [
+        (&mut waiters[0]).await.unwrap(),
+        (&mut waiters[1]).await.unwrap(),
+        (&mut waiters[2]).await.unwrap(),
+    ];
+    let [_, _, _, mut last] = waiters;
+    semaphore.set_permits(2).await.unwrap();
+    assert_eq!(counts(&server).await, (-2, 4));
+    let mut free = -2;
+    for (permit, held) in [first].into_iter().chain(others).zip([3, 2, 2, 1]) {
+        permit.release().await.unwrap();
+        others_go_on().await;
+        sleep(20 * MS).await;
+        free += 1;
+        // The third that goes leaves one free, which the waiter takes.
+        assert_eq!(last.is_finished(), free > 0, "{free} are free");
+        assert_eq!(counts(&server).await.1, held, "{free} are free");
+    }
+    assert_eq!(sent.count(Step::ExpirableExchange), 3);
+    (&mut last).await.unwrap().release().await.unwrap();
+    assert_eq!(counts(&server).await, (2, 0));
 }
 
 /// It has to stand where it is, so the permits go back and it asks for what it wants.
@@ -230,7 +364,15 @@ async fn an_unpolled_waiter_keeps_no_permit() {
     unpolled.await.unwrap().release().await.unwrap();
 }
 
-/// Each request that exchanges permits ends in one of these ways.
+/// What becomes of a release while its request is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Released {
+    Awaited,
+    Dropped,
+    NotPolled,
+}
+
+/// The first request that exchanges permits, or each of them, ends in one of these ways.
 #[tokio::test(start_paused = true)]
 async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
     let near = Fate::delivered(MS, MS);
@@ -242,33 +384,52 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
         ("answered late", Fate::delivered(MS, 300 * MS)),
         ("doubled", near.duplicated_after(50 * MS)),
     ] {
-        for dropped in [false, true] {
+        use Released::{Awaited, Dropped, NotPolled};
+        for (released, most) in [Awaited, Dropped, NotPolled]
+            .into_iter()
+            .flat_map(|released| [(released, 1), (released, 100)])
+        {
             let server = Embedded::new();
             let (client, network) = over_network(&server);
-            let semaphore = semaphore(&client, 1).await;
+            let semaphore = semaphore(&client, 1).await.lease(60_000 * MS);
             let (first, [second]) = held(&semaphore).await;
+            let mut faults = most;
             network.on_request(move |asked| match asked.step {
-                Step::ExpirableExchange => fate,
+                Step::ExpirableExchange if faults > 0 => {
+                    faults -= 1;
+                    fate
+                }
                 _ => Fate::delivered(MS, Duration::ZERO),
             });
-            if dropped {
-                let mut release = Box::pin(first.release());
-                assert!(release.as_mut().now_or_never().is_none(), "{what}");
-            } else {
-                first.release().await.expect(what);
-            }
+            let case = format!("{what} {most}, {released:?}");
+            let mut release = Box::pin(first.release());
             let start = Instant::now();
+            match released {
+                Released::Awaited => match release.await {
+                    Ok(()) => {}
+                    // No request was ever answered.
+                    Err(error) => {
+                        assert_eq!(
+                            (error.kind(), most),
+                            (ErrorKind::OutcomeUnknown, 100),
+                            "{case}"
+                        );
+                    }
+                },
+                Released::Dropped => assert!(release.now_or_never().is_none(), "{case}"),
+                Released::NotPolled => {
+                    assert!(release.as_mut().now_or_never().is_none(), "{case}");
+                    std::mem::forget(release);
+                }
+            }
             let second = second.await.unwrap();
-            // Nothing waits for the end of a lease.
-            assert!(
-                start.elapsed() < 500 * MS,
-                "{what}, {dropped}: {:?}",
-                start.elapsed()
-            );
-            assert_eq!(counts(&server).await, (0, 1), "{what}, {dropped}");
+            // Nothing waits for the end of a lease. A request that was sent twice and is later than
+            // any answer is there after 1010 ms.
+            assert!(start.elapsed() < 1100 * MS, "{case}: {:?}", start.elapsed());
+            assert_eq!(counts(&server).await, (0, 1), "{case}");
             second.release().await.unwrap();
             client.close().await;
-            assert_eq!(counts(&server).await, (1, 0), "{what}, {dropped}");
+            assert_eq!(counts(&server).await, (1, 0), "{case}");
         }
     }
 }

@@ -180,6 +180,79 @@ async fn a_release_waits_for_a_request_behind_it() {
     third.await.unwrap().release().await.unwrap();
 }
 
+/// Nobody can know whether the first request has released it before another one came.
+#[tokio::test(start_paused = true)]
+async fn a_release_sent_again_does_not_speak_for_a_lock_that_another_has() {
+    for (request_lost, forced) in [(true, false), (false, false), (true, true)] {
+        let server = Embedded::new();
+        let (client, network, _) = near(&server);
+        let guard = client.lock("x").acquire().await.unwrap();
+        let elsewhere = server.client().lock("x");
+        match forced {
+            // The server knows whose hold was ended by force.
+            true => assert!(elsewhere.force_unlock().await.unwrap()),
+            false if request_lost => assert!(server.remove("x")),
+            false => {}
+        }
+        let mut faults = 1;
+        network.on_request(move |asked| {
+            let fate = Fate::delivered(MS, Duration::ZERO);
+            match asked.step {
+                Step::LockRelease if faults > 0 => {
+                    faults -= 1;
+                    match request_lost {
+                        true => fate.request_lost(),
+                        false => fate.reply_lost(),
+                    }
+                }
+                _ => fate,
+            }
+        });
+        let release = tokio::spawn(guard.release());
+        let another = elsewhere.acquire().await.unwrap();
+        let error = release.await.unwrap().unwrap_err();
+        let kind = match forced {
+            true => ErrorKind::Lost,
+            false => ErrorKind::OutcomeUnknown,
+        };
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(another.is_held());
+        another.release().await.unwrap();
+    }
+}
+
+/// It is told by the answer to the last release, which says nothing of that either.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_holder_hears_that_nobody_can_know() {
+    for dropped in [false, true] {
+        let server = Embedded::new();
+        let (client, network, _) = near(&server);
+        let (first, [second]) = held(&client).await;
+        let mut faults = 1;
+        network.on_request(move |asked| match asked.step {
+            // Otherwise a renewal tells the first one before that.
+            Step::LockRenew => Fate::delivered(MS, MS).request_lost(),
+            Step::LockRelease | Step::LockReleaseAndCall if faults > 0 => {
+                faults -= 1;
+                Fate::delivered(MS, MS).reply_lost()
+            }
+            _ => Fate::delivered(MS, MS),
+        });
+        let first = tokio::spawn(first.release());
+        let second = second.await.unwrap();
+        if dropped {
+            drop(second);
+        } else {
+            let error = second.release().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+        }
+        let error = first.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+        client.close().await;
+        assert_eq!(server.keys().len(), 0);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_owner_holds_goes_back() {
     let server = Embedded::new();

@@ -110,9 +110,122 @@ async fn a_reader_before_the_next_writer_is_not_overtaken() {
     writer.await.unwrap().release().await.unwrap();
 }
 
+/// The write hold is not there any more, because it was turned into a read hold. Nobody else ever
+/// had the lock.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
+    for turned in [true, false] {
+        let server = Embedded::new();
+        let (client, network, _) = near(&server);
+        let lock = client.rw_lock("x");
+        let first = lock.write().await.unwrap();
+        let second = writes(&lock);
+        sleep(3 * MS).await;
+        // The renewal that would tell the first one is lost.
+        network.on_request(move |asked| match asked.step {
+            Step::RwRenewWrite => Fate::delivered(MS, MS).request_lost(),
+            Step::RwDowngrade if !turned => Fate::delivered(MS, MS).request_lost(),
+            _ => Fate::delivered(MS, 5 * MS),
+        });
+        let first = tokio::spawn(first.release());
+        let second = second.await.unwrap();
+        let mut downgrade = Box::pin(second.downgrade());
+        assert!(downgrade.as_mut().now_or_never().is_none());
+        sleep(2 * MS).await;
+        assert!(downgrade.as_mut().now_or_never().is_none());
+        drop(downgrade);
+        let released = first.await.unwrap();
+        match released {
+            // The undo of the write hold has found it.
+            Ok(()) => assert!(!turned),
+            Err(error) => {
+                assert!(turned, "{error}");
+                assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+            }
+        }
+        client.close().await;
+        assert_eq!(server.keys().len(), 0);
+    }
+}
+
+/// A client whose holds outlast every pause.
+fn patient(server: &Embedded) -> (Client, Network) {
+    let builder = Client::builder().reply_timeout(400 * MS).lease(60_000 * MS);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    network.on_request(takes(MS));
+    (client, network)
+}
+
+/// Each pause is longer than a mark lives.
+fn backs_off(lock: &RwLock) -> RwLock {
+    lock.clone()
+        .wait_strategy(WaitStrategy::Backoff(Backoff::constant(8000 * MS)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_backs_off_is_not_starved_by_readers() {
+    let server = Embedded::new();
+    let (client, _network) = patient(&server);
+    let (theirs, _its_network) = patient(&server);
+    let reading = client.rw_lock("x").read().await.unwrap();
+    // One of them reads at each moment, unless a writer keeps them out.
+    let readers: Vec<_> = (0..4)
+        .map(|n| {
+            // Fixed, so that each of them has a hold of its own.
+            let lock = client.rw_lock("x").fixed_lease(60_000 * MS);
+            tokio::spawn(async move {
+                sleep(n * 75 * MS).await;
+                loop {
+                    let reading = lock.read().await.unwrap();
+                    sleep(300 * MS).await;
+                    reading.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    sleep(100 * MS).await;
+    reading.release().await.unwrap();
+    let lock = backs_off(&theirs.rw_lock("x"));
+    let writing = lock.try_write_for(60_000 * MS).await.unwrap();
+    writing
+        .expect("its mark keeps readers out")
+        .release()
+        .await
+        .unwrap();
+    readers.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_backs_off_is_not_starved_by_writers() {
+    let server = Embedded::new();
+    let (client, _network) = patient(&server);
+    let (others, _other_network) = patient(&server);
+    let (theirs, _its_network) = patient(&server);
+    let recorder = Recorder::new();
+    let writers: Vec<_> = [(&client, "ours"), (&others, "others")]
+        .into_iter()
+        .flat_map(|(client, who)| busy(client, who, 2, 60_000 * MS, &recorder))
+        .collect();
+    sleep(100 * MS).await;
+    let lock = backs_off(&theirs.rw_lock("x"));
+    let reading = lock.try_read_for(30_000 * MS).await.unwrap();
+    reading
+        .expect("its mark keeps writers out")
+        .release()
+        .await
+        .unwrap();
+    writers.iter().for_each(JoinHandle::abort);
+}
+
 /// So many tasks write all the time. Every hold is judged.
-fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
-    let end = Instant::now() + 1000 * MS;
+fn busy(
+    client: &Client,
+    who: &str,
+    tasks: usize,
+    time: Duration,
+    recorder: &Recorder,
+) -> Vec<JoinHandle<usize>> {
+    let end = Instant::now() + time;
     let task = |n| {
         let (lock, recorder) = (client.rw_lock("x"), recorder.clone());
         let who = format!("{who} {n}");
@@ -139,8 +252,8 @@ async fn others_have_their_turn_beside_busy_writers() {
     let (ours, _network, sent) = at(&server, MS, MS);
     let (theirs, _its_network, _) = at(&server, MS, MS);
     let recorder = Recorder::new();
-    let many = busy(&ours, "ours", 16, &recorder);
-    let one = busy(&theirs, "theirs", 1, &recorder);
+    let many = busy(&ours, "ours", 16, 1000 * MS, &recorder);
+    let one = busy(&theirs, "theirs", 1, 1000 * MS, &recorder);
     let (reader, end) = (theirs.rw_lock("x"), Instant::now() + 1000 * MS);
     let near_reader = tokio::spawn({
         let lock = ours.rw_lock("x");

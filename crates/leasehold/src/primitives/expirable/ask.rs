@@ -161,6 +161,13 @@ impl Ask for Asker<'_> {
         own.or_else(|| turns.not_before(now).map(NotBefore::Others))
     }
 
+    fn woken(&self) {
+        if let Some(place) = self.place {
+            let now = self.semaphore.context.clock.now();
+            place.turns().lock().hears(now);
+        }
+    }
+
     async fn meanwhile(&self) -> Undo {
         match self.place {
             Some(place) => place.handed().await,

@@ -7,17 +7,20 @@
 -- next      the ids of the others, as many
 -- lease_ms  how long those last
 -- Returns   1  done; a request that comes a second time changes nothing
---           0  one was not held any more; nothing was changed
+--           0  one was not held any more, or more are in use than there are; nothing was changed
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function exchange(permits, timeout, ids, next, lease_ms)
-  local _, other = number_at(permits)
+  local free, other = number_at(permits)
   other = other or not_a_semaphore(timeout)
   if other then
     return other
   end
   if redis.call('ZSCORE', timeout, string.sub(next, 1, 16)) then
     return 1
+  end
+  if (free or 0) < 0 then
+    return 0
   end
   local now, members = now_ms(), {}
   for at = 1, #ids, 16 do

@@ -88,6 +88,10 @@ impl Exchange<'_> {
         if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
             return Ok(Value::Int(1));
         }
+        // More are in use than there are, so these have to come back.
+        if number_at(keyspace, self.permits)?.is_some_and(|free| free < 0) {
+            return Ok(Value::Int(0));
+        }
         let now = now_ms(keyspace);
         let mut members = Vec::new();
         for id in self.ids.chunks(16) {

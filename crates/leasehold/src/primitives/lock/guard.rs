@@ -107,7 +107,9 @@ impl LockGuard {
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held: the work under
     /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
     /// answered. In that case the release is tried again in the background, and the lock is free
-    /// one lease after its last renewal at the latest.
+    /// one lease after its last renewal at the latest. `OutcomeUnknown` also when a first request was
+    /// not answered and a second one does not find the hold: either the first one has released it, or
+    /// it was lost before that.
     ///
     /// # Cancel safety
     ///

@@ -286,13 +286,20 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     // may have either.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
     // Those who had the write hold before are told by this answer, as by that to a release.
-    let mark = write.hold().mark();
-    if !ask_until_answered(&context, &mut undo, operation).await? {
-        let reason = why(&context, &write).await;
-        write.hold().tell(mark, &Word::Lost(reason.clone()));
-        return Err(Error::lost(&key, reason));
+    let mark = write.hold().turns();
+    match ask_until_answered(&context, &mut undo, operation).await? {
+        Turned::Yes => write.hold().tell(mark, &Word::Held),
+        Turned::No { asked_before } => {
+            let reason = why(&context, &write).await;
+            let word = match asked_before {
+                // It was held before if that request has turned it, and both are gone since.
+                true => Word::Unknown,
+                false => Word::Lost(reason.clone()),
+            };
+            write.hold().tell(mark, &word);
+            return Err(Error::lost(&key, reason));
+        }
     }
-    write.hold().tell(mark, &Word::Held);
     undo.granted();
     if !hold.granted(None) {
         return Err(Error::lost(&key, LossReason::Expired));
@@ -307,13 +314,21 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     Ok(read)
 }
 
-/// Asks for the downgrade until it is answered, or for as long as a reply may take. `false` if the
-/// write hold is not there any more.
+/// The server's answer to a downgrade.
+enum Turned {
+    Yes,
+    /// The write hold is not there any more. An earlier request may have run.
+    No {
+        asked_before: bool,
+    },
+}
+
+/// Asks for the downgrade until it is answered, or for as long as a reply may take.
 async fn ask_until_answered(
     context: &Context,
     undo: &mut Undo,
     operation: Operation,
-) -> Result<bool> {
+) -> Result<Turned> {
     let (clock, key) = (context.clock, undo.hold().key.clone());
     let route = undo.hold().route();
     let end = clock.now() + context.backend.reply_timeout();
@@ -339,14 +354,15 @@ async fn ask_until_answered(
     let pauses = Pauses::from(Duration::from_millis(10));
     let reply = until_answered(&context.timers, first, pauses, ask, goes_on).await;
     match refusal_counts(reply, |reply| *reply == Value::Int(1)) {
-        Ok(Value::Int(1)) => Ok(true),
+        Ok(Value::Int(1)) => Ok(Turned::Yes),
         Ok(Value::Int(_)) => {
+            let asked_before = asked_before.load(Ordering::Relaxed);
             // An earlier request may have turned it, before somebody removed the lock. Then the
             // read hold has a key of its own left, which its release removes.
-            if !asked_before.load(Ordering::Relaxed) {
+            if !asked_before {
                 undo.disarm();
             }
-            Ok(false)
+            Ok(Turned::No { asked_before })
         }
         Ok(_) => Err(context.backend.malformed().into_error(&key)),
         Err(failure) => {

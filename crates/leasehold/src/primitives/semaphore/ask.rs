@@ -174,6 +174,11 @@ impl Ask for Asker<'_> {
         until.map(NotBefore::Others)
     }
 
+    fn woken(&self) {
+        let now = self.semaphore.context.clock.now();
+        self.local.turn.lock().hears(now);
+    }
+
     async fn meanwhile(&self) -> SemaphorePermit {
         match self.waiter() {
             Some(waiter) => waiter.granted().await,

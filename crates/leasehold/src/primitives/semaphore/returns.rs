@@ -201,9 +201,10 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
                 && let [_, Value::Int(listeners)] = items[..]
             {
                 let ours = i64::from(sent.we_listen);
-                // A number that is not known, -1, differs too. Then others may listen, and they get
-                // their turn.
-                local.turn.lock().published(listeners != ours);
+                // A number that is not known, -1, is none. Then others may listen, and they get their
+                // turn.
+                let others = u32::try_from(listeners - ours).ok();
+                local.turn.lock().published(others);
             }
             if reply.is_only_copy {
                 let now = context.clock.now();

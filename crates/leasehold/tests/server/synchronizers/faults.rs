@@ -222,7 +222,11 @@ async fn leased_permits_return_after_any_fault() {
             let permits = semaphore.acquire_many(3).await.unwrap();
             tokio::time::sleep(60 * SECOND).await;
             assert!(permits.is_held(), "{step} {what}: {:?}", permits.loss());
-            permits.release().await.unwrap();
+            if let Err(error) = permits.release().await {
+                // A second request found nothing: the first one has run, or somebody else has ended it.
+                assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+                assert_eq!(step, Step::ExpirableRelease, "{what}: {error}");
+            }
             place.settles().await;
             // What a second copy took ends with its lease.
             tokio::time::sleep(31 * SECOND).await;
