@@ -57,6 +57,8 @@ pub(crate) enum Cause {
     /// The client's runtime has ended, and with it the task that would have carried the operation.
     /// Does not heal.
     RuntimeEnded,
+    /// The client belongs to the process from which this one was forked. Does not heal.
+    Forked,
     /// It ran, and too few have confirmed that. May heal.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     Unconfirmed(Box<Unconfirmed>),
@@ -88,6 +90,9 @@ impl fmt::Display for Cause {
             ),
             Self::Missing => f.write_str("there is no semaphore"),
             Self::RuntimeEnded => f.write_str("the client's runtime has ended"),
+            Self::Forked => {
+                f.write_str("the client belongs to the process from which this one was forked")
+            }
             Self::TooOld { found, needed } => {
                 write!(
                     f,
@@ -119,6 +124,11 @@ impl Failure {
 
     pub(crate) fn runtime_ended(outcome: Outcome, address: impl Into<Arc<str>>) -> Self {
         Self::new(outcome, Cause::RuntimeEnded, address)
+    }
+
+    /// This process is a fork of that which the client belongs to.
+    pub(crate) fn forked(address: impl Into<Arc<str>>) -> Self {
+        Self::new(Outcome::DidNotRun, Cause::Forked, address)
     }
 
     /// Whether it is worth asking again.
@@ -246,7 +256,7 @@ impl Failure {
     /// The error of a return that goes on in the background.
     pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
         // Here nothing is sent again, so the error must not promise it.
-        if self.is_about_the_key() || self.cause == Cause::RuntimeEnded {
+        if self.is_about_the_key() || matches!(self.cause, Cause::RuntimeEnded | Cause::Forked) {
             return self.into_error(key);
         }
         let kind = match (&self.cause, self.outcome) {
@@ -301,7 +311,7 @@ impl Failure {
             (Cause::WrongKind(_), _) => ErrorKind::WrongKind,
             (Cause::Missing, _) => ErrorKind::NotFound,
             (Cause::TooOld { .. } | Cause::Other(_), _) => ErrorKind::Unsupported,
-            (Cause::RuntimeEnded, Outcome::DidNotRun) => ErrorKind::Misuse,
+            (Cause::RuntimeEnded, Outcome::DidNotRun) | (Cause::Forked, _) => ErrorKind::Misuse,
         }
     }
 

@@ -188,6 +188,7 @@ pub struct PermitInfo {
 /// Asks the servers about themselves.
 pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerFacts>> {
     let key = context.key(name, NameOf::Other)?;
+    context.check_process(&key)?;
     let channel = key.lock_channel();
     let facts = context.backend.examine(&channel).await;
     facts.map_err(Failure::into_error_of_listing)

@@ -44,6 +44,9 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
         (Cause::RuntimeEnded, Outcome::MayHaveRun) => format!(
             "the client's runtime ended before {at} answered{subject}; the request may have run, and nothing undoes it: what it took ends with its lease, and what has no lease stays; make a new client in a runtime that goes on"
         ),
+        (Cause::Forked, _) => format!(
+            "the client of {at} belongs to the process from which this one was forked, so nothing was sent{subject}; connect after the fork"
+        ),
         (Cause::Unconfirmed(what), _) => format!(
             "granted at {at}{subject}, but {}; {if_it_ran}: check the replicas or ask for fewer",
             what.why

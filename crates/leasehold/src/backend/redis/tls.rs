@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::socket::Own;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
@@ -59,8 +60,8 @@ impl Connector {
     pub(crate) async fn connect(
         &self,
         host: &str,
-        stream: TcpStream,
-    ) -> io::Result<TlsStream<TcpStream>> {
+        stream: Own<TcpStream>,
+    ) -> io::Result<TlsStream<Own<TcpStream>>> {
         let name = self.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
