@@ -299,8 +299,13 @@ impl Client {
     /// id, as [`inspect`](Self::inspect) shows it; of a group, all values of that hold are freed; of
     /// a semaphore with leases, it is the id of a permit. The result says whether it was held.
     ///
-    /// Nobody else's hold is touched, not even if the lock changes hands meanwhile. A holder of this
-    /// library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
+    /// An id belongs to what the server has granted, and no other client's hold is touched, not even if
+    /// the lock changes hands meanwhile. A client can pass a grant on without a request, and the id
+    /// stays: a lock may go to its next waiter
+    /// ([`local_hand_over`](crate::Lock::local_hand_over), and along the waiters of a fair lock), and
+    /// readers may share one. So the hold is taken from whoever in that client has it when the request
+    /// arrives, which may be another task than at the time of the look, and from all readers that
+    /// share it. A holder of this library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
     /// believes in its lock until then; a holder of Redisson is not told.
     ///
     /// # Errors

@@ -136,8 +136,9 @@ It takes a lock from its holder. It says who that is, and until when the holder 
 the lock: a holder of this library until its next renewal, a third of its lease. A holder of
 Redisson is not told at all. First end what the holder does, or nothing protects it any more.
 
-One hold is ended, and only if it is still the one that was told; what else there is under the name
-stays. --holder says which, where there are several; --force takes all of them. On a terminal it
+One hold is ended, and only if the server still has it under the id that was told; what else there is
+under the name stays. An id is one process's: if that process has passed the lock on to another of its
+own waiters, or if several of its readers share it, those lose it. --holder says which, where there are several; --force takes all of them. On a terminal it
 asks first. Elsewhere it needs --yes.
 
 A holder is a hold's id, as `leasehold show` tells it; of a semaphore with leases, a permit's.
