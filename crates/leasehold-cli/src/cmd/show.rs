@@ -75,7 +75,7 @@ pub(crate) fn kind_in_words(found: &Found) -> String {
         Found::Nothing => "free".to_owned(),
         Found::Lock(_) => "a lock".to_owned(),
         Found::ReadWrite { .. } => "a read-write lock".to_owned(),
-        Found::Group(_) => "a group of locks".to_owned(),
+        Found::Group(_) => "a group lock".to_owned(),
         Found::Leases { .. } => "a semaphore whose permits have leases".to_owned(),
         Found::Count(_) => "a semaphore or a latch".to_owned(),
         Found::Latch { .. } => "a latch".to_owned(),

@@ -140,7 +140,7 @@ fn name_that_is_something_else_gets_no_limit() {
     for command in [
         &["RPUSH", "job", "x"][..],
         &["SET", "job", "x"],
-        &["HSET", "job", "c:1", "1"],
+        &["HSET", "job", "7e57c0de-0000-4000-8000-000000000000:1", "1"],
     ] {
         let server = server();
         server.command(command).expect("the server runs");

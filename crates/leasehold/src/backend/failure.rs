@@ -170,7 +170,8 @@ impl Failure {
             "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY"
             | "NOREPLICAS" | "MISCONF" | "OOM" => Cause::NotNow(said),
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
-            "WRONGTYPE" | "WRONGKIND" => Cause::WrongKind(said),
+            "WRONGTYPE" => Cause::WrongKind("a key of another type".into()),
+            "WRONGKIND" => Cause::WrongKind(said[code.len()..].trim_start().to_owned()),
             // Inside a script a missing permission comes as a plain error: since 7.2 with
             // the first text, before with the second.
             _ if text.contains("ACL failure in script")
@@ -389,7 +390,10 @@ mod tests {
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
         assert_eq!(cause(down), Cause::NotNow(down.to_owned()));
         let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
-        assert_eq!(cause(wrong), Cause::WrongKind(wrong.to_owned()));
+        let told = "a key of another type".to_owned();
+        assert_eq!(cause(wrong), Cause::WrongKind(told));
+        let told = Cause::WrongKind("a read-write lock".into());
+        assert_eq!(cause("WRONGKIND a read-write lock"), told);
     }
 
     #[test]
