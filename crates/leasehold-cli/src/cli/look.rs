@@ -25,8 +25,8 @@ With --blocked-by it follows the holders: a client waits for another name, whose
 turn. A circle is told; it may be one of tasks that have nothing to do with each other. With --json:
 name; circle; chain, each with name, depth, holder (id and client), and circle.
 
-Exit codes: 0; 1 when the key is none that it knows; with --exit-code also 1 when nobody holds it, or
-no permit is in use, or the latch is open; 69 when no server answered; 77 when the server refused.
+Exit codes: 0; with --exit-code 1 when nobody holds it, or no permit is in use, or the latch is open;
+65 when the key is none that it knows; 69 when no server answered; 77 when the server refused.
 
 Examples:
   leasehold show nightly

@@ -34,7 +34,7 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
     }
     if let Found::Unknown { what } = &seen.found {
         return Err(Failure::new(
-            Exit::Failed,
+            Exit::OtherKind,
             format!(
                 "`{}` at {} is {what}: no lock, semaphore or latch that this version knows; \
                  find out whose it is before you change it",

@@ -320,7 +320,7 @@ fn unknown_key_error_gives_no_removal_advice() {
         server.command(command).expect("the server runs");
         for words in [&["show", "job"][..], &["show", "job", "--json"]] {
             let shown = done(leasehold_at(&server).args(words))
-                .expect_code(1)
+                .expect_code(65)
                 .expect_on_stderr("`job` at redis://127.0.0.1:")
                 .expect_on_stderr("find out whose it is");
             assert!(!shown.stderr.contains("remove"), "{command:?}: {shown}");
@@ -329,6 +329,7 @@ fn unknown_key_error_gives_no_removal_advice() {
         }
         // Also who can't have the lock for it is not told to.
         let run = done(&mut run_script(&server, &["--no-wait", "--fair"], "true"));
+        let run = run.expect_code(65);
         assert!(!run.stderr.contains("remove"), "{command:?}: {run}");
     }
 }
