@@ -70,6 +70,7 @@ impl From<ErrorKind> for Exit {
             ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => Self::Unavailable,
             ErrorKind::Lost => Self::Lost,
             ErrorKind::Denied => Self::Denied,
+            ErrorKind::WrongKind => Self::OtherKind,
             // Both are the call's own fault: asked again, it fails again.
             ErrorKind::Misuse | ErrorKind::Deadlock => Self::Usage,
             _ => Self::Failed,
@@ -125,7 +126,7 @@ mod tests {
             (ErrorKind::Denied, Exit::Denied),
             (ErrorKind::Misuse, Exit::Usage),
             (ErrorKind::Deadlock, Exit::Usage),
-            (ErrorKind::WrongKind, Exit::Failed),
+            (ErrorKind::WrongKind, Exit::OtherKind),
             (ErrorKind::Unsupported, Exit::Failed),
         ];
         for (kind, exit) in ends {

@@ -57,6 +57,22 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 ///
 /// A hold that was not given back ends with its lease; permits of a [`Semaphore`] have no lease.
 /// The hold of a leaked guard is renewed until [`close`](Self::close) or the end of the runtime.
+///
+/// # After a fork
+///
+/// A client belongs to the process that made it, with its holds and its connections. In a child that
+/// was forked from that process, every call of the client, its locks and its guards that could reach
+/// a server fails with [`ErrorKind::Misuse`], and nothing is sent. A drop in the child gives nothing
+/// back: what the parent holds stays held, and is renewed by the parent alone. So connect after the
+/// fork, in a runtime that the child has made itself.
+///
+/// A guard in the child is not renewed there. Its [`is_held`](crate::LockGuard::is_held) says what
+/// was known at the fork, until [`valid_until`](crate::LockGuard::valid_until). If the parent ends
+/// and the child goes on, as a daemon does, the lock is free one lease later.
+///
+/// A tokio runtime with several threads can be neither used nor dropped in the child, because its
+/// threads are the parent's. The runtime of a blocking client is left alone there, and dropping that
+/// client is fine.
 #[derive(Clone)]
 pub struct Client {
     context: Arc<Context>,
@@ -290,8 +306,13 @@ impl Client {
     /// id, as [`inspect`](Self::inspect) shows it; of a group, all values of that hold are freed; of
     /// a semaphore with leases, it is the id of a permit. The result says whether it was held.
     ///
-    /// Nobody else's hold is touched, not even if the lock changes hands meanwhile. A holder of this
-    /// library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
+    /// An id belongs to what the server has granted, and no other client's hold is touched, not even if
+    /// the lock changes hands meanwhile. A client can pass a grant on without a request, and the id
+    /// stays: a lock may go to its next waiter
+    /// ([`local_hand_over`](crate::Lock::local_hand_over), and along the waiters of a fair lock), and
+    /// readers may share one. So the hold is taken from whoever in that client has it when the request
+    /// arrives, which may be another task than at the time of the look, and from all readers that
+    /// share it. A holder of this library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
     /// believes in its lock until then; a holder of Redisson is not told.
     ///
     /// # Errors
@@ -350,6 +371,9 @@ impl Client {
     /// goes on in the background.
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Closed {
+        if self.context.is_forked() {
+            return Closed { holds_left: 0 };
+        }
         // Closed first: an acquire that is still let in could leave clean-up behind that the next
         // line does not wait for.
         self.context.close();

@@ -22,6 +22,7 @@ use crate::hold::{Grant, Queued, SafetyMargin};
 use crate::key::Key;
 use crate::local::Locals;
 use crate::observe::Observer;
+use crate::process::Process;
 use namesakes::Namesakes;
 
 /// Shared by a client, its primitives and its guards. The connection and the
@@ -46,6 +47,7 @@ pub(crate) struct Context {
     default_lease: Duration,
     /// Who has to confirm the holds of its locks.
     acknowledged: Acknowledgement,
+    process: Process,
     holds: AtomicU64,
     closed: AtomicBool,
     announced: AtomicBool,
@@ -94,6 +96,7 @@ impl Context {
             prefix: naming.prefix,
             failover_guard: naming.failover_guard,
             observer: naming.observer,
+            process: Process::own(),
             holds: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             announced: AtomicBool::new(false),
@@ -191,7 +194,21 @@ impl Context {
         self.announced.load(Ordering::Relaxed)
     }
 
+    /// Whether this process is a fork of that which the client belongs to. There every call fails and
+    /// no drop does anything: the holds are the parent's.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.is_gone()
+    }
+
+    pub(crate) fn check_process(&self, key: &Key) -> Result<()> {
+        match self.is_forked() {
+            false => Ok(()),
+            true => Err(Failure::forked(self.backend.address()).into_error(key)),
+        }
+    }
+
     pub(crate) fn check_open(&self, key: &Key) -> Result<()> {
+        self.check_process(key)?;
         // The watchdog's task ends with the client's runtime, and not before.
         if self.watchdog.has_ended() {
             let address = self.backend.address();

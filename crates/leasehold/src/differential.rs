@@ -69,6 +69,16 @@ impl Sample {
     }
 }
 
+/// A text with the id of a client for each `<a>`, `<c>` and so on.
+fn with_ids(text: &str) -> String {
+    ["a", "c", "d", "e"]
+        .iter()
+        .fold(text.to_owned(), |text, client| {
+            let id = format!("{}-0000-4000-8000-000000000000", client.repeat(8));
+            text.replace(&format!("<{client}>"), &id)
+        })
+}
+
 /// All keys of a name are in one slot, as those that the primitives make are.
 fn beside(key: &str, other: &[u8]) -> Vec<u8> {
     if slot_of(other) == slot_of(key.as_bytes()) {
@@ -102,7 +112,12 @@ const SUITES: [Suite; 10] = [
 
 // Redisson makes the names beside a key in two ways, by whether it has a brace.
 const KEYS: [&str; 3] = ["x", "a{b}c", "other"];
-const HOLDS: [&str; 3] = ["c:1", "c:2", "d:1"];
+/// Of two clients.
+const HOLDS: [&str; 3] = [
+    "cccccccc-0000-4000-8000-000000000000:1",
+    "cccccccc-0000-4000-8000-000000000000:2",
+    "dddddddd-0000-4000-8000-000000000000:1",
+];
 
 /// Something that is done to both.
 #[derive(Clone, Debug)]
@@ -139,7 +154,7 @@ impl Suite {
             hold: HOLDS[hold],
             variant,
         };
-        let value = |name: &&str| (self.argument)(&sample, name).into_bytes();
+        let value = |name: &&str| with_ids(&(self.argument)(&sample, name)).into_bytes();
         if step.many {
             let next = |texts: [&'static str; 3], first: usize| -> Vec<Vec<u8>> {
                 let texts = (first..first + variant).map(|at| texts[at % 3]);
@@ -158,7 +173,7 @@ impl Suite {
     fn foreign(&self, what: usize, key: usize) -> Vec<String> {
         let parts = self.foreign[what].iter();
         let (key, tag) = (KEYS[key], Key::parse(KEYS[key]).unwrap().as_tag());
-        let filled = |part: &&str| part.replace("KEY", key).replace("TAG", &tag);
+        let filled = |part: &&str| with_ids(&part.replace("KEY", key).replace("TAG", &tag));
         let mut parts: Vec<_> = parts.map(filled).collect();
         let name = beside(key, parts[1].as_bytes());
         parts[1] = String::from_utf8(name).unwrap();

@@ -50,8 +50,8 @@ pub enum ErrorKind {
     /// There is no semaphore of that name, and the handle says that there
     /// [`must`](crate::Semaphore::must_exist) be one. Nothing was changed.
     NotFound,
-    /// The call itself is wrong: a bad name, a lease of zero, a client that was closed or
-    /// whose runtime has ended.
+    /// The call itself is wrong: a bad name, a lease of zero, a client that was closed,
+    /// whose runtime has ended, or that belongs to the process from which this one was forked.
     Misuse,
     /// The call would have waited for ever: for what its own [`Owner`](crate::Owner) holds, or for an
     /// owner that waits for this one. Give back what you hold, and acquire in the same order

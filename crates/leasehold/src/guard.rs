@@ -193,6 +193,8 @@ impl Share {
     /// Nobody has a share any more: the next waiter of the process gets the hold, or the server.
     async fn leave_last(&self, loss: Option<LossReason>) -> Result<()> {
         let hold = self.hold();
+        // Not at each guard's end: a re-entry that ends costs no system call.
+        self.context.check_process(&hold.key)?;
         let local = self.held.local(&self.context.locals);
         let now = self.context.clock.now();
         if loss.is_none()
@@ -346,6 +348,7 @@ impl Share {
     /// Extends the hold to at least `lease` from now.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<()> {
         let hold = self.hold();
+        self.context.check_process(&hold.key)?;
         check_lease(lease, &hold.key)?;
         self.context.check_lease(lease, &hold.key)?;
         hold.check()?;
@@ -647,6 +650,8 @@ impl Drop for Share {
         match leaving {
             Leaving::Shared { moves_look } => self.look_again(moves_look),
             Leaving::LeftToLease => self.leave_to_lease(),
+            // The parent has it.
+            Leaving::Last if self.context.is_forked() => {}
             Leaving::Last => {
                 let local = self.held.local(&self.context.locals);
                 let now = self.context.clock.now();

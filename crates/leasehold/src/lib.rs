@@ -114,6 +114,7 @@ mod observe;
 mod owner;
 mod pattern;
 mod primitives;
+mod process;
 mod room;
 mod sync;
 #[cfg(feature = "testing")]

@@ -7,6 +7,7 @@ pub(crate) mod composite;
 pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;
+mod form;
 pub(crate) mod guards;
 pub(crate) mod holds;
 pub(crate) mod latch;

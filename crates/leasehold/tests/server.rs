@@ -20,6 +20,7 @@ mod server {
     mod ends;
     mod fair;
     mod faults;
+    mod forks;
     mod group;
     mod guard;
     mod keys;

@@ -12,8 +12,9 @@ A latch that has not been set, or has been counted down to zero, is open. It ope
 who waits, on all machines, also if it is set anew at once. `wait` and `down` warn if nobody has set
 the latch, or it was opened over an hour ago: the name may be wrong.
 
-Exit codes: 0; 66 with --must-exist when nobody has set the latch; 69 when no server answered; 75
-when the latch was not open in time, or is set already; 77 when the server refused.
+Exit codes: 0; 65 when the name is something else; 66 with --must-exist when nobody has set the
+latch; 69 when no server answered; 75 when the latch was not open in time, or is set already; 77
+when the server refused.
 
 Examples:
   leasehold latch set import-done 3                 # three parts are to be done

@@ -25,8 +25,8 @@ With --blocked-by it follows the holders: a client waits for another name, whose
 turn. A circle is told; it may be one of tasks that have nothing to do with each other. With --json:
 name; circle; chain, each with name, depth, holder (id and client), and circle.
 
-Exit codes: 0; 1 when the key is none that it knows; with --exit-code also 1 when nobody holds it, or
-no permit is in use, or the latch is open; 69 when no server answered; 77 when the server refused.
+Exit codes: 0; with --exit-code 1 when nobody holds it, or no permit is in use, or the latch is open;
+65 when the key is none that it knows; 69 when no server answered; 77 when the server refused.
 
 Examples:
   leasehold show nightly
@@ -136,8 +136,9 @@ It takes a lock from its holder. It says who that is, and until when the holder 
 the lock: a holder of this library until its next renewal, a third of its lease. A holder of
 Redisson is not told at all. First end what the holder does, or nothing protects it any more.
 
-One hold is ended, and only if it is still the one that was told; what else there is under the name
-stays. --holder says which, where there are several; --force takes all of them. On a terminal it
+One hold is ended, and only if the server still has it under the id that was told; what else there is
+under the name stays. An id is one process's: if that process has passed the lock on to another of its
+own waiters, or if several of its readers share it, those lose it. --holder says which, where there are several; --force takes all of them. On a terminal it
 asks first. Elsewhere it needs --yes.
 
 A holder is a hold's id, as `leasehold show` tells it; of a semaphore with leases, a permit's.

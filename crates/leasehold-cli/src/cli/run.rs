@@ -14,6 +14,7 @@ const RUN_HELP: &str = "\
 Exit codes:
   the command's own; 128+n when signal n ended it, or ended the wait for the lock
   2    wrong usage
+  65   the name is in use as something else
   69   no server answered
   70   the lock was lost or could not be renewed while the command ran, which has been ended
   75   the lock was not free in time (--conflict-exit-code sets another number)
@@ -128,6 +129,7 @@ at the exit code, or use `leasehold run`.
 Exit codes:
   0    the input has ended, and the lock was given back
   2    wrong usage
+  65   the name is in use as something else
   69   no server answered
   70   the lock was lost
   75   the lock was not free in time (--conflict-exit-code sets another number)

@@ -85,7 +85,7 @@ fn holds_of(name: &str, seen: &NameInfo) -> Result<Vec<Hold>, Failure> {
             return Err(Failure::new(
                 Exit::OtherKind,
                 format!(
-                    "`{}` is {}, which nobody holds; `leasehold show {}` says more",
+                    "`{}` is {}, which nobody holds: nothing to release; `leasehold show {}` says more",
                     Shown(name),
                     kind_in_words(other),
                     command_line(&[name.into()])

@@ -59,9 +59,9 @@ pub(crate) fn limit_of(name: &str, found: &Found) -> Result<Option<i64>, Failure
             ..
         } => Ok(Some(free.saturating_add_unsigned(*held))),
         other => Err(Failure::new(
-            Exit::Failed,
+            Exit::OtherKind,
             format!(
-                "`{}` is {}, and no limit; choose another name",
+                "`{}` is in use as {}, so it can't have a limit; choose another name",
                 Shown(name),
                 kind_in_words(other)
             ),

@@ -34,7 +34,7 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
     }
     if let Found::Unknown { what } = &seen.found {
         return Err(Failure::new(
-            Exit::Failed,
+            Exit::OtherKind,
             format!(
                 "`{}` at {} is {what}: no lock, semaphore or latch that this version knows; \
                  find out whose it is before you change it",
@@ -75,7 +75,7 @@ pub(crate) fn kind_in_words(found: &Found) -> String {
         Found::Nothing => "free".to_owned(),
         Found::Lock(_) => "a lock".to_owned(),
         Found::ReadWrite { .. } => "a read-write lock".to_owned(),
-        Found::Group(_) => "a group of locks".to_owned(),
+        Found::Group(_) => "a group lock".to_owned(),
         Found::Leases { .. } => "a semaphore whose permits have leases".to_owned(),
         Found::Count(_) => "a semaphore or a latch".to_owned(),
         Found::Latch { .. } => "a latch".to_owned(),

@@ -140,15 +140,15 @@ fn name_that_is_something_else_gets_no_limit() {
     for command in [
         &["RPUSH", "job", "x"][..],
         &["SET", "job", "x"],
-        &["HSET", "job", "c:1", "1"],
+        &["HSET", "job", "7e57c0de-0000-4000-8000-000000000000:1", "1"],
     ] {
         let server = server();
         server.command(command).expect("the server runs");
         let key = server.command(&["DUMP", "job"]).expect("the server runs");
         for refused in [limited(&server, "2"), set_limit(&server, "2")] {
             refused
-                .expect_code(1)
-                .expect_on_stderr("and no limit; choose another name");
+                .expect_code(65)
+                .expect_on_stderr("so it can't have a limit; choose another name");
         }
         let after = server.command(&["DUMP", "job"]).expect("the server runs");
         assert_eq!(key, after, "{command:?}");
@@ -156,7 +156,9 @@ fn name_that_is_something_else_gets_no_limit() {
     let server = server();
     done(leasehold_at(&server).args(["latch", "set", "job", "2"])).expect_code(0);
     for refused in [limited(&server, "2"), set_limit(&server, "2")] {
-        refused.expect_code(1).expect_on_stderr("`job` is a latch");
+        refused
+            .expect_code(65)
+            .expect_on_stderr("`job` is in use as a latch");
     }
 }
 

@@ -67,12 +67,13 @@ fn command_is_ended_when_another_holds_the_lock() {
     ));
     run.until("held");
     server.command(&["DEL", "job"]).expect("the server runs");
-    let theirs = ["HSET", "job", "another:1", "1"];
+    let another = "7e57c0de-0000-4000-8000-000000000000:1";
+    let theirs = ["HSET", "job", another, "1"];
     server.command(&theirs).expect("the server runs");
     run.done()
         .expect_code(70)
-        .expect_on_stderr("it is held by another:1 now");
-    let kept = server.command(&["HEXISTS", "job", "another:1"]);
+        .expect_on_stderr(&format!("it is held by {another} now"));
+    let kept = server.command(&["HEXISTS", "job", another]);
     assert_eq!(kept.expect("the server runs").as_int(), Some(1));
 }
 

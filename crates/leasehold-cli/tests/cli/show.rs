@@ -242,7 +242,11 @@ fn show_omits_only_our_dead_waiters() {
         "9000000000000",
         "live:3",
     ];
-    for command in [&["HSET", "job", "holder:1", "1"][..], &queue, &waiters] {
+    for command in [
+        &["HSET", "job", "7e57c0de-0000-4000-8000-000000000000:1", "1"][..],
+        &queue,
+        &waiters,
+    ] {
         server.command(command).expect("the server runs");
     }
     let (text, json) = shown(&server);
@@ -308,6 +312,7 @@ fn unknown_key_error_gives_no_removal_advice() {
         &["SET", "job", "123456789012345"],
         &["RPUSH", "job", "x"],
         &["HSET", "job", "visits", "5"],
+        &["HSET", "job", "page:1", "5"],
         &["HSET", "job", "mode", "read", "colour", "red"],
         &["HSET", "job", "name", "ann", "age", "7"],
     ] {
@@ -315,7 +320,7 @@ fn unknown_key_error_gives_no_removal_advice() {
         server.command(command).expect("the server runs");
         for words in [&["show", "job"][..], &["show", "job", "--json"]] {
             let shown = done(leasehold_at(&server).args(words))
-                .expect_code(1)
+                .expect_code(65)
                 .expect_on_stderr("`job` at redis://127.0.0.1:")
                 .expect_on_stderr("find out whose it is");
             assert!(!shown.stderr.contains("remove"), "{command:?}: {shown}");
@@ -324,6 +329,7 @@ fn unknown_key_error_gives_no_removal_advice() {
         }
         // Also who can't have the lock for it is not told to.
         let run = done(&mut run_script(&server, &["--no-wait", "--fair"], "true"));
+        let run = run.expect_code(65);
         assert!(!run.stderr.contains("remove"), "{command:?}: {run}");
     }
 }
@@ -332,7 +338,8 @@ fn unknown_key_error_gives_no_removal_advice() {
 fn control_characters_do_not_reach_the_terminal() {
     let server = server();
     let name = "a\u{1b}[2Jb";
-    let theirs = ["HSET", name, "evil\u{1b}]0;x\u{7}:1", "1"];
+    let evil = "7e57c0de-0000-4000-8000-000000000000:\u{1b}]0;x\u{7}:1";
+    let theirs = ["HSET", name, evil, "1"];
     server.command(&theirs).expect("the server runs");
     let shown = done(leasehold_at(&server).args(["show", name])).expect_code(0);
     assert!(!shown.stdout.contains('\u{1b}'), "{shown}");
@@ -389,7 +396,7 @@ fn exit_code_says_whether_it_is_held() {
     let show = ["show", "--exit-code", "job"];
     done(leasehold_at(&server).args(show)).expect_code(1);
     server
-        .command(&["HSET", "job", "c:1", "1"])
+        .command(&["HSET", "job", "7e57c0de-0000-4000-8000-000000000000:1", "1"])
         .expect("the server runs");
     done(leasehold_at(&server).args(show)).expect_code(0);
     // A semaphore with a free permit, and one without.
@@ -445,7 +452,7 @@ fn listeners_that_are_not_told_are_not_known() {
     ];
     server.command(&user).expect("the server runs");
     server
-        .command(&["HSET", "job", "c:1", "1"])
+        .command(&["HSET", "job", "7e57c0de-0000-4000-8000-000000000000:1", "1"])
         .expect("the server runs");
     let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
     let mut show = leasehold_at(&server);

@@ -61,6 +61,8 @@ pub(crate) enum Cause {
     /// The client's runtime has ended, and with it the task that would have carried the operation.
     /// Does not heal.
     RuntimeEnded,
+    /// The client belongs to the process from which this one was forked. Does not heal.
+    Forked,
     /// It ran, and too few have confirmed that. May heal.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     Unconfirmed(Box<Unconfirmed>),
@@ -93,6 +95,9 @@ impl fmt::Display for Cause {
             ),
             Self::Missing => f.write_str("there is no semaphore"),
             Self::RuntimeEnded => f.write_str("the client's runtime has ended"),
+            Self::Forked => {
+                f.write_str("the client belongs to the process from which this one was forked")
+            }
             Self::TooOld { found, needed } => {
                 write!(
                     f,
@@ -124,6 +129,11 @@ impl Failure {
 
     pub(crate) fn runtime_ended(outcome: Outcome, address: impl Into<Arc<str>>) -> Self {
         Self::new(outcome, Cause::RuntimeEnded, address)
+    }
+
+    /// This process is a fork of that which the client belongs to.
+    pub(crate) fn forked(address: impl Into<Arc<str>>) -> Self {
+        Self::new(Outcome::DidNotRun, Cause::Forked, address)
     }
 
     /// Whether it is worth asking again.
@@ -166,7 +176,8 @@ impl Failure {
             "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "READONLY"
             | "NOREPLICAS" | "MISCONF" | "OOM" => Cause::NotNow(said),
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
-            "WRONGTYPE" | "WRONGKIND" => Cause::WrongKind(said),
+            "WRONGTYPE" => Cause::WrongKind("a key of another type".into()),
+            "WRONGKIND" => Cause::WrongKind(said[code.len()..].trim_start().to_owned()),
             // Inside a script a missing permission comes as a plain error: since 7.2 with
             // the first text, before with the second.
             _ if text.contains("ACL failure in script")
@@ -252,7 +263,7 @@ impl Failure {
     /// The error of a return that goes on in the background.
     pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
         // Here nothing is sent again, so the error must not promise it.
-        if self.is_about_the_key() || self.cause == Cause::RuntimeEnded {
+        if self.is_about_the_key() || matches!(self.cause, Cause::RuntimeEnded | Cause::Forked) {
             return self.into_error(key);
         }
         let kind = match (&self.cause, self.outcome) {
@@ -308,7 +319,7 @@ impl Failure {
             (Cause::WrongKind(_), _) => ErrorKind::WrongKind,
             (Cause::Missing, _) => ErrorKind::NotFound,
             (Cause::TooOld { .. } | Cause::Other(_), _) => ErrorKind::Unsupported,
-            (Cause::RuntimeEnded, Outcome::DidNotRun) => ErrorKind::Misuse,
+            (Cause::RuntimeEnded, Outcome::DidNotRun) | (Cause::Forked, _) => ErrorKind::Misuse,
         }
     }
 
@@ -393,7 +404,10 @@ mod tests {
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
         assert_eq!(cause(down), Cause::NotNow(down.to_owned()));
         let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
-        assert_eq!(cause(wrong), Cause::WrongKind(wrong.to_owned()));
+        let told = "a key of another type".to_owned();
+        assert_eq!(cause(wrong), Cause::WrongKind(told));
+        let told = Cause::WrongKind("a read-write lock".into());
+        assert_eq!(cause("WRONGKIND a read-write lock"), told);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod sentinel;
 mod server;
 mod server_info;
 pub(crate) mod slots;
+mod socket;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;

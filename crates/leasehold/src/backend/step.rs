@@ -221,7 +221,7 @@ impl Step {
             Some("fenced") => "a fenced lock",
             Some("fair") => "a fair lock",
             Some("rw") => "a read-write lock",
-            Some("group") => "a group of locks",
+            Some("group") => "a group lock",
             Some("semaphore") => "a semaphore",
             Some("expirable") => "a semaphore with leases",
             Some("latch") => "a latch",

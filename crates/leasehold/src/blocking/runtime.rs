@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Process;
 
 /// A runtime with one worker thread, and other runtimes that must not end before it. Clones share
 /// them; each runtime ends with its last clone.
@@ -17,7 +18,12 @@ pub(crate) struct Runtime {
 }
 
 #[derive(Debug)]
-struct Inner(Option<tokio::runtime::Runtime>);
+struct Inner {
+    /// There until the drop.
+    runtime: Option<tokio::runtime::Runtime>,
+    /// In another one its threads are missing.
+    process: Process,
+}
 
 impl Runtime {
     pub(crate) fn start() -> Result<Self> {
@@ -36,7 +42,10 @@ impl Runtime {
                 .with_source(error)
             })?;
         Ok(Self {
-            inner: Arc::new(Inner(Some(runtime))),
+            inner: Arc::new(Inner {
+                runtime: Some(runtime),
+                process: Process::own(),
+            }),
             _beside: Arc::default(),
         })
     }
@@ -53,7 +62,7 @@ impl Runtime {
 
     pub(crate) fn handle(&self) -> &Handle {
         self.inner
-            .0
+            .runtime
             .as_ref()
             .expect("only drop takes the runtime")
             .handle()
@@ -68,7 +77,7 @@ impl Runtime {
     {
         // Not `may_block`, which asks by a panic: inside tasks the panic hook would print that at
         // each drop. So a drop inside `spawn_blocking` does not wait, although it could.
-        if Handle::try_current().is_ok() {
+        if Handle::try_current().is_ok() || self.inner.process.is_gone() {
             return drop(guard);
         }
         if let Err(error) = self.finish("release", release(guard)) {
@@ -146,9 +155,13 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Taken out, because only its owner can end a runtime. Its own drop would wait without a
         // limit, and would panic inside a task.
-        let Some(runtime) = self.0.take() else {
+        let Some(runtime) = self.runtime.take() else {
             return;
         };
+        if self.process.is_gone() {
+            // Its end would wait for threads that only the parent has.
+            return std::mem::forget(runtime);
+        }
         match Handle::try_current() {
             Err(error) if error.is_missing_context() => runtime.shutdown_timeout(PATIENCE),
             // Waiting would panic inside a task, and on a thread that is just ending.

@@ -11,7 +11,7 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "text"],
         &["SET", "KEY", "3"],
         &["SET", "KEY", "9"],
-        &["HSET", "KEY", "c:1", "1"],
+        &["HSET", "KEY", "<c>:1", "1"],
         // A permit by its id as Redisson 3.16.8 writes it: the text of 32 hex digits.
         &[
             "ZADD",

@@ -10,22 +10,22 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "mode", "read"],
-        &["HSET", "KEY", "c:1", "1"],
+        &["HSET", "KEY", "<c>:1", "1"],
         &["SET", "KEY:queue", "text"],
         &["SET", "KEY:timeouts", "text"],
         &["HSET", "KEY:waiters", "a", "1"],
         // Only one of list and set.
-        &["RPUSH", "KEY:queue", "d:1"],
-        &["RPUSH", "KEY:queue", "java:1", "c:1"],
-        &["ZADD", "KEY:timeouts", "1", "c:1"],
+        &["RPUSH", "KEY:queue", "<d>:1"],
+        &["RPUSH", "KEY:queue", "<a>:1", "<c>:1"],
+        &["ZADD", "KEY:timeouts", "1", "<c>:1"],
         // One of Redisson's, whose timeout is far or long ago.
-        &["RPUSH", "KEY:queue", "c:1", "java:1", "c:2"],
-        &["ZADD", "KEY:timeouts", "9000000000000", "java:1"],
-        &["ZADD", "KEY:timeouts", "1", "java:1"],
+        &["RPUSH", "KEY:queue", "<c>:1", "<a>:1", "<c>:2"],
+        &["ZADD", "KEY:timeouts", "9000000000000", "<a>:1"],
+        &["ZADD", "KEY:timeouts", "1", "<a>:1"],
         // Ours that are gone, or have no place.
-        &["ZADD", "KEY:waiters", "1", "c:1"],
-        &["ZADD", "KEY:waiters", "1", "c:2"],
-        &["ZADD", "KEY:waiters", "9000000000000", "d:1"],
+        &["ZADD", "KEY:waiters", "1", "<c>:1"],
+        &["ZADD", "KEY:waiters", "1", "<c>:2"],
+        &["ZADD", "KEY:waiters", "9000000000000", "<d>:1"],
     ],
 };
 
@@ -45,10 +45,10 @@ fn argument(to: &Sample, name: &str) -> String {
         "channel" => format!("channel:{key}"),
         "lease_ms" => lease_ms.into(),
         "stay_ms" => stay_ms.into(),
-        "own" => if to.variant == 3 { "d:" } else { "c:" }.into(),
+        "own" => if to.variant == 3 { "<d>:" } else { "<c>:" }.into(),
         "served" => match to.variant {
-            2 => "c:1 c:2",
-            4 => "c:2 d:1 c:1",
+            2 => "<c>:1 <c>:2",
+            4 => "<c>:2 <d>:1 <c>:1",
             _ => "",
         }
         .into(),

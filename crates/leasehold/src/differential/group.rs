@@ -9,20 +9,20 @@ pub(super) const SUITE: Suite = Suite {
     argument,
     foreign: &[
         &["SET", "KEY", "text"],
-        &["HSET", "KEY", "mode", "read", "c:1", "1"],
-        &["HSET", "KEY", "c:1", "1"],
+        &["HSET", "KEY", "mode", "read", "<c>:1", "1"],
+        &["HSET", "KEY", "<c>:1", "1"],
         // A dead holder, and one that never had an end.
         &[
             "HSET",
             "KEY",
             "f",
-            "e:1",
-            "f:e:1:expire_time",
+            "<e>:1",
+            "f:<e>:1:expire_time",
             "5",
-            "f:e:1:lock_count",
+            "f:<e>:1:lock_count",
             "2",
             "g",
-            "e:2",
+            "<e>:2",
         ],
     ],
 };

@@ -12,7 +12,7 @@ pub(super) const SUITE: Suite = Suite {
         // A latch at zero has no key in Redisson. Here it has one, and has to count as open.
         &["SET", "KEY", "0"],
         &["SET", "KEY", "-3"],
-        &["HSET", "KEY", "c:1", "1"],
+        &["HSET", "KEY", "<c>:1", "1"],
         &["ZADD", "KEY", "1", "member"],
     ],
 };

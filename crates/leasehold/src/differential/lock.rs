@@ -12,8 +12,8 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "mode", "read"],
         // Neither has the shape of a lock, although one of our holds is in it: the first has no
         // count, the second a field too many.
-        &["HSET", "KEY", "c:1", "1.5"],
-        &["HSET", "KEY", "c:1", "1", "name", "Ann"],
+        &["HSET", "KEY", "<c>:1", "1.5"],
+        &["HSET", "KEY", "<c>:1", "1", "name", "Ann"],
         &["SET", "KEY:longest", "40000"],
         &["SET", "KEY:longest", "-1"],
         // 2^53 and one less: the least number that is not exact in Lua, and the greatest that is.

@@ -13,29 +13,29 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "3"],
         // Cut by `GETRANGE` in the script, and by hand in the twin.
         &["SET", "KEY", "a text that is much longer than any number"],
-        &["HSET", "KEY", "c:1", "1"],
-        &["HSET", "KEY", "mode", "read", "c:1", "2", "d:1", "x"],
-        &["HSET", "KEY", "mode", "write", "c:1:write", "1"],
+        &["HSET", "KEY", "<c>:1", "1"],
+        &["HSET", "KEY", "mode", "read", "<c>:1", "2", "<d>:1", "x"],
+        &["HSET", "KEY", "mode", "write", "<c>:1:write", "1"],
         &[
             "HSET",
             "KEY",
             "v",
-            "c:1",
-            "v:c:1:expire_time",
+            "<c>:1",
+            "v:<c>:1:expire_time",
             "9000000000000",
         ],
-        &["RPUSH", "KEY", "c:1", "c:2"],
+        &["RPUSH", "KEY", "<c>:1", "<c>:2"],
         &["ZADD", "KEY", "9000000000000", "aaaaaaaaaaaaaaaa"],
-        &["ZADD", "KEY", "9000000000000", "c:1"],
+        &["ZADD", "KEY", "9000000000000", "<c>:1"],
         // An end before 1970, which is shown as 0.
-        &["ZADD", "KEY", "-1", "c:1"],
-        &["HSET", "leasehold:TAG:forced", "c:1", "1"],
-        &["ZADD", "leasehold:TAG:writers", "9000000000000", "c:1"],
-        &["ZADD", "leasehold:TAG:readers", "1", "d:1"],
+        &["ZADD", "KEY", "-1", "<c>:1"],
+        &["HSET", "leasehold:TAG:forced", "<c>:1", "1"],
+        &["ZADD", "leasehold:TAG:writers", "9000000000000", "<c>:1"],
+        &["ZADD", "leasehold:TAG:readers", "1", "<d>:1"],
         // Keys of read holds, which no argument names: the step makes their names itself. One of
         // them is a list, and `PTTL` asks for no type.
-        &["SET", "{x}:c:1:rwlock_timeout:1", "1"],
-        &["RPUSH", "{x}:c:1:rwlock_timeout:2", "1"],
+        &["SET", "{x}:<c>:1:rwlock_timeout:1", "1"],
+        &["RPUSH", "{x}:<c>:1:rwlock_timeout:2", "1"],
     ],
 };
 

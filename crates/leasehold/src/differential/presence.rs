@@ -12,7 +12,7 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "at", "-5"],
         &["HSET", "KEY", "label", "x"],
         &["SET", "register", "text"],
-        &["ZADD", "register", "9000000000000", "c:1"],
+        &["ZADD", "register", "9000000000000", "<c>:1"],
     ],
 };
 

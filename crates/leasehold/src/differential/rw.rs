@@ -10,13 +10,22 @@ pub(super) const SUITE: Suite = Suite {
     argument,
     foreign: &[
         &["SET", "KEY", "text"],
-        &["HSET", "KEY", "c:1", "1"],
+        &["HSET", "KEY", "<c>:1", "1"],
         &["HSET", "KEY", "mode", "odd"],
-        &["HSET", "KEY", "c:1", "1", "name", "Ann"],
+        &["HSET", "KEY", "<c>:1", "1", "name", "Ann"],
         // Redisson's: a thread that has entered twice, and one whose lease has ended.
-        &["HSET", "KEY", "mode", "read", "e:1", "2", "e:2", "1"],
-        &["SET", "TAG:e:1:rwlock_timeout:2", "1"],
-        &["HSET", "KEY", "mode", "write", "c:1:write", "2", "c:1", "1"],
+        &["HSET", "KEY", "mode", "read", "<e>:1", "2", "<e>:2", "1"],
+        &["SET", "TAG:<e>:1:rwlock_timeout:2", "1"],
+        &[
+            "HSET",
+            "KEY",
+            "mode",
+            "write",
+            "<c>:1:write",
+            "2",
+            "<c>:1",
+            "1",
+        ],
         &["HSET", "KEY", "mode", "read", "name", "Ann"],
         // Marks that are no marks: they keep nobody out.
         &["SET", "KEY:writers", "text"],

@@ -14,7 +14,7 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "123456789012345"],
         // Redisson lets permits be missing, so this is a semaphore.
         &["SET", "KEY", "-4"],
-        &["HSET", "KEY", "c:1", "1"],
+        &["HSET", "KEY", "<c>:1", "1"],
         &["RPUSH", "KEY", "item"],
     ],
 };

@@ -18,6 +18,7 @@ use crate::backend::{Backend, Reply};
 use crate::clock::{Moment, Timers};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::process::Process;
 
 /// What can be given back.
 pub(crate) trait Return: Send + Sync + 'static {
@@ -88,6 +89,8 @@ pub(crate) struct Cleanup {
     pub(super) backend: Backend,
     pub(super) timers: Timers,
     runtime: Handle,
+    /// In another one nothing is given back.
+    process: Process,
     pending: Arc<Pending>,
 }
 
@@ -103,6 +106,7 @@ impl Cleanup {
             backend,
             timers,
             runtime,
+            process: Process::own(),
             pending: Arc::default(),
         })
     }
@@ -122,6 +126,9 @@ impl Cleanup {
     /// Runs work in the background that has something to give back. The connection stays for it,
     /// even if the last handle of the client goes meanwhile.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if self.process.is_gone() {
+            return;
+        }
         // Counted from here, not from when the task begins: a close that comes next waits for it.
         let (pending, backend) = (PendingOne::new(&self.pending), self.backend.clone());
         self.runtime.spawn(async move {
@@ -133,7 +140,9 @@ impl Cleanup {
     /// Runs work in the background for which waiters wait. A close of the client does not wait
     /// for it.
     pub(crate) fn carry(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(work);
+        if !self.process.is_gone() {
+            self.runtime.spawn(work);
+        }
     }
 
     /// Gives `hold` back. The first request is queued when this returns, so that
@@ -143,6 +152,9 @@ impl Cleanup {
     /// be on the network, so the release is sent once more when the server would refuse that
     /// request as too late.
     pub(crate) fn give_back<H: Return>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
+        if self.process.is_gone() {
+            return;
+        }
         // Here, not in the task, which begins some time later: other requests for the name would
         // come before it.
         let first = self.backend.submit_by(hold.give_back(), hold.way_back());

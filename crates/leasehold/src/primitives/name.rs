@@ -190,6 +190,7 @@ pub struct PermitInfo {
 /// Asks the servers about themselves.
 pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerFacts>> {
     let key = context.key(name, NameOf::Other)?;
+    context.check_process(&key)?;
     let (backend, channel) = (context.backend.clone(), key.lock_channel());
     let (sender, facts) = oneshot::channel();
     // A task, because it opens connections: whoever polls this may have no runtime.

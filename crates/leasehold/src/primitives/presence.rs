@@ -123,7 +123,7 @@ impl Presence {
         let context = self
             .context
             .upgrade()
-            .filter(|context| !context.is_closed())?;
+            .filter(|context| !context.is_closed() && !context.is_forked())?;
         let (holds, waits) = (self.holds(&context), self.waits(&context));
         let said = Said {
             id: &context.client_id,

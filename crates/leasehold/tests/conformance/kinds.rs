@@ -13,7 +13,7 @@ async fn told(client: &Client, kind: &str) -> Option<Error> {
         "a fenced lock" => client.fenced_lock("x").try_acquire().await.err(),
         "a fair lock" => client.fair_lock("x").try_acquire().await.err(),
         "a read-write lock" => client.rw_lock("x").try_read().await.err(),
-        "a group of locks" => client.group_lock("x", ["a"]).try_acquire().await.err(),
+        "a group lock" => client.group_lock("x", ["a"]).try_acquire().await.err(),
         "a semaphore" => client.semaphore("x").try_acquire().await.err(),
         "a semaphore with leases" => client.expirable_semaphore("x").try_acquire().await.err(),
         _ => client.count_down_latch("x").count().await.err(),
@@ -25,7 +25,7 @@ const KINDS: [&str; 8] = [
     "a fenced lock",
     "a fair lock",
     "a read-write lock",
-    "a group of locks",
+    "a group lock",
     "a semaphore",
     "a semaphore with leases",
     "a latch",
@@ -49,7 +49,7 @@ async fn wrong_kind_errors_name_found_and_expected() {
 
     let plain = holder.lock("x").acquire().await.unwrap();
     let locks = ["a plain lock", "a fenced lock", "a fair lock"];
-    for kind in ["a read-write lock", "a group of locks"] {
+    for kind in ["a read-write lock", "a group lock"] {
         let text = told(&client, kind).await.unwrap().to_string();
         assert!(
             text.contains("lock, not ") || text.contains("locks, not "),
@@ -71,7 +71,7 @@ async fn wrong_kind_errors_name_found_and_expected() {
     reading.release().await.unwrap();
 
     let group = holder.group_lock("x", ["a", "b"]).acquire().await.unwrap();
-    all_but(&client, &["a group of locks"], "").await;
+    all_but(&client, &["a group lock"], "").await;
     group.release().await.unwrap();
     place.is_clean(&[&holder, &client]).await;
 

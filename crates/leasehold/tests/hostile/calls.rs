@@ -137,8 +137,12 @@ pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
                 1 => int(1),
                 _ => list(&[]),
             },
-            "lock.why_lost" => list(&[bulk(b"somebody:1"), int(0)]),
-            "lock.inspect" => list(&[int(1000), bulk(b"somebody:1"), bulk(b"1")]),
+            "lock.why_lost" => list(&[bulk(b"7e57c0de-0000-4000-8000-000000000000:1"), int(0)]),
+            "lock.inspect" => list(&[
+                int(1000),
+                bulk(b"7e57c0de-0000-4000-8000-000000000000:1"),
+                bulk(b"1"),
+            ]),
             _ => int(1),
         });
     }

@@ -131,6 +131,28 @@ async fn a_handed_over_hold_is_told_as_the_next_holders() {
     assert_eq!(client.holds().len(), 0);
 }
 
+/// An id is that of the server's grant: an operator who saw it under one holder takes it from the next
+/// one of the same client, and from nobody once it went back to the server.
+#[tokio::test(start_paused = true)]
+async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let operator = server.client();
+    let (first, [second]) = held(&client).await;
+    let seen = first.holder_id().to_owned();
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert_eq!(second.holder_id(), seen);
+    assert!(operator.force_release("x", &seen).await.unwrap());
+    let lost = second.extend(MS * 60_000).await.unwrap_err();
+    assert_eq!(lost.loss(), Some(&LossReason::Forced), "{lost}");
+
+    let third = client.lock("x").acquire().await.unwrap();
+    assert_ne!(third.holder_id(), seen);
+    assert!(!operator.force_release("x", &seen).await.unwrap());
+    third.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_handed_over_lock_is_renewed() {
     let server = Embedded::new();

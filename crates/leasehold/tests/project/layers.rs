@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::sources;
 
 /// From the top. A module may import from those below it, and from its own row.
-const LAYERS: [&[&str]; 24] = [
+const LAYERS: [&[&str]; 25] = [
     &["lib"],
     &["blocking"],
     &["testing"],
@@ -28,6 +28,7 @@ const LAYERS: [&[&str]; 24] = [
     &["error", "key"],
     &["loss"],
     &["clock"],
+    &["process"],
     &["room"],
     &["sync"],
     &["text"],

@@ -387,13 +387,13 @@ async fn wrong_type_queue_key_is_named() {
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
     let keys = [
-        ("redisson_lock_queue:{x}", "its queue is a string"),
+        ("redisson_lock_queue:{x}", "a lock whose queue is a string"),
         (
             "redisson_lock_timeout:{x}",
-            "its set of timeouts is a string",
+            "whose set of timeouts is a string",
         ),
-        ("leasehold:{x}:waiters", "its set of waiters is a string"),
-        ("x", "WRONGTYPE"),
+        ("leasehold:{x}:waiters", "whose set of waiters is a string"),
+        ("x", "a key of another type"),
     ];
     for (key, said) in keys {
         server.command(&["SET", key, "text"]).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::inspect::Ttl;
+use leasehold::inspect::{Found, Ttl};
 use leasehold::{Client, ErrorKind};
 use leasehold_testkit::{RedisServer, Reply};
 
@@ -40,6 +40,77 @@ async fn wrong_type_key_is_refused_unchanged() {
         }
         assert_eq!(server.command(&["DUMP", "x"]).unwrap(), before, "{make:?}");
         server.command(&["DEL", "x"]).unwrap();
+    }
+}
+
+/// What a call says of a key that is not its own.
+fn refused<T>(call: &str, result: leasehold::Result<T>) {
+    let error = result
+        .err()
+        .unwrap_or_else(|| panic!("{call} has an answer"));
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::WrongKind, "{call}: {text}");
+    assert!(text.contains("a hash that is not a lock"), "{call}: {text}");
+    assert!(!text.contains("force"), "{call}: {text}");
+}
+
+#[tokio::test]
+async fn hash_of_somebody_else_is_no_lock_to_any_call() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let id = "7e57c0de-0000-4000-8000-000000000000:1";
+    let beside = format!("f:{id}:expire_time");
+    for fields in [
+        &["visits", "7"][..],
+        &["page:1", "5"],
+        &["mode", "read", "size", "10"],
+        &["mode", "write", "path", "a"],
+        &["name", "Ann", "visits", "7"],
+        &["f", id, &beside, "9000000000000", "name", "Ann"],
+    ] {
+        for ends in [false, true] {
+            server.command(&[&["HSET", "x"], fields].concat()).unwrap();
+            if ends {
+                server.command(&["PEXPIRE", "x", "600000"]).unwrap();
+            }
+            let before = server.command(&["DUMP", "x"]).unwrap();
+            let (lock, fair, fenced) = (
+                client.lock("x"),
+                client.fair_lock("x"),
+                client.fenced_lock("x"),
+            );
+            let (rw, group) = (client.rw_lock("x"), client.group_lock("x", ["a", "b"]));
+            refused("lock", lock.try_acquire().await);
+            refused("wait", lock.acquire().await);
+            refused("fair", fair.try_acquire().await);
+            refused("fenced", fenced.try_acquire().await);
+            refused("read", rw.try_read().await);
+            refused("write", rw.try_write().await);
+            refused("group", group.try_acquire().await);
+            refused("force", lock.force_unlock().await);
+            refused("force fair", fair.force_unlock().await);
+            refused("force read", rw.read_lock().force_unlock().await);
+            refused("force write", rw.write_lock().force_unlock().await);
+            refused("force group", group.force_unlock().await);
+            refused("inspect", lock.inspect().await);
+            refused("inspect group", group.inspect().await);
+            refused("inspect read", rw.read_lock().inspect().await);
+            let seen = client.inspect("x").await.unwrap().found;
+            assert!(
+                matches!(seen, Found::Unknown { .. }),
+                "{fields:?}: {seen:?}"
+            );
+            let error = client.force_release("x", id).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+            assert!(client.list("*").next().await.is_none(), "{fields:?}");
+            assert_eq!(
+                server.command(&["DUMP", "x"]).unwrap(),
+                before,
+                "{fields:?}"
+            );
+            assert_eq!(server.keys(), ["x"]);
+            server.command(&["DEL", "x"]).unwrap();
+        }
     }
 }
 

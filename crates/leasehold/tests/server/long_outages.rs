@@ -66,7 +66,8 @@ impl Arena {
             clients.push(Client::connect(&server.url()).await.unwrap());
         }
         for name in names() {
-            let held = server.command(&["HSET", &name, "somebody:1", "1"]);
+            let held =
+                server.command(&["HSET", &name, "7e57c0de-0000-4000-8000-000000000000:1", "1"]);
             assert_eq!(held.unwrap().as_int(), Some(1));
             expire(&server, &name, HOUR);
         }

@@ -17,7 +17,7 @@ const NEEDS: &[(&str, &[&str])] = &[
     ("acquire", &["evalsha", "time", "hlen", "hset", "pexpire"]),
     (
         "acquire a held one",
-        &["evalsha", "time", "hlen", "hexists", "hvals", "pttl"],
+        &["evalsha", "time", "hlen", "hexists", "hgetall", "pttl"],
     ),
     ("extend", &["evalsha", "time", "hexists", "pttl", "pexpire"]),
     (
@@ -25,16 +25,16 @@ const NEEDS: &[(&str, &[&str])] = &[
         &["evalsha", "time", "hexists", "get", "set"],
     ),
     ("release", &["evalsha", "hdel"]),
-    ("inspect", &["evalsha", "hlen", "hvals", "hgetall", "pttl"]),
+    ("inspect", &["evalsha", "hlen", "hgetall", "pttl"]),
     (
         "inspect the name",
         &[
-            "evalsha", "time", "type", "exists", "hget", "hlen", "hscan", "pttl",
+            "evalsha", "time", "type", "exists", "hget", "hlen", "hgetall", "hscan", "pttl",
         ],
     ),
     (
         "force",
-        &["evalsha", "hlen", "hvals", "hkeys", "pttl", "del"],
+        &["evalsha", "hlen", "hgetall", "hkeys", "pttl", "del"],
     ),
 ];
 
@@ -49,7 +49,6 @@ const COMMANDS: &[&str] = &[
     "time",
     "hlen",
     "hexists",
-    "hvals",
     "hkeys",
     "hgetall",
     "hget",

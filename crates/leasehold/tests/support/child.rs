@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leasehold_testkit::{Hosts, eventually, process};
+use leasehold_testkit::{ForkShim, Hosts, eventually, process};
 
 const JOB: &str = "LEASEHOLD_TEST_JOB";
 
@@ -29,6 +29,14 @@ impl Child {
         let mut command = Command::new(&there[0]);
         command.args(&there[1..]);
         command.arg(std::env::current_exe().unwrap());
+        Self::of(command, test, job)
+    }
+
+    /// The same, as a process that can fork.
+    pub(crate) fn forking(shim: &ForkShim, test: &str, job: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let (variable, library) = shim.environment();
+        command.env(variable, library);
         Self::of(command, test, job)
     }
 

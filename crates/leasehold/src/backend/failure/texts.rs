@@ -32,9 +32,13 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
         (Cause::Denied(said), _) => format!(
             "the server at {at} refuses access{subject}: {said}; check user, password and the permissions for the key and its commands"
         ),
-        (Cause::WrongKind(said), _) => format!(
-            "the key at {at}{subject} holds something else: {said}; nothing was changed: use another name; `leasehold show NAME` says what the key is"
-        ),
+        (Cause::WrongKind(said), _) => {
+            let name = subject.strip_prefix(" for ").unwrap_or("the key");
+            let show = name.trim_matches('`');
+            format!(
+                "{name} at {at} is {said}; nothing was changed: use another name; `leasehold show {show}` says more"
+            )
+        }
         (Cause::Missing, _) => format!(
             "there is no semaphore at {at}{subject}: nobody has made it, or it has ended; make it with try_set_permits, or wait for it without must_exist"
         ),
@@ -46,6 +50,9 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
         ),
         (Cause::RuntimeEnded, Outcome::MayHaveRun) => format!(
             "the client's runtime ended before {at} answered{subject}; the request may have run, and nothing undoes it: what it took ends with its lease, and what has no lease stays; make a new client in a runtime that goes on"
+        ),
+        (Cause::Forked, _) => format!(
+            "the client of {at} belongs to the process from which this one was forked, so nothing was sent{subject}; connect after the fork"
         ),
         (Cause::Unconfirmed(what), _) => format!(
             "granted at {at}{subject}, but {}; {if_it_ran}: check the replicas or ask for fewer",

@@ -15,6 +15,7 @@ use super::address::{Address, Host, Target};
 use super::driver::{Driver, Socket};
 use super::messages::{Frame, Messages, write_command};
 use super::sentinel::Sentinels;
+use super::socket::Own;
 use super::wire::Checked;
 use crate::backend::failure::{Cause, Failure, Outcome, without_arguments};
 use crate::clock::{Both, Moment};
@@ -146,7 +147,7 @@ impl Connector {
             {
                 let stream = tcp(at, host, *port).await?;
                 let socket = Socket::of(&stream);
-                let stream = Checked::calls(stream);
+                let stream = Checked::calls(Own::new(stream));
                 let (connection, driver) =
                     MultiplexedConnection::new_with_config(&info, stream, config)
                         .await
@@ -307,15 +308,16 @@ impl Connector {
                     .await
                     .map_err(|error| io_failed(at, error))?;
                 let socket = Socket::of(&stream);
-                Ok((Box::new(stream), socket))
+                Ok((Box::new(Own::new(stream)), socket))
             }
             Target::Tcp { host, port, tls } => {
                 let stream = tcp(at, host, *port).await?;
                 let socket = Socket::of(&stream);
                 if *tls {
-                    Ok((self.encrypted(at, host, stream).await?, socket))
+                    let stream = self.encrypted(at, host, Own::new(stream)).await?;
+                    Ok((stream, socket))
                 } else {
-                    Ok((Box::new(stream), socket))
+                    Ok((Box::new(Own::new(stream)), socket))
                 }
             }
         }
@@ -326,7 +328,7 @@ impl Connector {
         &self,
         at: &Address,
         host: &str,
-        stream: TcpStream,
+        stream: Own<TcpStream>,
     ) -> Result<Box<dyn Io>, Failure> {
         // Never missing: `Common::new` sets TLS up for each address that wants it.
         let Some(tls) = &self.tls else {
@@ -345,7 +347,12 @@ impl Connector {
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn encrypted(&self, at: &Address, _: &str, _: TcpStream) -> Result<Box<dyn Io>, Failure> {
+    async fn encrypted(
+        &self,
+        at: &Address,
+        _: &str,
+        _: Own<TcpStream>,
+    ) -> Result<Box<dyn Io>, Failure> {
         Err(no_connection(at, "this build has no TLS".into(), None))
     }
 }

@@ -49,6 +49,7 @@ use super::queue::{Batch, MAX_OPERATIONS, Queue, Waiting};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
 use crate::backend::step::Operation;
+use crate::process::Process;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Calls on their way at once: one being run by the server, one on the wire before it,
@@ -70,6 +71,8 @@ pub(crate) struct Lane {
     departures: Mutex<()>,
     state: Mutex<State>,
     runtime: Handle,
+    /// Nothing leaves in another one.
+    process: Process,
     /// What moves the bytes of the present connection.
     pub(super) driver: Shared,
     /// The runtime ends, or has ended.
@@ -136,6 +139,7 @@ impl Lane {
             }),
             departures: Mutex::default(),
             runtime,
+            process: Process::own(),
             driver: Shared::default(),
             ended: AtomicBool::new(false),
             left_unheard: AtomicBool::new(false),
@@ -156,6 +160,10 @@ impl Lane {
         arrival: u64,
     ) -> Queued {
         let (waiting, mut queued) = Queued::new(operation, route, arrival, Arc::clone(self));
+        if self.process.is_gone() {
+            waiting.answer(Err(Failure::forked(self.node.address())));
+            return queued;
+        }
         // Locked before the operation is in the queue, where another thread could take it. A
         // thread that does not get the lock finds another one that is about to send a call.
         let departure = self.is_here().then(|| self.departures.try_lock()).flatten();

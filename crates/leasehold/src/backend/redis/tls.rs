@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::socket::Own;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
@@ -72,8 +73,8 @@ impl Connector {
         &self,
         config: ClientConfig,
         host: &str,
-        stream: TcpStream,
-    ) -> io::Result<TlsStream<TcpStream>> {
+        stream: Own<TcpStream>,
+    ) -> io::Result<TlsStream<Own<TcpStream>>> {
         let name = self.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;

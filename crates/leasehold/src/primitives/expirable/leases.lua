@@ -8,7 +8,7 @@ local function not_a_semaphore(timeout)
     return false
   end
   if string.find(size.err, 'WRONGTYPE', 1, true) then
-    return 'WRONGKIND a ' .. redis.call('TYPE', timeout).ok .. ' where the leases of permits should be'
+    return 'WRONGKIND a semaphore whose leases are a ' .. redis.call('TYPE', timeout).ok
   end
   return size.err
 end

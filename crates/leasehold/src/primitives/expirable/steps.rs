@@ -313,7 +313,7 @@ fn shape(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), 
     number_at(keyspace, permits)?;
     if keyspace.zcard(timeout).is_err() {
         return Err(Refusal(format!(
-            "WRONGKIND a {} where the leases of permits should be",
+            "WRONGKIND a semaphore whose leases are a {}",
             keyspace.kind(timeout)
         )));
     }

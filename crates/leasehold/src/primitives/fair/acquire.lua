@@ -59,8 +59,8 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
     return false
   end
   if not other and fields > 0 then
-    --[[USES not_a_lock]]
-    other = not_a_lock(lock, fields)
+    --[[USES other_than]]
+    other = other_than('a plain lock', lock, fields)
   end
   if other then
     return other

@@ -23,7 +23,7 @@ local KEPT_MS = 3600000
 local function wrong(size, what, key)
   if type(size) == 'number' then return false end
   if not string.find(size.err, 'WRONGTYPE', 1, true) then return size.err end
-  return 'WRONGKIND its ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
+  return 'WRONGKIND a lock whose ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
 end
 
 -- What stands in the way of a line, or false; and how many entries a line has.

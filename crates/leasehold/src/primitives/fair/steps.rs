@@ -9,7 +9,8 @@ use crate::config::wire_ms;
 use crate::hold::{Asked, HoldSteps, Queued, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold, SHAPE};
+use crate::primitives::form::FORM;
+use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold};
 use crate::primitives::twin::NOW_MS;
 use crate::sync::Mutex;
 
@@ -21,7 +22,7 @@ step! {
     ACQUIRE: Acquire = fair.acquire, grants: true,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, lease_ms: u64, stay_ms: u64, channel, for_ever: bool],
-    uses: [SHAPE, QUEUE, GRANT],
+    uses: [FORM, QUEUE, GRANT],
 }
 
 step! {

@@ -188,7 +188,12 @@ fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Out
             Ok(size) => all += size,
             Err(_) => {
                 let kind = keyspace.kind(key);
-                return (Err(Refusal(format!("WRONGKIND its {what} is a {kind}"))), 0);
+                return (
+                    Err(Refusal(format!(
+                        "WRONGKIND a lock whose {what} is a {kind}"
+                    ))),
+                    0,
+                );
             }
         }
     }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::super::lock::steps::{GRANT, LockHold, SHAPE, plain};
+use super::super::form::FORM;
+use super::super::lock::steps::{GRANT, LockHold, plain};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
 use crate::config::{Peers, wire_ms};
@@ -19,7 +20,7 @@ step! {
     while_moving: true,
     keys: [lock, counter],
     args: [hold, lease_ms: u64, counter_ms: u64],
-    uses: [SHAPE, TOKEN, GRANT],
+    uses: [FORM, TOKEN, GRANT],
 }
 
 impl Acquire<'_> {
@@ -142,7 +143,7 @@ fn note(keyspace: &mut Keyspace, counter: &[u8], token: u64, counter_ms: u64) {
 
 fn not_a_counter(counter: &[u8]) -> Refusal {
     Refusal(format!(
-        "WRONGKIND a fencing counter ({}) that is not a number below 2^53",
+        "WRONGKIND a lock whose fencing counter ({}) is not a number below 2^53",
         String::from_utf8_lossy(counter)
     ))
 }

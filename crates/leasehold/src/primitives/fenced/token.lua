@@ -1,5 +1,5 @@
 local function not_a_counter(counter)
-  return 'WRONGKIND a fencing counter (' .. counter .. ') that is not a number below 2^53'
+  return 'WRONGKIND a lock whose fencing counter (' .. counter .. ') is not a number below 2^53'
 end
 -- The last token that was given, 0 if there was none; nil, and why, if `counter` is no
 -- counter.

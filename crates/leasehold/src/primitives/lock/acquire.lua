@@ -11,8 +11,8 @@ local function acquire(lock, hold, lease_ms)
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
     if redis.call('HEXISTS', lock, hold) == 0 then
-      --[[USES not_a_lock]]
-      return not_a_lock(lock, fields) or redis.call('PTTL', lock)
+      --[[USES other_than]]
+      return other_than('a plain lock', lock, fields) or redis.call('PTTL', lock)
     end
     -- The first one set the lease, and it may have been made longer since.
     return false

@@ -25,7 +25,8 @@ local function acquire_in_turn(lock, asking, hold, lease_ms, client, called)
   if redis.call('HEXISTS', lock, hold) == 1 then
     return false
   end
-  local stranger = not_a_lock(lock, fields)
+  --[[USES other_than]]
+  local stranger = other_than('a plain lock', lock, fields)
   if stranger then
     return stranger
   end

@@ -14,7 +14,7 @@ local function note_longest(longest, own_ms)
   end
   -- Beyond 2^53 a number is not exact here.
   if not string.match(noted, '^%d+$') or tonumber(noted) >= 9007199254740992 then
-    return 'WRONGKIND a note of the longest lease (' .. longest .. ') that is not a number of ms'
+    return 'WRONGKIND a lock whose note of the longest lease (' .. longest .. ') is not a number of ms'
   end
   if tonumber(own_ms) > tonumber(noted) then
     redis.call('SET', longest, own_ms)

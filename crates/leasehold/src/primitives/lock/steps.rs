@@ -10,11 +10,11 @@ use crate::config::wire_ms;
 use crate::hold::{Asked, Caller, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::primitives::form::{self, FORM};
 use crate::primitives::twin::{lengthen, whole};
 
-pub(in crate::primitives) static SHAPE: Shared = Shared::new(include_str!("shape.lua"), &[]);
 pub(in crate::primitives) static BREAK_HOLD: Shared =
-    Shared::new(include_str!("break_hold.lua"), &[&SHAPE]);
+    Shared::new(include_str!("break_hold.lua"), &[&FORM]);
 pub(in crate::primitives) static GRANT: Shared = Shared::new(include_str!("grant.lua"), &[]);
 
 step! {
@@ -25,7 +25,7 @@ step! {
     own_script: true,
     keys: [lock],
     args: [hold, lease_ms: u64],
-    uses: [SHAPE],
+    uses: [FORM],
 }
 
 impl Acquire<'_> {
@@ -49,7 +49,7 @@ step! {
     ACQUIRE_IN_TURN: AcquireInTurn = lock.acquire_in_turn, grants: true,
     keys: [lock, asking],
     args: [hold, lease_ms: u64, client: u64, called: bool],
-    uses: [SHAPE, GRANT],
+    uses: [FORM, GRANT],
 }
 
 impl AcquireInTurn<'_> {
@@ -261,7 +261,7 @@ step! {
     while_moving: true,
     keys: [lock],
     args: [],
-    uses: [SHAPE],
+    uses: [FORM],
 }
 
 impl Inspect<'_> {
@@ -295,7 +295,7 @@ impl NoteLongest<'_> {
         let noted_ms = number::<u64>(&noted).ok().filter(|ms| *ms < 1 << 53);
         let (Some(noted_ms), true) = (noted_ms, noted.iter().all(u8::is_ascii_digit)) else {
             return Err(Refusal(format!(
-                "WRONGKIND a note of the longest lease ({}) that is not a number of ms",
+                "WRONGKIND a lock whose note of the longest lease ({}) is not a number of ms",
                 String::from_utf8_lossy(self.longest)
             )));
         };
@@ -321,26 +321,13 @@ pub(crate) static ALL: [&Step; 11] = [
     &NOTE_LONGEST,
 ];
 
-/// The one field of a plain lock, or an error that says what the key is instead: the twin of
-/// `shape.lua`.
+/// The one field of a plain lock that is held, or an error that says what the key is instead.
 pub(in crate::primitives) fn plain(
     keyspace: &mut Keyspace,
     lock: &[u8],
 ) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
-    let fields = keyspace.hgetall(lock)?;
-    if let [(holder, count)] = &fields[..]
-        && !count.is_empty()
-        && count.iter().all(u8::is_ascii_digit)
-    {
-        return Ok((holder.clone(), count.clone()));
-    }
-    if fields.iter().any(|(field, _)| field == b"mode") {
-        return Err(Refusal("WRONGKIND a read-write lock".into()));
-    }
-    Err(Refusal(format!(
-        "WRONGKIND a hash that is not a lock ({} fields)",
-        fields.len()
-    )))
+    form::check(keyspace, lock, form::PLAIN)?;
+    Ok(keyspace.hgetall(lock)?.pop().unwrap_or_default())
 }
 
 /// Ends the current hold, whoever has it, and notes that: the twin of `break_hold.lua`.
@@ -491,7 +478,8 @@ impl HoldSteps for LockHold {
             // Force comes first. The next holder has the lock only because it was forced, and is
             // not the reason.
             [_, Value::Int(1)] => Some(LossReason::Forced),
-            [Value::Text(holder), _] if !holder.is_empty() => Some(LossReason::Taken {
+            // A hash that somebody has put there has no holder.
+            [Value::Text(holder), _] if form::is_id(holder) => Some(LossReason::Taken {
                 by: String::from_utf8_lossy(holder).into_owned(),
             }),
             _ => None,

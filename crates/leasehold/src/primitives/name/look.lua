@@ -104,9 +104,10 @@ end
 -- sides    the same of a read-write lock
 -- frees    the same of a semaphore
 -- opens    the channel where a latch tells that it is open
--- Returns  { type, ttl, now, text, mode, size, fields, held, over, permits, length, waiting,
+-- Returns  { type, ttl, now, text, form, size, fields, held, over, permits, length, waiting,
 --          writers, readers, token, opened, listening }
---          text is that of a text; mode and size (the number of fields) are those of a hash;
+--          text is that of a text; form (which kind of lock) and size (the number of fields) are
+--          those of a hash;
 --          fields are { field, value, left, end, count }, end and count those of a group's value;
 --          held is how many permits there are in the set and over how many of these have
 --          ended, permits are { id, end }; length is that of the queue, waiting are { id, end },
@@ -117,14 +118,15 @@ local function look(name, leases, queue, waiters, writers, readers, tokens, open
   most = tonumber(most)
   local kind, now = redis.call('TYPE', name).ok, now_ms()
   local mode = kind == 'hash' and redis.call('HGET', name, 'mode')
+  local size = kind == 'hash' and redis.call('HLEN', name) or 0
   local leased, in_line = is_a(leases, 'zset'), is_a(queue, 'list')
   return {
     kind,
     redis.call('PTTL', name),
     now,
     short_text(name),
-    cut(mode or ''),
-    kind == 'hash' and redis.call('HLEN', name) or 0,
+    size > 0 and form_of(name, size, mode) or '',
+    size,
     kind == 'hash' and holds_of(name, mode, most) or {},
     leased and redis.call('ZCARD', leases) or 0,
     leased and redis.call('ZCOUNT', leases, '-inf', string.format('%.0f', now)) or 0,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::steps::NEVER;
 use super::{Found, HoldInfo, NameInfo, PermitInfo, ValueInfo, WaiterInfo, Wants};
 use crate::backend::step::Value;
+use crate::primitives::form;
 use crate::primitives::lock::Ttl;
 
 /// The reply of the step.
@@ -14,7 +15,8 @@ pub(super) struct Raw {
     ttl: Ttl,
     now_ms: i64,
     text: String,
-    mode: String,
+    /// Which kind of lock, if it is a hash.
+    form: String,
     size: u64,
     fields: Vec<Field>,
     held: i64,
@@ -48,7 +50,7 @@ impl Raw {
             ttl: Ttl::of_key(number(items.next()?)?),
             now_ms: number(items.next()?)?,
             text: text(items.next()?)?,
-            mode: text(items.next()?)?,
+            form: text(items.next()?)?,
             size: count(items.next()?)?,
             fields: each(items.next()?, Field::read)?,
             held: number(items.next()?)?,
@@ -102,68 +104,56 @@ impl Raw {
                     left: u64::try_from(left).unwrap_or(0),
                 },
                 Some(count) => Found::Count(count),
-                None => unknown("a text that is not a count"),
+                None => unknown("a plain string"),
             },
-            "hash" => self
-                .lock()
-                .unwrap_or_else(|| unknown("a hash whose fields are not those of a lock")),
+            "hash" => self.lock().unwrap_or_else(|| unknown(form::NO_LOCK)),
             kind => unknown(&format!("a {kind}")),
         }
     }
 
     /// A hash that is a lock of some kind.
     fn lock(&self) -> Option<Found> {
-        match (&*self.mode, &self.fields[..]) {
-            // A value of a group never stands alone: its end and its count are beside it.
-            ("", [field]) if self.size == 1 => Some(Found::Lock(field.hold(self.ttl)?)),
-            ("", _) => self.group(),
-            ("read" | "write", _) => self.read_write(),
+        match &*self.form {
+            form::PLAIN => Some(Found::Lock(self.fields.first()?.hold(self.ttl)?)),
+            form::READ_WRITE => Some(self.read_write()),
+            form::GROUP => Some(self.group()),
             _ => None,
         }
     }
 
-    fn read_write(&self) -> Option<Found> {
+    fn read_write(&self) -> Found {
         let (mut writer, mut readers) = (None, Vec::new());
         for field in &self.fields {
             if field.name.contains(":write") {
-                writer = Some(field.hold(self.ttl)?);
-            } else {
-                let hold = field.hold(Ttl::of_key(field.left_ms))?;
+                writer = field.hold(self.ttl);
+            } else if field.left_ms >= 0 || field.left_ms == -1 {
                 // The field of a read hold that is over remains until the next release.
-                if field.left_ms >= 0 || field.left_ms == -1 {
-                    readers.push(hold);
-                }
+                readers.extend(field.hold(Ttl::of_key(field.left_ms)));
             }
         }
-        Some(Found::ReadWrite { writer, readers })
+        Found::ReadWrite { writer, readers }
     }
 
-    fn group(&self) -> Option<Found> {
-        if self.fields.is_empty() {
-            // Only what stands beside values: they are all over.
-            return None;
-        }
+    fn group(&self) -> Found {
         // By their names, because HSCAN brings the fields in any order.
         let all = self.fields.iter().map(|field| (&field.name, field));
         let all: BTreeMap<_, _> = all.collect();
-        let mut values = Vec::new();
-        for field in all.into_values() {
+        let values = all.into_values().filter_map(|field| {
+            // What has no end has no holder either: others take it.
             let ends_ms: i64 = field.ends.parse().ok()?;
             let left_ms = ends_ms.saturating_sub(self.now_ms);
-            if left_ms >= 0 {
-                values.push(ValueInfo {
-                    field: field.name.clone(),
-                    hold: HoldInfo {
-                        id: field.value.clone(),
-                        count: field.entered.parse().unwrap_or(1),
-                        ttl: Ttl::of_key(left_ms),
-                        client: None,
-                        held_for: None,
-                    },
-                });
-            }
-        }
-        Some(Found::Group(values))
+            (left_ms >= 0).then(|| ValueInfo {
+                field: field.name.clone(),
+                hold: HoldInfo {
+                    id: field.value.clone(),
+                    count: field.entered.parse().unwrap_or(1),
+                    ttl: Ttl::of_key(left_ms),
+                    client: None,
+                    held_for: None,
+                },
+            })
+        });
+        Found::Group(values.collect())
     }
 
     fn leases(&self, free: Option<i64>) -> Found {
@@ -241,8 +231,8 @@ impl Field {
     fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
         let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
         let count = count.then(|| self.value.parse().ok())??;
-        // A holder is `uuid:n`, ours and Redisson's: a counter of somebody else's is no hold.
-        self.name.contains(':').then(|| HoldInfo {
+        // Of a large hash only some fields were looked at.
+        form::is_id(self.name.as_bytes()).then(|| HoldInfo {
             id: self.name.clone(),
             count,
             ttl,

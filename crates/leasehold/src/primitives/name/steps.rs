@@ -7,6 +7,7 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value, step};
 use crate::config::wire_ms;
 use crate::key::Key;
+use crate::primitives::form::{self, FORM};
 use crate::primitives::rw::steps::{REMAINING, left};
 use crate::primitives::twin::{NOW_MS, lengthen, list, whole};
 
@@ -14,7 +15,7 @@ step! {
     LOOK: Look = name.look, grants: false,
     keys: [name, leases, queue, waiters, writers, readers, tokens, opened],
     args: [most: u64, locks, sides, frees, opens],
-    uses: [REMAINING, NOW_MS],
+    uses: [REMAINING, NOW_MS, FORM],
 }
 
 impl Look<'_> {
@@ -29,6 +30,10 @@ impl Look<'_> {
         let fields = match is_hash {
             true => holds_of(keyspace, self.name, mode.is_some(), most)?,
             false => Vec::new(),
+        };
+        let form = match is_hash {
+            true => form::form_of(&keyspace.hgetall(self.name)?).unwrap_or_default(),
+            false => "",
         };
         let size = match is_hash {
             true => keyspace.hlen(self.name)?,
@@ -47,7 +52,7 @@ impl Look<'_> {
             Value::Int(keyspace.pttl(self.name)),
             Value::Int(whole(keyspace.now_ms())),
             short_text(keyspace, self.name)?,
-            cut(&mode.unwrap_or_default()),
+            Value::Text(form.into()),
             Value::Int(whole(size as u64)),
             Value::List(fields),
             Value::Int(whole(permits.len() as u64)),

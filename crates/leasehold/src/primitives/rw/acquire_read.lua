@@ -18,9 +18,13 @@
 
 local function acquire_read(lock, timeout, writers, readers, hold, within, lease_ms, polite, waiter, mark_ms)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = not_a_lock(lock, mode)
-  if other then
-    return other
+  local fields = redis.call('HLEN', lock)
+  if fields > 0 then
+    --[[USES other_than]]
+    local other = other_than('a read-write lock', lock, fields, mode)
+    if other then
+      return other
+    end
   end
   if mode and redis.call('HEXISTS', lock, hold) == 1 and redis.call('EXISTS', timeout) == 1 then
     -- The first one set the lease, and it may have been made longer since.

@@ -16,12 +16,16 @@
 
 local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mark_ms)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = not_a_lock(lock, mode)
-  if other then
-    return other
+  local fields = redis.call('HLEN', lock)
+  if fields > 0 then
+    --[[USES other_than]]
+    local other = other_than('a read-write lock', lock, fields, mode)
+    if other then
+      return other
+    end
   end
   local wait = redis.call('PTTL', lock)
-  if mode == 'read' and wait > 0 and redis.call('HLEN', lock) > 64 then
+  if mode == 'read' and wait > 0 and fields > 64 then
     -- Beside so many readers the lock may have the expiry of one that has gone
     -- (`release_read`). If the others are dead, this writer would wait for nobody.
     --[[USES longest_of_some]]

@@ -3,9 +3,9 @@
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Step, Value, step};
+use crate::primitives::form::{self, FORM};
 use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all, whole};
 
-static SHAPE: Shared = Shared::new(include_str!("shape.lua"), &[]);
 static MARKS: Shared = Shared::new(include_str!("marks.lua"), &[&NOW_MS]);
 pub(in crate::primitives) static REMAINING: Shared =
     Shared::new(include_str!("remaining.lua"), &[]);
@@ -18,7 +18,7 @@ step! {
     while_moving: true,
     keys: [lock, timeout, writers, readers],
     args: [hold, within, lease_ms: u64, polite: u64, waiter, mark_ms: u64],
-    uses: [SHAPE, MARKS],
+    uses: [FORM, MARKS],
 }
 
 impl AcquireRead<'_> {
@@ -66,7 +66,7 @@ step! {
     ACQUIRE_WRITE: AcquireWrite = rw.acquire_write, grants: true,
     keys: [lock, writers, readers],
     args: [hold, lease_ms: u64, waiter, mark_ms: u64],
-    uses: [SHAPE, LONGEST_OF_SOME, MARKS],
+    uses: [FORM, LONGEST_OF_SOME, MARKS],
 }
 
 impl AcquireWrite<'_> {
@@ -266,7 +266,7 @@ step! {
     UPGRADE: Upgrade = rw.upgrade, grants: true,
     keys: [lock],
     args: [hold, read, lease_ms: u64],
-    uses: [SHAPE, REMAINING],
+    uses: [FORM, REMAINING],
 }
 
 impl Upgrade<'_> {
@@ -327,7 +327,7 @@ step! {
     FORCE_UNLOCK: ForceUnlock = rw.force_unlock, grants: false,
     keys: [lock, marker],
     args: [side, channel],
-    uses: [SHAPE, WAKE_ALL],
+    uses: [FORM, WAKE_ALL],
 }
 
 impl ForceUnlock<'_> {
@@ -362,7 +362,7 @@ step! {
     INSPECT: Inspect = rw.inspect, grants: false,
     keys: [lock],
     args: [side],
-    uses: [SHAPE, REMAINING],
+    uses: [FORM, REMAINING],
 }
 
 impl Inspect<'_> {
@@ -423,28 +423,14 @@ impl Mode {
     }
 }
 
-/// The mode of a lock, `None` when it is free, or an error that says what the key is instead: the
-/// twin of `shape.lua`.
+/// The mode of a lock, `None` when it is free, or an error that says what the key is instead.
 fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
-    let mode = keyspace.hget(lock, b"mode")?;
-    match mode.as_deref() {
-        Some(b"read") => return Ok(Some(Mode::Read)),
-        Some(b"write") => return Ok(Some(Mode::Write)),
-        _ => {}
-    }
-    let fields = keyspace.hgetall(lock)?;
-    match &fields[..] {
-        [] => Ok(None),
-        [(_, count)]
-            if mode.is_none() && !count.is_empty() && count.iter().all(u8::is_ascii_digit) =>
-        {
-            Err(Refusal("WRONGKIND a plain lock".into()))
-        }
-        _ => Err(Refusal(format!(
-            "WRONGKIND a hash that is not a lock ({} fields)",
-            fields.len()
-        ))),
-    }
+    form::check(keyspace, lock, form::READ_WRITE)?;
+    Ok(match keyspace.hget(lock, b"mode")?.as_deref() {
+        Some(b"read") => Some(Mode::Read),
+        Some(_) => Some(Mode::Write),
+        None => None,
+    })
 }
 
 fn writes(field: &[u8]) -> bool {

@@ -12,7 +12,7 @@
 
 local function upgrade(lock, hold, read, lease_ms)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = not_a_lock(lock, mode)
+  local other = other_than('a read-write lock', lock, redis.call('HLEN', lock), mode)
   if other then
     return other
   end

@@ -53,6 +53,7 @@ impl SemaphorePermit {
     ///
     /// Once this has been called, the permits are given back even if the future is dropped.
     pub async fn release(mut self) -> Result<()> {
+        self.context.check_process(&self.names.key)?;
         // Taken out, because `returns::release` sees them through even if this future is dropped:
         // `drop` must not give them back a second time.
         match std::mem::take(&mut self.permits) {
@@ -114,6 +115,7 @@ impl Drop for SemaphorePermit {
     fn drop(&mut self) {
         match self.permits {
             0 => {}
+            _ if self.context.is_forked() => {}
             permits => returns::give_back(&self.context, &self.names, permits),
         }
     }

@@ -52,6 +52,9 @@ impl Lane {
 
     /// The runtime ends: a waiting operation leaves now or never.
     fn end(self: &Arc<Self>) {
+        if self.process.is_gone() {
+            return;
+        }
         // Before the queue is emptied: an operation that comes behind that finds the end, and is
         // sent by its own thread.
         self.ended.store(true, Ordering::SeqCst);
@@ -95,7 +98,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // No task has the lane any more, so nothing more is sent. A client whose calls were all
         // answered need not wait here.
-        if self.left_unheard.load(Ordering::SeqCst) {
+        if self.left_unheard.load(Ordering::SeqCst) && !self.process.is_gone() {
             let last_word = self.acks.is_some().then(|| self.last_word()).flatten();
             self.driver.close_after_the_last(self.node.clock, last_word);
         }

@@ -11,9 +11,12 @@
 
 local function acquire(group, hold, lease_ms, fields)
   local size = redis.call('HLEN', group)
-  local other = size > 0 and not_a_lock(group, size)
-  if other then
-    return other
+  if size > 0 then
+    --[[USES other_than]]
+    local other = other_than('a group lock', group, size)
+    if other then
+      return other
+    end
   end
   local now, busy_ms, dead = now_ms(), 0, {}
   for f in string.gmatch(fields, '%S+') do

@@ -11,6 +11,7 @@ use crate::config::wire_ms;
 use crate::hold::{Asked, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::primitives::form::{self, FORM};
 use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all};
 
 static SHAPE: Shared = Shared::new(include_str!("shape.lua"), &[&NOW_MS]);
@@ -21,13 +22,13 @@ step! {
     while_moving: true,
     keys: [group],
     args: [hold, lease_ms: u64, fields],
-    uses: [SHAPE],
+    uses: [SHAPE, FORM],
 }
 
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (size, lease_ms) = (keyspace.hlen(self.group)?, self.lease_ms);
-        check(keyspace, self.group, size)?;
+        form::check(keyspace, self.group, form::GROUP)?;
         let (now, mut busy_ms, mut dead) = (keyspace.now_ms(), 0, Vec::new());
         for f in split(self.fields) {
             let Some(holder) = keyspace.hget(self.group, f)? else {
@@ -184,7 +185,7 @@ step! {
     FORCE_UNLOCK: ForceUnlock = group.force_unlock, grants: false,
     keys: [group, marker],
     args: [channel, fields],
-    uses: [TRIM_EXPIRY, WAKE_ALL],
+    uses: [FORM, TRIM_EXPIRY, WAKE_ALL],
 }
 
 impl ForceUnlock<'_> {
@@ -193,7 +194,7 @@ impl ForceUnlock<'_> {
         if size == 0 {
             return Ok(Value::Int(0));
         }
-        check(keyspace, self.group, size)?;
+        form::check(keyspace, self.group, form::GROUP)?;
         let (now, mut ended) = (keyspace.now_ms(), 0);
         for f in split(self.fields) {
             let Some(holder) = keyspace.hget(self.group, f)? else {
@@ -225,13 +226,12 @@ step! {
     while_moving: true,
     keys: [group],
     args: [fields],
-    uses: [SHAPE],
+    uses: [SHAPE, FORM],
 }
 
 impl Inspect<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let size = keyspace.hlen(self.group)?;
-        check(keyspace, self.group, size)?;
+        form::check(keyspace, self.group, form::GROUP)?;
         let (now, mut ttl, mut holders) = (keyspace.now_ms(), -2, Vec::<Value>::new());
         for f in split(self.fields) {
             let Some((holder, ends)) = live_holder(keyspace, self.group, f)? else {
@@ -351,18 +351,6 @@ fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
         && u64::try_from(keyspace.pttl(group)).is_ok_and(|left| left > life)
     {
         keyspace.pexpire(group, life);
-    }
-    Ok(())
-}
-
-/// The twin of `shape.lua`.
-fn check(keyspace: &mut Keyspace, group: &[u8], size: usize) -> Result<(), Refusal> {
-    if size == 1 {
-        let what = "WRONGKIND a lock of one name, or a hash that is not a group of locks";
-        return Err(Refusal(what.into()));
-    }
-    if size > 0 && keyspace.hexists(group, b"mode")? {
-        return Err(Refusal("WRONGKIND a read-write lock".into()));
     }
     Ok(())
 }

@@ -1,0 +1,84 @@
+//! A socket that belongs to one process. After a fork the child has the same socket: what it reads
+//! there its parent waits for, and what it writes stands between its parent's requests.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::process::Process;
+
+/// A connection that does nothing in any other process than that which opened it.
+#[derive(Debug)]
+pub(crate) struct Own<S> {
+    /// There until the drop.
+    stream: Option<S>,
+    process: Process,
+}
+
+impl<S> Own<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self {
+            stream: Some(stream),
+            process: Process::own(),
+        }
+    }
+}
+
+impl<S: Unpin> Own<S> {
+    fn here(&mut self) -> Option<Pin<&mut S>> {
+        let stream = self.stream.as_mut().filter(|_| !self.process.is_gone());
+        stream.map(Pin::new)
+    }
+}
+
+impl<S> Drop for Own<S> {
+    fn drop(&mut self) {
+        if self.process.is_gone() {
+            // The queue of events is the parent's as well: taken out there, the socket would never
+            // become ready for it again.
+            std::mem::forget(self.stream.take());
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Own<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.here() {
+            Some(stream) => stream.poll_read(context, buffer),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Own<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.here() {
+            Some(stream) => stream.poll_write(context, bytes),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.here() {
+            Some(stream) => stream.poll_flush(context),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.here() {
+            Some(stream) => stream.poll_shutdown(context),
+            None => Poll::Pending,
+        }
+    }
+}

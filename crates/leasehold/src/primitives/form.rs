@@ -1,0 +1,145 @@
+//! The one rule for what a hash is: a lock, and of which kind, or somebody else's. What acquires,
+//! waits, inspects, lists and uses force goes by it.
+
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{Refusal, Shared};
+
+pub(super) static FORM: Shared = Shared::new(include_str!("form.lua"), &[]);
+
+pub(super) const PLAIN: &str = "a plain lock";
+pub(super) const READ_WRITE: &str = "a read-write lock";
+pub(super) const GROUP: &str = "a group lock";
+pub(super) const NO_LOCK: &str = "a hash that is not a lock";
+
+/// An error if the hash at `name` is not of this `kind`. Where there is none, a lock of any kind is
+/// free. The twin of `other_than` in `form.lua`.
+pub(super) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<(), Refusal> {
+    match form_of(&keyspace.hgetall(name)?) {
+        Some(found) if found != kind => Err(Refusal(format!("WRONGKIND {found}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Which kind of lock these fields are; `None` without fields. The script looks at some fields of a
+/// large hash, its twin at all.
+pub(super) fn form_of(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<&'static str> {
+    let mode = fields.iter().find(|(field, _)| field == b"mode");
+    let has_sides = mode.is_some_and(|(_, mode)| mode == b"read" || mode == b"write");
+    let kind = match fields {
+        [] => return None,
+        _ if has_sides => READ_WRITE,
+        [_] => PLAIN,
+        _ => GROUP,
+    };
+    let fits = |(field, value): &(Vec<u8>, Vec<u8>)| match kind {
+        READ_WRITE => field == b"mode" || is_hold(field, value),
+        PLAIN => is_hold(field, value),
+        _ => is_of_group(field, value),
+    };
+    Some(if fields.iter().all(fits) {
+        kind
+    } else {
+        NO_LOCK
+    })
+}
+
+fn is_hold(field: &[u8], value: &[u8]) -> bool {
+    is_id(field) && is_number(value)
+}
+
+/// A value with its holder, or the end or the count that is beside it.
+fn is_of_group(field: &[u8], value: &[u8]) -> bool {
+    let beside = [&b":expire_time"[..], b":lock_count"];
+    let pair = beside.iter().find_map(|what| field.strip_suffix(*what));
+    let id = pair.and_then(|pair| {
+        let colon = pair.iter().position(|byte| *byte == b':')?;
+        (colon > 0 && colon + 1 < pair.len()).then(|| &pair[colon + 1..])
+    });
+    match id {
+        Some(id) => is_id(id) && is_number(value.strip_prefix(b"-").unwrap_or(value)),
+        None => is_id(value),
+    }
+}
+
+fn is_number(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(u8::is_ascii_digit)
+}
+
+/// Whether this is the id of a hold, ours or Redisson's: the random UUID of its client, a colon,
+/// and a number.
+pub(super) fn is_id(text: &[u8]) -> bool {
+    // What is behind the number differs: `:write`, and the id of a transaction.
+    text.len() > CLIENT
+        && text[..CLIENT]
+            .iter()
+            .enumerate()
+            .all(|(at, byte)| match at {
+                8 | 13 | 18 | 23 => *byte == b'-',
+                36 => *byte == b':',
+                _ => byte.is_ascii_hexdigit(),
+            })
+}
+
+/// How long a UUID is with the colon behind it.
+const CLIENT: usize = 37;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
+
+    fn form(fields: &[(&str, &str)]) -> Option<&'static str> {
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        let fields = fields
+            .iter()
+            .map(|(field, value)| (bytes(field), bytes(value)));
+        form_of(&fields.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_form_of_redissons_is_recognised() {
+        let (write, inside) = (&*format!("{ID}:write"), &*format!("{ID}:0f1e2d3c"));
+        let written_inside = &*format!("{write}:0f1e2d3c");
+        let (end, count) = (
+            &*format!("f:{ID}:expire_time"),
+            &*format!("f:{ID}:lock_count"),
+        );
+        for (fields, kind) in [
+            (&[(ID, "1")][..], PLAIN),
+            (&[(ID, "17")], PLAIN),
+            (&[(inside, "1")], PLAIN),
+            (&[("mode", "read"), (ID, "2")], READ_WRITE),
+            (&[(ID, "1"), ("mode", "read"), (inside, "1")], READ_WRITE),
+            (&[("mode", "write"), (write, "1"), (ID, "1")], READ_WRITE),
+            (&[("mode", "write"), (written_inside, "1")], READ_WRITE),
+            (&[("f", ID), (end, "1700000000000"), (count, "1")], GROUP),
+            // What a dead holder leaves as Redisson takes its value over.
+            (&[(end, "1700000000000"), (count, "0")], GROUP),
+        ] {
+            assert_eq!(form(fields), Some(kind), "{fields:?}");
+        }
+        assert_eq!(form(&[]), None);
+    }
+
+    #[test]
+    fn hash_of_somebody_else_is_no_lock() {
+        for fields in [
+            &[("visits", "7")][..],
+            &[("page:1", "5")],
+            &[(ID, "one")],
+            &[(ID, "")],
+            &[(&ID[..37], "1")],
+            &[("8743c9c0-0795-4907-87fd-6c719a6b458g:1", "1")],
+            &[("8743c9c00-795-4907-87fd-6c719a6b4586:1", "1")],
+            &[("mode", "dark")],
+            &[("mode", "read"), ("size", "10")],
+            &[("name", "Ann"), ("visits", "7")],
+            &[(ID, "1"), ("name", "Ann")],
+            &[("f", ID), ("f:a:1:expire_time", "1")],
+            &[("f", ID), ("f::lock_count", "1")],
+        ] {
+            assert_eq!(form(fields), Some(NO_LOCK), "{fields:?}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Processes that fork with a client: a child must not speak for its parent.
+
+use std::io::Read;
+use std::mem::forget;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{abort, exit};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Owner, Result, blocking};
+use leasehold_testkit::{ForkShim, RedisServer, fork};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::support::HOUR;
+use crate::support::child::{Child, job};
+
+const TEST: &str = "server::forks::a_process_that_forks";
+/// A child that hangs is ended after this.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a process says that does this, with what its child says.
+fn said(flavor: &str, case: &str) -> Vec<String> {
+    let server = RedisServer::start().unwrap();
+    let shim = ForkShim::new().unwrap();
+    let job = format!("{flavor} {case} {}", server.url());
+    let lines = Child::forking(&shim, TEST, &job).finished();
+    assert!(
+        lines.iter().any(|line| line == "child ends"),
+        "{flavor}: {lines:#?}"
+    );
+    lines
+}
+
+fn has(lines: &[String], wanted: &str) {
+    assert!(lines.iter().any(|line| line == wanted), "{lines:#?}");
+}
+
+#[test]
+fn child_that_ends_gives_back_nothing_of_its_parent() {
+    for flavor in ["current", "several", "blocking"] {
+        let lines = said(flavor, "ends");
+        has(&lines, "another is refused");
+        has(&lines, "parent extends: fine");
+        has(&lines, "parent releases: fine");
+    }
+}
+
+#[test]
+fn every_call_in_a_child_is_misuse_and_the_parent_goes_on() {
+    for flavor in ["current", "several", "blocking"] {
+        let lines = said(flavor, "calls");
+        let calls = lines.iter().filter_map(|line| line.strip_prefix("child "));
+        let calls: Vec<_> = calls.filter(|line| *line != "ends").collect();
+        assert!(calls.len() > 4, "{lines:#?}");
+        for call in calls {
+            assert!(call.ends_with(": misuse"), "{flavor}: {call}");
+        }
+        has(&lines, "parent acquires: fine");
+        has(&lines, "parent releases: fine");
+    }
+}
+
+#[test]
+fn child_whose_parent_has_ended_is_told_and_connects_anew() {
+    for flavor in ["current", "several"] {
+        has(&said(flavor, "outlives"), "child has it");
+    }
+}
+
+/// Not a test when it is run as one: the job of a process.
+#[test]
+fn a_process_that_forks() {
+    let Some(job) = job() else {
+        return;
+    };
+    let words: Vec<_> = job.iter().map(String::as_str).collect();
+    match words[..] {
+        ["blocking", "ends", url] => blocking_child_ends(url),
+        ["blocking", "calls", url] => blocking_child_calls(url),
+        [flavor, "ends", url] => child_ends(flavor, url),
+        [flavor, "calls", url] => child_calls(&runtime(flavor), url),
+        [flavor, "outlives", url] => child_outlives(&runtime(flavor), url),
+        _ => panic!("no such job: {job:?}"),
+    }
+}
+
+fn runtime(flavor: &str) -> Runtime {
+    match flavor {
+        "current" => Builder::new_current_thread().enable_all().build().unwrap(),
+        _ => Runtime::new().unwrap(),
+    }
+}
+
+/// Runs this in a child. Returns in the parent, when the child has ended.
+fn in_child(work: impl FnOnce()) {
+    // The child has one end as long as it lives.
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    if fork() {
+        drop(ours);
+        thread::spawn(|| {
+            thread::sleep(LIMIT);
+            abort();
+        });
+        let done = catch_unwind(AssertUnwindSafe(work)).is_ok();
+        println!("child {}", if done { "ends" } else { "panics" });
+        exit(0);
+    }
+    drop(theirs);
+    ours.read_to_end(&mut Vec::new()).unwrap();
+}
+
+fn tell<T>(call: &str, result: Result<T>) {
+    let told = match result {
+        Ok(_) => "fine".to_owned(),
+        Err(error) if error.kind() == ErrorKind::Misuse && error.to_string().contains("fork") => {
+            "misuse".to_owned()
+        }
+        Err(error) => format!("{:?} {error}", error.kind()),
+    };
+    println!("{call}: {told}");
+}
+
+/// By a client that has seen nothing of the fork.
+fn another_is_refused(url: &str) {
+    let refused = runtime("current").block_on(async {
+        let another = Client::connect(url).await.unwrap();
+        another.lock("x").try_acquire().await.unwrap().is_none()
+    });
+    println!("another is {}", if refused { "refused" } else { "granted" });
+}
+
+fn child_ends(flavor: &str, url: &str) {
+    let runtime = runtime(flavor);
+    let (client, guard) = runtime.block_on(async {
+        let client = Client::connect(url).await.unwrap();
+        let guard = client.lock("x").acquire().await.unwrap();
+        (client, guard)
+    });
+    let mut kept = Some((guard, client, runtime));
+    in_child(|| {
+        let (guard, client, runtime) = kept.take().unwrap();
+        drop((guard, client));
+        match flavor {
+            "current" => drop(runtime),
+            // Its end would wait for the threads that the parent has.
+            _ => forget(runtime),
+        }
+    });
+    another_is_refused(url);
+    let (guard, client, runtime) = kept.unwrap();
+    runtime.block_on(async {
+        tell("parent extends", guard.extend(HOUR).await);
+        tell("parent releases", guard.release().await);
+        drop(client);
+    });
+}
+
+fn child_calls(runtime: &Runtime, url: &str) {
+    let (client, owner) = (
+        runtime.block_on(Client::connect(url)).unwrap(),
+        Owner::new(),
+    );
+    let lock = client.lock("x").owned_by(&owner);
+    let seats = client.semaphore("seats");
+    let (guard, reader, permit) = runtime.block_on(async {
+        seats.try_set_permits(2).await.unwrap();
+        (
+            lock.acquire().await.unwrap(),
+            client.rw_lock("rw").read().await.unwrap(),
+            seats.acquire().await.unwrap(),
+        )
+    });
+    let mut kept = Some((guard, reader, permit));
+    in_child(|| {
+        let (guard, reader, permit) = kept.take().unwrap();
+        let calls = async {
+            tell("child acquires", client.lock("y").try_acquire().await);
+            tell("child waits", client.lock("y").acquire().await);
+            tell("child enters again", lock.try_acquire().await);
+            tell("child looks", lock.is_locked().await);
+            tell("child inspects", client.inspect("x").await);
+            tell("child examines", client.examine("x").await);
+            tell("child breaks", lock.force_unlock().await);
+            tell("child extends", guard.extend(HOUR).await);
+            tell("child releases", guard.release().await);
+            tell("child reads no more", reader.release().await);
+            tell("child takes a seat", seats.try_acquire().await);
+            tell("child gives a seat back", permit.release().await);
+            tell("child adds seats", seats.add_permits(1).await);
+            tell("child counts", client.count_down_latch("l").count().await);
+            assert_eq!(client.close().await.holds_left, 0);
+        };
+        runtime.block_on(calls);
+    });
+    let (guard, reader, permit) = kept.unwrap();
+    another_is_refused(url);
+    runtime.block_on(async {
+        tell("parent acquires", client.lock("y").acquire().await);
+        tell("parent releases", guard.release().await);
+        reader.release().await.unwrap();
+        permit.release().await.unwrap();
+    });
+}
+
+/// The parent ends, and the child goes on with what it has.
+fn child_outlives(runtime: &Runtime, url: &str) {
+    let lease = Duration::from_secs(2);
+    let (client, guard) = runtime.block_on(async {
+        let client = Client::builder().lease(lease).connect(url).await.unwrap();
+        let guard = client.lock("x").acquire().await.unwrap();
+        (client, guard)
+    });
+    if !fork() {
+        exit(0);
+    }
+    while guard.is_held() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop((guard, client));
+    let own = self::runtime("current");
+    own.block_on(async {
+        let client = Client::connect(url).await.unwrap();
+        drop(client.lock("x").acquire().await.unwrap());
+    });
+    println!("child has it");
+    println!("child ends");
+    exit(0);
+}
+
+fn blocking_child_ends(url: &str) {
+    let client = blocking::Client::connect(url).unwrap();
+    let guard = client.lock("x").acquire().unwrap();
+    let mut kept = Some((client, guard));
+    in_child(|| drop(kept.take()));
+    another_is_refused(url);
+    let (client, guard) = kept.unwrap();
+    tell("parent extends", guard.extend(HOUR));
+    tell("parent releases", guard.release());
+    drop(client);
+}
+
+fn blocking_child_calls(url: &str) {
+    let client = blocking::Client::connect(url).unwrap();
+    let lock = client.lock("x");
+    let mut kept = Some(lock.acquire().unwrap());
+    let second = Duration::from_secs(1);
+    in_child(|| {
+        let guard = kept.take().unwrap();
+        tell("child acquires", client.lock("y").try_acquire());
+        tell("child waits", client.lock("y").try_acquire_for(second));
+        tell("child looks", lock.is_locked());
+        tell("child extends", guard.extend(HOUR));
+        tell("child releases", guard.release());
+        tell("child inspects", client.inspect("x"));
+        client.close();
+    });
+    another_is_refused(url);
+    tell("parent acquires", client.lock("y").acquire());
+    tell("parent releases", kept.unwrap().release());
+}
