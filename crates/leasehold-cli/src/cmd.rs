@@ -60,8 +60,8 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             let server = Server::find(cli.redis)?.shared()?;
             finish(doctor::doctor(args, server))
         }
-        Command::Completions(args) => pages::completions(args.shell),
-        Command::Man(args) => pages::man(args.out.as_deref()),
+        Command::Completions(args) => finish(pages::completions(args.shell)),
+        Command::Man(args) => finish(pages::man(args.out.as_deref())),
         Command::SetLimit(args) => {
             let server = Server::find(cli.redis)?.shared()?;
             finish(set_limit::set_limit(args, &server))

@@ -6,6 +6,7 @@ mod cmd;
 mod duration;
 mod exit_code;
 mod failure;
+mod input;
 mod logging;
 mod output;
 mod server;
@@ -15,9 +16,15 @@ mod usage;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let exit = run();
+    output::flush();
+    exit.into()
+}
+
+fn run() -> exit_code::Exit {
     let cli = match usage::parse() {
         Ok(cli) => cli,
-        Err(exit) => return exit.into(),
+        Err(exit) => return exit,
     };
     if cli.quiet {
         output::be_quiet();
@@ -30,10 +37,10 @@ fn main() -> ExitCode {
         tls: cli.tls.clone(),
     });
     match cmd::run(cli) {
-        Ok(exit) => exit.into(),
+        Ok(exit) => exit,
         Err(failure) => {
             output::tell(&failure);
-            failure.exit().into()
+            failure.exit()
         }
     }
 }

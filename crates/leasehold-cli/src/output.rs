@@ -1,23 +1,48 @@
 //! Where text leaves the program: results to stdout, the story to stderr.
+//!
+//! A reader may stand still: a paused pager, a log collector that hangs, a terminal after Ctrl-S.
+//! What renews a lock, ends a command or handles signals must not stand still with it. So the story
+//! is written by a thread of its own, and a result is a future that a signal can end.
+
+mod lines;
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::task::spawn_blocking;
 
+use self::lines::Lines;
 use crate::failure::Failure;
+use crate::signals;
+
+/// What waits to be written to stderr.
+static STORY: Lines = Lines::new();
+/// Whether the thread that writes it was started.
+static WRITER: OnceLock<bool> = OnceLock::new();
+
+/// How long a reader of stderr may stand still before the program ends without it.
+const PATIENCE_AT_END: Duration = Duration::from_secs(1);
+/// How long it may hold up a result, which is to follow the story on a terminal.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Writes a result to stdout, with a line end.
-pub(crate) fn result(text: impl fmt::Display) -> Result<(), Failure> {
+pub(crate) async fn result(text: impl fmt::Display) -> Result<(), Failure> {
     // The reader may have seen enough: `leasehold show x | head -1`.
-    more(text).map(drop)
+    more(text).await.map(drop)
 }
 
 /// Writes one result of many, with a line end. Says whether anybody reads on.
-pub(crate) fn more(text: impl fmt::Display) -> Result<bool, Failure> {
-    match line(text) {
+pub(crate) async fn more(text: impl fmt::Display) -> Result<bool, Failure> {
+    let text = text.to_string();
+    let written = spawn_blocking(move || {
+        STORY.settle(PATIENCE);
+        line(text)
+    });
+    match written.await.map_err(io::Error::other).flatten() {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written
             .map(|()| true)
@@ -25,7 +50,7 @@ pub(crate) fn more(text: impl fmt::Display) -> Result<bool, Failure> {
     }
 }
 
-/// Writes a line to stdout for a program that reads it.
+/// Writes a line to stdout for a program that reads it, and waits for its reader.
 pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{text}")?;
@@ -34,15 +59,41 @@ pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
 
 /// Writes one line of the story to stderr.
 pub(crate) fn tell(text: impl fmt::Display) {
-    // A closed stderr must not end a run that holds a lock, which a panicking
-    // `eprintln!` would.
-    let _ = match JSON.load(Ordering::Relaxed) {
-        false => writeln!(io::stderr().lock(), "leasehold: {text}"),
-        true => {
-            let said = json!({ "event": "message", "message": text.to_string() });
-            writeln!(io::stderr().lock(), "{said}")
-        }
-    };
+    write(told(&text.to_string()));
+}
+
+/// The line that tells this.
+fn told(text: &str) -> String {
+    match JSON.load(Ordering::Relaxed) {
+        false => format!("leasehold: {text}\n"),
+        true => format!("{}\n", json!({ "event": "message", "message": text })),
+    }
+}
+
+/// Writes text to stderr as it is.
+pub(crate) fn write(text: String) {
+    WRITER.get_or_init(|| {
+        let written = signals::on_thread("stderr", || {
+            STORY.write_to(&mut io::stderr(), |dropped| {
+                let lines = match dropped {
+                    1 => "1 line was".to_owned(),
+                    more => format!("{more} lines were"),
+                };
+                told(&format!(
+                    "{lines} left out here, because nothing read stderr"
+                ))
+            });
+        });
+        written.is_ok()
+    });
+    STORY.push(text);
+}
+
+/// Waits until the story is written, as long as its reader reads.
+pub(crate) fn flush() {
+    if WRITER.get() == Some(&true) {
+        STORY.flush(PATIENCE_AT_END);
+    }
 }
 
 /// Whether the story is told as JSON.
@@ -83,8 +134,7 @@ pub(crate) fn event(
     for (key, value) in more() {
         told[key] = value;
     }
-    // As in `tell`.
-    let _ = writeln!(io::stderr().lock(), "{told}");
+    write(format!("{told}\n"));
 }
 
 /// Whether only failures are told.

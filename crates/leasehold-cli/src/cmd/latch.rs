@@ -48,7 +48,7 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
             let name = name_of_lock(name)?;
             is_known(&client, &name, must_exist).await?;
             let latch = client.count_down_latch(&name);
-            output::result(latch.count_down_by(by).await?)?;
+            output::result(latch.count_down_by(by).await?).await?;
             Ok(Exit::Success)
         }
         LatchAction::Set { name, count } => {

@@ -27,10 +27,11 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
             true => blocked::json(&name, &chain),
             false => blocked::text(&name, &chain),
         })
+        .await
         .map(|()| Exit::Success);
     }
     if args.json {
-        output::result(json::of(&name, &seen))?;
+        output::result(json::of(&name, &seen)).await?;
     }
     if let Found::Unknown { what } = &seen.found {
         return Err(Failure::new(
@@ -44,7 +45,7 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
         ));
     }
     if !args.json {
-        output::result(text::of(&name, &seen))?;
+        output::result(text::of(&name, &seen)).await?;
     }
     if output::is_watched()
         && let Some(warning) = brief(&client).await

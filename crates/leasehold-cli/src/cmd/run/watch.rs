@@ -232,6 +232,7 @@ impl Watch<'_> {
                 Shown(self.guard.name()),
                 soon(kill_at.saturating_duration_since(Instant::now()))
             ));
+            output::flush();
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
                 // Put into the background, where it will ask for the terminal and be
