@@ -1,8 +1,9 @@
 //! `leasehold run --metrics-file`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use crate::support::{done, leasehold_at, run_script, server};
 
@@ -75,4 +76,46 @@ fn metrics_file_that_cannot_be_written_is_told_before_the_command_runs() {
             .contains("can't write the metrics to /nowhere/job.prom"),
         "{done}"
     );
+}
+
+#[test]
+fn only_regular_files_are_replaced_by_metrics() {
+    let server = server();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (fifo, link, own) = (
+        folder.path().join("fifo"),
+        folder.path().join("link.prom"),
+        folder.path().join("own.prom"),
+    );
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.expect("mkfifo is there").success());
+    // Devices are refused in the same way. A failure of this test would take /dev/null away.
+    let leads_there = folder.path().join("leads-there");
+    symlink(&fifo, &leads_there).expect("it can be made");
+    for special in [&fifo, &leads_there] {
+        let before = fs::symlink_metadata(special).expect("it is there");
+        let path = special.to_str().expect("text");
+        done(&mut run_script(
+            &server,
+            &["--metrics-file", path],
+            "echo ran",
+        ))
+        .expect_code(1)
+        .expect_on_stderr("it is no regular file");
+        let after = fs::symlink_metadata(special).expect("it is still there");
+        assert_eq!(after.file_type(), before.file_type(), "{path}");
+    }
+    symlink("own.prom", &link).expect("it can be made");
+    let path = link.to_str().expect("text");
+    // It leads nowhere at first, and to the file of the run before then.
+    for _ in 0..2 {
+        done(&mut run_script(&server, &["--metrics-file", path], "true")).expect_code(0);
+        assert!(
+            fs::symlink_metadata(&link)
+                .expect("it is there")
+                .is_symlink()
+        );
+        let text = fs::read_to_string(&own).expect("the file");
+        assert!(text.contains("leasehold_acquires_total"), "{text}");
+    }
 }

@@ -1,7 +1,7 @@
 //! The metrics of a run, as a file that node_exporter reads.
 
-use std::fs::Permissions;
-use std::io::Write as _;
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use crate::failure::Failure;
 
 /// How often it is written while the command runs. Prometheus rarely asks more often.
 const EVERY: Duration = Duration::from_secs(10);
+/// As many symbolic links are followed. The system has the same limit.
+const MOST_LINKS: usize = 40;
 /// Upper ends, in seconds: from a free lock to a job of a night.
 const TIMES: [f64; 10] = [
     0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0,
@@ -56,20 +58,45 @@ impl MetricsFile {
     /// Puts a new file in the place of the old one: whoever reads it finds a whole one.
     pub(super) fn write(&self) -> Result<(), Failure> {
         let text = self.handle.render();
-        let folder = match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
+        let written = target(&self.path).and_then(|path| {
+            let mut file = tempfile::NamedTempFile::new_in(folder_of(&path))?;
             file.write_all(text.as_bytes())?;
             // node_exporter is another user.
             file.as_file()
                 .set_permissions(Permissions::from_mode(0o644))?;
-            file.persist(&self.path)?;
+            file.persist(&path)?;
             Ok(())
         });
         let what = || format!("can't write the metrics to {}", self.path.display());
         written.map_err(|error| Failure::io(what(), error))
+    }
+}
+
+/// The file that is replaced: where symbolic links lead. An error if something else is there, a
+/// device for example, which a file must not take the place of.
+fn target(path: &Path) -> io::Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(kind) = fs::symlink_metadata(&target).map(|found| found.file_type()) else {
+            // It is new, or making it will say what is wrong.
+            return Ok(target);
+        };
+        if kind.is_file() {
+            return Ok(target);
+        }
+        if !kind.is_symlink() {
+            let what = "it is no regular file, and a file would take its place; name another one";
+            return Err(io::Error::other(what));
+        }
+        target = folder_of(&target).join(fs::read_link(&target)?);
+    }
+    Err(io::Error::other("it leads through too many symbolic links"))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     }
 }
 
