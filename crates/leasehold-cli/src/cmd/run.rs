@@ -186,6 +186,7 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Res
         terminal,
         signals,
         stops,
+        inherits: child::inherits_orphans(),
         children,
     };
     watch.until_ended().await
