@@ -54,7 +54,7 @@ struct Plain;
 
 impl Write for Plain {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        output::write(String::from_utf8_lossy(line).into_owned());
+        output::log(&String::from_utf8_lossy(line));
         Ok(line.len())
     }
 

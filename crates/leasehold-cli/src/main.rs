@@ -29,9 +29,12 @@ fn run() -> exit_code::Exit {
     if cli.quiet {
         output::be_quiet();
     }
+    if cli.verbose > 0 {
+        output::be_verbose();
+    }
     logging::start(&cli);
     server::set_access(server::Access {
-        label: cli.label.clone(),
+        label: cli.label(),
         prefix: cli.prefix.clone(),
         password_file: cli.password_file.clone(),
         tls: cli.tls.clone(),

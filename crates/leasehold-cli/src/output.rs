@@ -66,7 +66,18 @@ pub(crate) fn tell(text: impl fmt::Display) {
 fn told(text: &str) -> String {
     match JSON.load(Ordering::Relaxed) {
         false => format!("leasehold: {text}\n"),
-        true => format!("{}\n", json!({ "event": "message", "message": text })),
+        true => {
+            let told = json!({ "event": "message", "name": NAME.get(), "message": text });
+            format!("{told}\n")
+        }
+    }
+}
+
+/// Writes a line of a log.
+pub(crate) fn log(line: &str) {
+    match JSON.load(Ordering::Relaxed) {
+        false => write(line.to_owned()),
+        true => tell(line.trim_ascii()),
     }
 }
 
@@ -99,8 +110,15 @@ pub(crate) fn flush() {
 /// Whether the story is told as JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// From now on the story is JSON, for a program that reads it.
-pub(crate) fn tell_json() {
+/// The lock that the story is about.
+static NAME: OnceLock<String> = OnceLock::new();
+
+/// From now on the story is JSON, for a program that reads it, about this lock if it has a name.
+pub(crate) fn tell_json(name: Option<&str>) {
+    if let Some(name) = name {
+        // Set before by nobody.
+        let _ = NAME.set(name.to_owned());
+    }
     JSON.store(true, Ordering::Relaxed);
 }
 
@@ -108,26 +126,32 @@ pub(crate) fn tell_json() {
 #[derive(Clone, Copy)]
 pub(crate) enum Event {
     Waiting,
+    Busy,
     Held,
     Started,
     Losing,
+    Lost,
+    Kept,
     Released,
 }
 
-/// Tells an event, where the story is JSON.
+/// Tells an event, where the story is JSON. Says whether it is.
 pub(crate) fn event(
     event: Event,
     name: &str,
     more: impl FnOnce() -> Vec<(&'static str, serde_json::Value)>,
-) {
+) -> bool {
     if !JSON.load(Ordering::Relaxed) {
-        return;
+        return false;
     }
     let event = match event {
         Event::Waiting => "waiting",
+        Event::Busy => "busy",
         Event::Held => "held",
         Event::Started => "started",
         Event::Losing => "losing",
+        Event::Lost => "lost",
+        Event::Kept => "kept",
         Event::Released => "released",
     };
     let mut told = json!({ "event": event, "name": name });
@@ -135,6 +159,7 @@ pub(crate) fn event(
         told[key] = value;
     }
     write(format!("{told}\n"));
+    true
 }
 
 /// Whether only failures are told.
@@ -148,6 +173,30 @@ pub(crate) fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
+/// Whether each step is told.
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// From now on each step is told.
+pub(crate) fn be_verbose() {
+    VERBOSE.store(true, Ordering::Relaxed);
+}
+
+/// Writes one line to stderr about a step, with `--verbose`.
+pub(crate) fn detail(text: impl fmt::Display) {
+    if VERBOSE.load(Ordering::Relaxed) {
+        tell(text);
+    }
+}
+
+/// How long a wait lasts before it is told.
+pub(crate) fn silent_for() -> Duration {
+    match VERBOSE.load(Ordering::Relaxed) {
+        // Longer than a free lock takes.
+        true => Duration::from_millis(200),
+        false => SILENT_FOR,
+    }
+}
+
 /// Writes one line to stderr that nobody has to know: not with `--quiet`.
 pub(crate) fn note(text: impl fmt::Display) {
     if !QUIET.load(Ordering::Relaxed) {
@@ -155,9 +204,10 @@ pub(crate) fn note(text: impl fmt::Display) {
     }
 }
 
-/// Whether somebody sits at a terminal who wants to know how it goes, or a program reads it.
+/// Whether somebody wants to know how it goes, at a terminal or with `--verbose`, or a program does.
 pub(crate) fn is_watched() -> bool {
-    let reads = io::stderr().is_terminal() || JSON.load(Ordering::Relaxed);
+    let asked = JSON.load(Ordering::Relaxed) || VERBOSE.load(Ordering::Relaxed);
+    let reads = asked || io::stderr().is_terminal();
     reads && !QUIET.load(Ordering::Relaxed)
 }
 

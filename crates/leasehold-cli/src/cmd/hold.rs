@@ -4,10 +4,12 @@ use std::io::{self, IsTerminal as _};
 
 use nix::errno::Errno;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::acquire::{Holding, Waited, Waiting, tidy};
 use super::name_of_lock;
 use crate::cli::Hold;
+use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::input;
@@ -25,9 +27,17 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         Waited::Busy => return Ok(Exit::Busy(args.wanted.conflict_exit_code)),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
+    let since = Instant::now();
     let exit = until_over(&args, &held, &mut signals).await;
     match held.release().await {
-        Ok(()) => exit,
+        Ok(()) => {
+            output::detail(format_args!(
+                "`{}` is free, held for {}",
+                Shown(&name),
+                duration::shown(since.elapsed())
+            ));
+            exit
+        }
         // It was told when it was lost.
         Err(_) if matches!(exit, Ok(Exit::Lost)) => exit,
         Err(error) => {

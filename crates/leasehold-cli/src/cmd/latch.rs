@@ -11,7 +11,7 @@ use crate::cli::{Latch, LatchAction};
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, SILENT_FOR, Shown, is_watched, note, tell};
+use crate::output::{self, SILENT_FOR, Shown, is_watched, note};
 use crate::server::Server;
 use crate::usage::command_line;
 
@@ -117,7 +117,7 @@ async fn open_in_time(
         // The time is over, with or without the number.
         Err(_) => String::new(),
     };
-    tell(format_args!(
+    note(format_args!(
         "`{name}` was not open within {}{left}; wait longer with --wait",
         duration::shown(limit)
     ));
@@ -133,7 +133,7 @@ async fn set(latch: &CountDownLatch, count: u64) -> Result<Exit, Failure> {
         Ok(left) => format!(", with {left} to count down"),
         Err(_) => String::new(),
     };
-    tell(format_args!(
+    note(format_args!(
         "`{name}` is set already{left}; wait until it is open, or use another name"
     ));
     Ok(Exit::Busy(Exit::DEFAULT_BUSY))

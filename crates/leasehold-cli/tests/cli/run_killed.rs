@@ -38,7 +38,8 @@ fn killed_run_takes_its_process_tree_along() {
     assert!(!is_free(&server), "its lease of 30s is not over yet");
     let done = run.done();
     assert!(
-        done.stderr.contains("leasehold was killed, so its command was killed too"),
+        done.stderr
+            .contains("leasehold was killed, so its command was killed too"),
         "{done}"
     );
 }
