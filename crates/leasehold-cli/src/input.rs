@@ -36,5 +36,7 @@ async fn read<T: Send + 'static>(
         // Fails when nobody waits for it any more.
         let _ = answer.send(read());
     })?;
-    answered.await.map_err(io::Error::other).flatten()
+    answered
+        .await
+        .unwrap_or_else(|gone| Err(io::Error::other(gone)))
 }

@@ -42,7 +42,10 @@ pub(crate) async fn more(text: impl fmt::Display) -> Result<bool, Failure> {
         STORY.settle(PATIENCE);
         line(text)
     });
-    match written.await.map_err(io::Error::other).flatten() {
+    let written = written
+        .await
+        .unwrap_or_else(|gone| Err(io::Error::other(gone)));
+    match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written
             .map(|()| true)
@@ -173,10 +176,10 @@ pub(crate) fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether each step is told.
+/// Whether the story has each step.
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// From now on each step is told.
+/// From now on the story has each step.
 pub(crate) fn be_verbose() {
     VERBOSE.store(true, Ordering::Relaxed);
 }
@@ -188,7 +191,7 @@ pub(crate) fn detail(text: impl fmt::Display) {
     }
 }
 
-/// How long a wait lasts before it is told.
+/// How long a wait lasts before the story has it.
 pub(crate) fn silent_for() -> Duration {
     match VERBOSE.load(Ordering::Relaxed) {
         // Longer than a free lock takes.
@@ -204,7 +207,7 @@ pub(crate) fn note(text: impl fmt::Display) {
     }
 }
 
-/// Whether somebody wants to know how it goes, at a terminal or with `--verbose`, or a program does.
+/// Whether the story has waits and hints: at a terminal, with `--verbose`, or for a program.
 pub(crate) fn is_watched() -> bool {
     let asked = JSON.load(Ordering::Relaxed) || VERBOSE.load(Ordering::Relaxed);
     let reads = asked || io::stderr().is_terminal();

@@ -317,7 +317,7 @@ impl Share {
                 "several can have a lock of its kind at a time",
             ));
         }
-        // Ended before the request leaves: no renewal comes behind it.
+        // Ended before the request leaves: no renewal leaves later.
         if !self.begin_to_turn() {
             return Err(not_kept(&hold.key, "other guards of its owner share it"));
         }
@@ -328,8 +328,8 @@ impl Share {
             context.backend.submit_by(renew, hold.route())
         };
         let first = (keep(), context.clock.now());
-        // Behind the request: whatever the owner asks next has to run behind that. And before its
-        // answer: an unknown outcome leaves the hold to its lease, old or new.
+        // After the request, because whatever the owner asks next has to run later. And before its
+        // answer, because an unknown outcome leaves the hold to its lease, old or new.
         self.left = true;
         self.leave_to_lease();
         let (mut limit, mut unheard) = (None, None);

@@ -130,7 +130,12 @@ impl Run {
     /// first word.
     pub(crate) fn program(&self) -> Option<String> {
         let word = match &self.line {
-            Some(line) => line.to_string_lossy().split_whitespace().next()?.to_owned(),
+            // Variables may be set before it.
+            Some(line) => {
+                let line = line.to_string_lossy();
+                let mut words = line.split_whitespace();
+                words.find(|word| !word.contains('='))?.to_owned()
+            }
             None => self.command.first()?.to_string_lossy().into_owned(),
         };
         Some(Path::new(&word).file_name()?.to_string_lossy().into_owned())

@@ -117,14 +117,14 @@ fn check_min_hold(args: &Run) -> Result<(), Failure> {
     ];
     if let Some((_, flag)) = other.iter().find(|(is_set, _)| *is_set) {
         return Err(Failure::usage(format!(
-            "--min-hold leaves the lock behind as one key with an expiry, and with {flag} it is more \
+            "--min-hold leaves the lock to the server as one key with an expiry, and with {flag} it is more \
              than that; leave out one of the two"
         )));
     }
     match wanted.failover_guard.filter(|span| *span < least) {
         None => Ok(()),
         Some(span) => Err(Failure::usage(format!(
-            "--min-hold {} is longer than --failover-guard {}, which would not wait for it behind a \
+            "--min-hold {} is longer than --failover-guard {}, which would not wait for it after a \
              failover; make the guard as long",
             duration::shown(least),
             duration::shown(span)
@@ -207,7 +207,7 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Res
     watch.until_ended().await
 }
 
-/// The shortest rest of `--min-hold` that is left behind.
+/// The shortest rest of `--min-hold` that is left to the server.
 const SHORTEST_REST: Duration = Duration::from_millis(100);
 
 /// Gives the lock back, or leaves it for the rest of `--min-hold`, however the command ended.

@@ -22,7 +22,7 @@ struct State {
     /// How many lines found no room since the last note about them.
     dropped: u64,
     is_writing: bool,
-    /// How many lines were written. It grows while somebody reads.
+    /// How many lines were written. It grows while the stream is read.
     written: u64,
     /// How many lines were written when [`Lines::settle`] gave up.
     stalled_at: Option<u64>,

@@ -266,8 +266,9 @@ impl Running {
             status: status.expect("it has just been set"),
             stdout: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
             stderr: {
-                let reader = self.stderr.take();
-                reader.map(|reader| reader.join().expect("stderr was read"));
+                if let Some(reader) = self.stderr.take() {
+                    reader.join().expect("stderr was read");
+                }
                 String::from_utf8_lossy(&self.told.lock().expect("no panic")).into_owned()
             },
         }

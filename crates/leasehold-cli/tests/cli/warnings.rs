@@ -48,7 +48,7 @@ fn quiet_runs_still_tell_why_they_failed() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
-    // That is told by the exit code.
+    // The exit code says so.
     let busy = done(&mut run_script(&server, &["-q", "-n", "-E", "0"], "true")).expect_code(0);
     assert_eq!(busy.stderr, "");
     let busy = done(&mut run_script(&server, &["-q", "--wait", "100ms"], "true")).expect_code(75);
@@ -103,7 +103,6 @@ fn each_step_is_told_with_verbose() {
     let mut waiter = leasehold_at(&server);
     let waiter = start(waiter.args(["-v", "run", "job", "--", "true"]));
     eventually("it waits", LIMIT, || !server.channels().is_empty());
-    // What it says of the wait is asked for on the server, and the lock is given back behind that.
     eventually("it says so", LIMIT, || waiter.has_told("waiting for `job`"));
     holder.done();
     let told = waiter.done().expect_code(0);

@@ -52,7 +52,7 @@ impl Holding {
         }
     }
 
-    /// What a program is told of it, after such a wait.
+    /// What an event says of it, after such a wait.
     pub(in crate::cmd) fn told(&self, waited: Duration) -> Vec<(&'static str, serde_json::Value)> {
         vec![
             ("id", self.id().into()),

@@ -13,7 +13,7 @@ use crate::output::Shown;
 /// Who or what is in the way.
 #[derive(Default)]
 pub(super) struct InTheWay {
-    /// In a few words, for a sentence; empty if nobody is there any more.
+    /// In a few words, for a sentence; empty if it is free by now.
     pub(super) text: String,
     /// The holder, for a program.
     pub(super) holder: Value,
