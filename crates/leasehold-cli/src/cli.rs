@@ -71,11 +71,11 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "TEXT", display_order = 100)]
     pub(crate) label: Option<String>,
 
-    /// Logs more than warnings to stderr, and all with -vv; or as $RUST_LOG says
+    /// Log more: each wait, grant and release, and everything with -vv; or as $RUST_LOG says
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
     pub(crate) verbose: u8,
 
-    /// Tells failures only: no warnings, and not what is waited for
+    /// Print errors only: no warnings, nothing about waits, and not that a lock is not free
     #[arg(
         short,
         long,
@@ -87,6 +87,18 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What operators see of this command, where it is not the program's name: of a run the name of
+    /// its command.
+    pub(crate) fn label(&self) -> Option<String> {
+        let is_set = std::env::var_os("LEASEHOLD_LABEL").is_some_and(|label| !label.is_empty());
+        match &self.command {
+            Command::Run(run) if !is_set => self.label.clone().or_else(|| run.program()),
+            _ => self.label.clone(),
+        }
+    }
 }
 
 /// Certificates for rediss://.
@@ -123,9 +135,9 @@ pub(crate) struct Tls {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Waits for a lock, runs a command under it, and gives back its exit code
+    /// Wait for a lock, run a command under it, and return its exit code
     Run(Run),
-    /// Holds a lock without a command, until its input ends or a signal comes
+    /// Hold a lock without a command, until the input ends or a signal comes
     Hold(Hold),
     /// Shows what stands under a name: who holds it, and for how long
     Show(Show),
@@ -139,11 +151,11 @@ pub(crate) enum Command {
     Release(Release),
     /// Tells what endangers locks on this server, and what to do about it
     Doctor(Doctor),
-    /// Changes for all how many commands `run --limit` lets run at a time
+    /// Change for everybody how many commands `run --limit` runs at a time
     SetLimit(SetLimit),
-    /// Waits for a latch, counts it down, or sets it: a start that several wait for
+    /// Wait for a latch, count it down, or set it: a start that several wait for
     Latch(Latch),
-    /// Lets workers sell a stock under one lock, and shows that none got in another's way
+    /// Demonstrate: workers update shared state under one lock
     Demo(Demo),
     /// Prints completions for a shell
     Completions(Completions),

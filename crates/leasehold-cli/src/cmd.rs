@@ -60,8 +60,8 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             let server = Server::find(cli.redis)?.shared()?;
             finish(doctor::doctor(args, server))
         }
-        Command::Completions(args) => pages::completions(args.shell),
-        Command::Man(args) => pages::man(args.out.as_deref()),
+        Command::Completions(args) => finish(pages::completions(args.shell)),
+        Command::Man(args) => finish(pages::man(args.out.as_deref())),
         Command::SetLimit(args) => {
             let server = Server::find(cli.redis)?.shared()?;
             finish(set_limit::set_limit(args, &server))
@@ -89,8 +89,15 @@ fn servers(args: &cli::Wanted, flag: Option<OsString>) -> Result<Vec<Server>, Fa
         return Ok(vec![Server::find(flag)?.shared()?]);
     }
     let urls = args.redlock.iter();
-    urls.map(|url| Server::named("--redlock", url.clone())?.shared())
-        .collect()
+    let servers = urls.map(|url| Server::named("--redlock", url.clone())?.shared());
+    let servers: Vec<_> = servers.collect::<Result<_, _>>()?;
+    if servers.len() == 1 {
+        return Err(Failure::usage(
+            "--redlock names one server, and a majority takes three or more; repeat it for each, or \
+             name the only one with --redis",
+        ));
+    }
+    Ok(servers)
 }
 
 /// A runtime with threads of its own, so that leases are renewed whatever the

@@ -1,25 +1,25 @@
-//! Durations on the command line: a number with a unit.
+//! Durations on the command line: a number with a unit, or of seconds.
 
 use std::time::Duration;
 
 /// Longer than anything that is meant.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Reads `5s`, `500ms`, `1m 30s`. Zero, negative and absurd ones are refused.
+/// The refusal of a duration of zero.
+pub(crate) const ZERO: &str = "a duration of zero does nothing; set a longer one";
+
+/// Reads `5s`, `500ms`, `1m 30s`, and `5` as seconds. Zero, negative and absurd ones are refused.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if text.starts_with('-') {
         return Err("a duration can't be negative; write it as 5s or 500ms".into());
     }
-    if !text.is_empty() && text.chars().all(|letter| letter.is_ascii_digit()) {
-        return Err(format!(
-            "a duration needs a unit; write {text}s or {text}ms"
-        ));
-    }
-    let duration = humantime::parse_duration(text)
+    let is_number = text.chars().all(|letter| letter.is_ascii_digit());
+    let unit = if is_number { "s" } else { "" };
+    let duration = humantime::parse_duration(&format!("{text}{unit}"))
         .map_err(|error| format!("{error}; write it as 5s or 500ms"))?;
     if duration.is_zero() {
-        return Err("a duration of zero does nothing; set a longer one".into());
+        return Err(ZERO.into());
     }
     if duration > LONGEST {
         return Err("a duration of more than a year is not meant; set a shorter one".into());
@@ -38,18 +38,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_units() {
+    fn durations_have_units_or_are_seconds() {
         assert_eq!(parse("5s"), Ok(Duration::from_secs(5)));
         assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse("1m 30s"), Ok(Duration::from_secs(90)));
-        let error = parse("5").expect_err("it is refused");
-        assert!(error.contains("5s or 5ms"), "{error}");
+        assert_eq!(parse("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse(" 90 "), Ok(Duration::from_secs(90)));
     }
 
     #[test]
     fn zero_negative_and_absurd_durations_are_refused() {
         for (text, why) in [
             ("0s", "zero"),
+            ("0", "zero"),
+            ("99999999999999999999", "5s or 500ms"),
             ("-5s", "negative"),
             ("2years", "more than a year"),
             ("99999999999999999999s", "5s or 500ms"),

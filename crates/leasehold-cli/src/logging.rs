@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Cli;
-use crate::output::tell;
+use crate::output::{self, tell};
 
 /// Starts the log: warnings in the program's own form, more with each `-v`, what `RUST_LOG`
 /// says, or nothing with `--quiet`.
@@ -14,7 +14,7 @@ pub(crate) fn start(cli: &Cli) {
         return;
     }
     let directives = std::env::var("RUST_LOG").unwrap_or_default();
-    let log = tracing_subscriber::fmt().with_writer(io::stderr);
+    let log = tracing_subscriber::fmt().with_writer(|| Plain);
     // Fails only where a log has been started before, and this is the first.
     let _ = match cli.verbose {
         0 if directives.is_empty() => log
@@ -41,6 +41,20 @@ struct Told;
 impl Write for Told {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         tell(String::from_utf8_lossy(line.trim_ascii()));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes each line of the log as it is.
+struct Plain;
+
+impl Write for Plain {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        output::log(&String::from_utf8_lossy(line));
         Ok(line.len())
     }
 

@@ -6,6 +6,7 @@ mod cmd;
 mod duration;
 mod exit_code;
 mod failure;
+mod input;
 mod logging;
 mod mapping;
 mod output;
@@ -16,26 +17,35 @@ mod usage;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let exit = run();
+    output::flush();
+    exit.into()
+}
+
+fn run() -> exit_code::Exit {
     let cli = match usage::parse() {
         Ok(cli) => cli,
-        Err(exit) => return exit.into(),
+        Err(exit) => return exit,
     };
     if cli.quiet {
         output::be_quiet();
     }
+    if cli.verbose > 0 {
+        output::be_verbose();
+    }
     logging::start(&cli);
     server::set_access(server::Access {
-        label: cli.label.clone(),
+        label: cli.label(),
         prefix: cli.prefix.clone(),
         password_file: cli.password_file.clone(),
         map: cli.map.clone(),
         tls: cli.tls.clone(),
     });
     match cmd::run(cli) {
-        Ok(exit) => exit.into(),
+        Ok(exit) => exit,
         Err(failure) => {
             output::tell(&failure);
-            failure.exit().into()
+            failure.exit()
         }
     }
 }

@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::pin::Pin;
 use std::task::Poll;
+use std::thread;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::failure::Failure;
@@ -55,6 +56,16 @@ impl Signals {
         })
         .await
     }
+}
+
+/// Starts a thread that takes no signals: the other threads wait for those of the process, and a
+/// terminal does not stop the process for what this thread reads or writes in the background.
+pub(crate) fn on_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // A thread begins with the mask of its parent.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let started = thread::Builder::new().name(name.into()).spawn(work);
+    before.thread_set_mask()?;
+    started.map(drop)
 }
 
 /// The mask of the signals that are ignored, where the system tells.

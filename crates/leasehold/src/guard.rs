@@ -7,18 +7,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::Reply;
-use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome, refusal_counts};
 use crate::backend::retry::{Failed, Pauses, until_answered};
 use crate::backend::step::Value;
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::exchange::{Exchange, NotExchanged};
 use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
 use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Limit, Undo, next_number};
+use crate::key::Key;
 use crate::local::Local;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -334,6 +335,59 @@ impl Share {
         }
     }
 
+    /// Leaves the hold to its lease, which is `span` from now on, even if that is shorter.
+    pub(crate) async fn keep_for(mut self, span: Duration) -> Result<()> {
+        let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
+        check_lease(span, &hold.key)?;
+        context.check_lease(span, &hold.key)?;
+        hold.check()?;
+        if hold.steps.unfenced().is_some() {
+            return Err(not_kept(
+                &hold.key,
+                "several can have a lock of its kind at a time",
+            ));
+        }
+        // Ended before the request leaves: no renewal leaves later.
+        if !self.begin_to_turn() {
+            return Err(not_kept(&hold.key, "other guards of its owner share it"));
+        }
+        // The one request that makes a hold shorter. Nobody counts on the hold any more, and all
+        // renewals went before, by the same way. A copy that comes late adds as much as it is late.
+        let keep = || {
+            let renew = hold.steps.renew(span, Some(span));
+            context.backend.submit_by(renew, hold.route())
+        };
+        let first = (keep(), context.clock.now());
+        // After the request, because whatever the owner asks next has to run later. And before its
+        // answer, because an unknown outcome leaves the hold to its lease, old or new.
+        self.left = true;
+        self.leave_to_lease();
+        let (mut limit, mut unheard) = (None, None);
+        let goes_on = |failed: Failed<'_>| {
+            let now = context.clock.now();
+            let limit = *limit.get_or_insert(now + context.backend.reply_timeout());
+            if failed.failure.outcome == Outcome::MayHaveRun {
+                unheard = Some(failed.failure.clone());
+            }
+            failed.failure.may_heal() && now < limit
+        };
+        let pauses = Pauses::from(Duration::from_millis(10));
+        let reply = until_answered(&context.timers, first, pauses, keep, goes_on).await;
+        let is_there = |reply: &Value| matches!(reply, Value::Int(1..));
+        match refusal_counts(reply, is_there) {
+            Ok(Value::Int(1..)) => Ok(()),
+            // A request that was not heard of may have kept it for a span that is over.
+            Ok(_) => Err(match unheard {
+                Some(failure) => failure.into_error_of_renewal(&hold.key),
+                None => {
+                    let reason = why_lost(&context.backend, &hold, &context.timers).await;
+                    Error::lost(&hold.key, reason)
+                }
+            }),
+            Err(failure) => Err(failure.into_error_of_renewal(&hold.key)),
+        }
+    }
+
     fn leave_to_lease(&self) {
         self.held.disarm();
         self.context.watchdog.remove(self.hold());
@@ -435,6 +489,14 @@ impl Share {
     pub(crate) fn valid_until(&self) -> Moment {
         self.hold().deadline()
     }
+}
+
+pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
+    let message = format!(
+        "the hold of `{key}` can't be kept for a span: {why}; give it back, or take a plain, fenced \
+         or fair lock without an owner"
+    );
+    Error::new(ErrorKind::Misuse, message).with_key(key)
 }
 
 /// A release that has left. Its hold's undo stays armed until the answer is there, so that a dropped

@@ -32,15 +32,15 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "DURATION", value_parser = pause, allow_hyphen_values = true)]
     pub(crate) pause: Option<Duration>,
 
-    /// Kills the worker that holds the lock when half of the stock is sold
+    /// Kill the worker that holds the lock when half of the stock is sold
     #[arg(long)]
     pub(crate) kill: bool,
 
-    /// Sells without the lock, to see what happens
+    /// Sell without the lock, to see what happens
     #[arg(long, conflicts_with = "kill")]
     pub(crate) no_lock: bool,
 
-    /// Draws with plain ASCII, as when the locale is not UTF-8
+    /// Draw with plain ASCII, as when the locale is not UTF-8
     #[arg(long)]
     pub(crate) ascii: bool,
 }

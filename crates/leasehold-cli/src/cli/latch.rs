@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use crate::duration;
 
 const LATCH_HELP: &str = "\
-A latch that has not been set, or has been counted down to zero, is open. It opens for everybody
-who waits, on all machines, also if it is set anew at once. `wait` and `down` warn if nobody has set
+A latch that has not been set, or has been counted down to zero, is open. When it opens,
+every waiter on every machine proceeds, even if it is set again at once. `wait` and `down` warn if nobody has set
 the latch, or it was opened over an hour ago: the name may be wrong.
 
 Exit codes: 0; 65 when the name is something else; 66 with --must-exist when nobody has set the
@@ -30,24 +30,24 @@ pub(crate) struct Latch {
 
 #[derive(Subcommand)]
 pub(crate) enum LatchAction {
-    /// Waits until the latch is open
+    /// Wait until the latch is open
     Wait {
         /// Latch to wait for
         name: OsString,
 
-        /// Waits this long at most [default: without a limit]
-        #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+        /// Wait this long at most [default: without a limit]
+        #[arg(short = 'w', long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
         wait: Option<Duration>,
 
-        /// Waits this long for a server that does not answer, yet or any more
+        /// Give up after the server has been unreachable for this long
         #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
         outage_timeout: Duration,
 
-        /// Fails if nobody has set the latch, or it was opened over an hour ago
+        /// Fail if nobody has set the latch, or it was opened over an hour ago
         #[arg(long)]
         must_exist: bool,
     },
-    /// Counts the latch down, and prints what is left
+    /// Count the latch down, and print what is left
     Down {
         /// Latch to count down
         name: OsString,
@@ -56,11 +56,11 @@ pub(crate) enum LatchAction {
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         by: u64,
 
-        /// Fails if nobody has set the latch, or it was opened over an hour ago
+        /// Fail if nobody has set the latch, or it was opened over an hour ago
         #[arg(long)]
         must_exist: bool,
     },
-    /// Sets what is to be counted down, if the latch is open
+    /// Set what is to be counted down, if the latch is open
     Set {
         /// Latch to set
         name: OsString,

@@ -1,7 +1,7 @@
 //! The flags of `leasehold run` and `leasehold hold`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -29,15 +29,21 @@ first one sets the number for all, and says so. A command with another number is
 
 The command finds the lock's name in $LEASEHOLD_NAME, and with --fenced the hold's fencing token in
 $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks it, one for all
-locks with --also and --redlock. It goes with every kind of lock that one holds at a time: not with
---read and --limit. INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to it and its process group.
+locks with --also and --redlock. It works with exclusive locks only, not with --read or --limit.
+INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to the command and its process group.
 
---min-hold keeps the lock for that long after it was acquired, however quick the command is. With
---no-wait, cron can start the same line on many machines: the first one runs it, and for the others,
-whose clocks differ by less, the lock is not free. TERM or INT ends this rest.
+--min-hold keeps the lock for that long after it was acquired, however quick the command is and
+however it ends. With --no-wait, cron can start the same line on many machines: the first one runs it,
+and for the others, whose clocks differ by less, the lock is not free. leasehold ends with the command
+and leaves the rest of the time to the server, as the expiry of the lock: nothing has to live until
+then, and `leasehold release` frees the lock before. If leasehold is killed while the command runs, the
+lock is free after --lease. It works with plain, --fenced, --fair and --write locks, which are one key.
 
 With --json all that leasehold itself has to say is JSON on stderr, an object for each line, with
-`event` (waiting, held, started, losing, released, message) and `name`.
+`event` and `name`: waiting and busy (with the `holder`), held (`id`, `token`, `waited_ms`), started
+(`pid`), losing (`reason`), then lost, released or kept (`held_ms`, `kept_for_ms`), and message.
+
+Nothing waits for whoever reads stderr. Lines that find no room are left out and counted.
 
 The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while
 there is still time to clean up (--grace), and KILL before the lease is over. If somebody takes the
@@ -51,7 +57,7 @@ is over. A second process, `leasehold run-deadman`, sees to that.
 All of that reaches the command's process group: what it starts, in the background as well. It does
 not reach what has left the group (daemons, setsid, jobs of an interactive shell) or runs as another
 user (sudo). If both leasehold processes are killed at once, the command dies, on Linux, but not
-what it has started. What a command leaves running when it ends by itself goes on without the lock.
+what it has started. Processes that the command leaves behind keep running after the lock is released.
 
 Examples:
   leasehold run nightly -- ./backup.sh
@@ -98,11 +104,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Keeps the lock for this long, also when the command ends before
+    /// Keep the lock for this long, even if the command ends sooner; the server keeps it for the rest
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
-    /// Ends the command after this long, with TERM and --grace later KILL
+    /// End the command after this long, with TERM and --grace later KILL
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_run: Option<Duration>,
 
@@ -110,20 +116,37 @@ pub(crate) struct Run {
     #[arg(long, value_name = "ACTION", value_parser = on_loss, default_value = "term")]
     pub(crate) on_loss: OnLoss,
 
-    /// Writes metrics to this file as text for Prometheus, every 10s and at the end (for the textfile
+    /// Write metrics to this file as text for Prometheus, every 10s and at the end (for the textfile
     /// folder of node_exporter, where its name has to end in .prom)
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
 
-    /// Tells what leasehold itself does as JSON, a line for each event
+    /// Report what leasehold itself does as JSON, a line for each event
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Run {
+    /// The name of the program that it runs: without its folder, and of a line for the shell the
+    /// first word.
+    pub(crate) fn program(&self) -> Option<String> {
+        let word = match &self.line {
+            // Variables may be set before it.
+            Some(line) => {
+                let line = line.to_string_lossy();
+                let mut words = line.split_whitespace();
+                words.find(|word| !word.contains('='))?.to_owned()
+            }
+            None => self.command.first()?.to_string_lossy().into_owned(),
+        };
+        Some(Path::new(&word).file_name()?.to_string_lossy().into_owned())
+    }
 }
 
 const HOLD_HELP: &str = "\
 It says `held` on stdout when it has the lock, or the fencing token with --fenced, and keeps it until
 its input ends or INT, TERM, HUP, QUIT, USR1 or USR2 comes. So give it an input that lasts: with
-/dev/null it gives the lock back at once. Nothing ends the work of a script whose lock is lost: look
+/dev/null it gives the lock back at once, and so it does in the background of a terminal. Nothing ends the work of a script whose lock is lost: look
 at the exit code, or use `leasehold run`.
 
 Exit codes:
@@ -149,7 +172,7 @@ pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) wanted: Wanted,
 
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -160,21 +183,21 @@ pub(crate) struct Wanted {
     #[command(flatten)]
     pub(crate) kind: KindOfLock,
 
-    /// Takes a fencing token with the lock; a command finds it in $LEASEHOLD_TOKEN
+    /// Take a fencing token with the lock; a command finds it in $LEASEHOLD_TOKEN
     // Readers and holders of a limit hold at the same time, so no number says who came last.
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
 
-    /// Holds this lock as well; all of them, or none (can be repeated)
+    /// Hold this lock as well; all of them, or none (can be repeated)
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
-    /// Counts the lock as held only when so many replicas have confirmed it, each renewal as well
+    /// Count the lock as held only when this many replicas have confirmed it, each renewal as well
     // Only locks have this setting.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "limit")]
     pub(crate) replicas: u8,
 
-    /// Counts it only when the server, and the --replicas, have it on their disks (Redis 7.2 with
+    /// Count it only when the server, and the --replicas, have it on their disks (Redis 7.2 with
     /// appendonly yes)
     #[arg(long, conflicts_with = "limit")]
     pub(crate) on_disk: bool,
@@ -184,24 +207,24 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "URL", conflicts_with_all = ["limit", "also"])]
     pub(crate) redlock: Vec<OsString>,
 
-    /// Does not wait: the lock is free now, or nothing is done
+    /// Do not wait: if the lock is not free now, do nothing
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
 
-    /// Waits this long at most [default: without a limit]
-    #[arg(short = 'w', long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    /// Wait this long at most [default: without a limit]
+    #[arg(short = 'w', long, value_name = "DURATION", value_parser = wait, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
-    /// Waits this long for a server that does not answer, yet or any more
+    /// Give up after the server has been unreachable for this long
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) outage_timeout: Duration,
 
-    /// How long the lock outlives a killed leasehold; it is renewed every third of it
+    /// Lease time: if leasehold dies, the lock is free after this long. Renewed every third of it
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
-    /// Gets nothing for this long after a failover or a restart of the server: as long as the longest
-    /// lease at least, the same for all who use the name, and no Redisson among them (not on clusters)
+    /// After a failover or restart, take no lock for this long. At least the longest lease; the same
+    /// for every user of the name; not with Redisson or clusters
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 
@@ -218,19 +241,19 @@ pub(crate) struct Wanted {
 #[derive(Args)]
 #[group(multiple = false)]
 pub(crate) struct KindOfLock {
-    /// Serves those who wait in the order in which they came
+    /// Serve waiters in the order of their arrival
     #[arg(long)]
     pub(crate) fair: bool,
 
-    /// Takes the read side of a read-write lock: commands that read run side by side
+    /// Take the read side of a read-write lock: commands that read run side by side
     #[arg(short = 's', long)]
     pub(crate) read: bool,
 
-    /// Takes the write side of a read-write lock: the command runs alone
+    /// Take the write side of a read-write lock: the command runs alone
     #[arg(short = 'x', long)]
     pub(crate) write: bool,
 
-    /// Lets up to N commands run at a time, over all machines; the first one sets N for all
+    /// Run up to N commands at a time, over all machines; the first one sets N for all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
     pub(crate) limit: Option<u32>,
 }
@@ -259,6 +282,13 @@ fn on_loss(text: &str) -> Result<OnLoss, String> {
             _ => Err("it is none of term, kill, warn and 'exec CMD'".into()),
         },
     }
+}
+
+fn wait(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| match error.as_str() {
+        duration::ZERO => "to wait for nothing, write --no-wait (-n)".into(),
+        _ => error,
+    })
 }
 
 /// Becomes the command, as a process that dies with leasehold.

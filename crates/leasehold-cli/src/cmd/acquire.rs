@@ -1,6 +1,7 @@
 //! Acquiring what the flags ask for: a lock of some kind, several, or a permit.
 
 mod holding;
+mod in_the_way;
 mod wait;
 mod wanted;
 
@@ -9,7 +10,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold::Client;
 
-pub(super) use holding::Holding;
+pub(super) use holding::{Holding, as_ms};
+pub(super) use in_the_way::next_holder;
 pub(super) use wait::{Waited, Waiting};
 
 /// How long the program stays after a signal, or after a release that failed, to

@@ -74,7 +74,10 @@ pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Fai
     let dir = tempfile::tempdir()
         .map_err(|error| Failure::io("can't make a folder for the stock", error))?;
     let stock = Stock::create(dir.path(), plan.items)?;
-    output::result(headline(&plan, server.as_ref()))?;
+    tokio::select! {
+        told = output::result(headline(&plan, server.as_ref())) => told?,
+        signal = signals.next() => return Ok(Exit::Signal(signal as i32)),
+    }
     let mut crew = match &server {
         None => Crew::of_tasks(&plan, &stock)?,
         Some(server) => {
@@ -100,13 +103,13 @@ pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Fai
         Err(Ended::By(signal)) => return Ok(Exit::Signal(signal)),
         Err(Ended::Failed(failure)) => return Err(failure),
     }
-    output::result(picture::draw(
-        &story,
-        &Marks::new(plan.ascii),
-        plan.lock.is_some(),
-    ))?;
     let verdict = verdict::judge(&plan, &stock.read()?, &story);
-    output::result(&verdict.text)?;
+    let picture = picture::draw(&story, &Marks::new(plan.ascii), plan.lock.is_some());
+    let shown = format!("{picture}\n{}", verdict.text);
+    tokio::select! {
+        told = output::result(&shown) => told?,
+        signal = signals.next() => return Ok(Exit::Signal(signal as i32)),
+    }
     Ok(if verdict.as_announced {
         Exit::Success
     } else {

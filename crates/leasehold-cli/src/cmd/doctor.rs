@@ -37,7 +37,8 @@ async fn look(args: Doctor, server: Server) -> Result<Exit, Failure> {
     output::result(match args.json {
         true => as_json(place, &servers, &findings).to_string(),
         false => as_text(place, &servers, &findings),
-    })?;
+    })
+    .await?;
     let worst = findings.iter().map(|finding| finding.severity).max();
     Ok(match worst {
         None | Some(Severity::Note) => Exit::Success,

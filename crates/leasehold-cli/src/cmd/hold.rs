@@ -1,15 +1,18 @@
 //! `leasehold hold`: a lock without a command, for scripts.
 
-use std::io::Read as _;
+use std::io::{self, IsTerminal as _};
 
+use nix::errno::Errno;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::acquire::{Holding, Waited, Waiting, tidy};
 use super::name_of_lock;
 use crate::cli::Hold;
+use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::input;
 use crate::output::{self, Shown, tell};
 use crate::server::Server;
 use crate::signals::Signals;
@@ -24,13 +27,17 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         Waited::Busy => return Ok(Exit::Busy(args.wanted.conflict_exit_code)),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
-    let told = output::result(shown(&args, &held));
-    let exit = match told {
-        Ok(()) => until_over(&held, &mut signals).await,
-        Err(failure) => Err(failure),
-    };
+    let since = Instant::now();
+    let exit = until_over(&args, &held, &mut signals).await;
     match held.release().await {
-        Ok(()) => exit,
+        Ok(()) => {
+            output::detail(format_args!(
+                "`{}` is free, held for {}",
+                Shown(&name),
+                duration::shown(since.elapsed())
+            ));
+            exit
+        }
         // It was told when it was lost.
         Err(_) if matches!(exit, Ok(Exit::Lost)) => exit,
         Err(error) => {
@@ -50,29 +57,34 @@ fn shown(args: &Hold, held: &Holding) -> String {
     }
 }
 
-async fn until_over(held: &Holding, signals: &mut Signals) -> Result<Exit, Failure> {
+async fn until_over(args: &Hold, held: &Holding, signals: &mut Signals) -> Result<Exit, Failure> {
+    let end_of_input = async {
+        output::result(shown(args, held)).await?;
+        let ended = input::end().await;
+        ended.map_err(|error| cant_read(held.name(), error))
+    };
     tokio::select! {
         reason = held.lost() => {
             tell(format_args!("the lock `{}` is lost: {reason}", Shown(held.name())));
             Ok(Exit::Lost)
         }
         signal = signals.next() => Ok(Exit::Signal(signal as i32)),
-        _ = end_of_input() => Ok(Exit::Success),
+        ended = end_of_input => ended.map(|()| Exit::Success),
     }
 }
 
-/// Resolves when nothing can be read any more.
-fn end_of_input() -> oneshot::Receiver<()> {
-    let (ended, end) = oneshot::channel();
-    // A thread of its own, and not one of the runtime's: no read can be broken off, and the
-    // runtime would wait for it.
-    std::thread::spawn(move || {
-        let mut unread = [0; 4096];
-        while std::io::stdin()
-            .read(&mut unread)
-            .is_ok_and(|read| read > 0)
-        {}
-        let _ = ended.send(());
-    });
-    end
+fn cant_read(name: &str, error: io::Error) -> Failure {
+    let is_in_background =
+        error.raw_os_error() == Some(Errno::EIO as i32) && io::stdin().is_terminal();
+    let what = format!("`{}` was given back: its input can't be read", Shown(name));
+    match is_in_background {
+        false => Failure::io(what, error),
+        true => Failure::new(
+            Exit::Failed,
+            format!(
+                "{what} in the background of a terminal; give it an input that lasts, a pipe for \
+                 example, or use leasehold run"
+            ),
+        ),
+    }
 }

@@ -11,7 +11,7 @@ use crate::cli::{Latch, LatchAction};
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, SILENT_FOR, Shown, is_watched, note, tell};
+use crate::output::{self, SILENT_FOR, Shown, is_watched, note};
 use crate::server::Server;
 use crate::usage::command_line;
 
@@ -52,7 +52,7 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
             let name = name_of_lock(name)?;
             is_known(&client, &name, must_exist).await?;
             let latch = client.count_down_latch(&name);
-            output::result(latch.count_down_by(by).await?)?;
+            output::result(latch.count_down_by(by).await?).await?;
             Ok(Exit::Success)
         }
         LatchAction::Set { name, count } => {
@@ -121,7 +121,7 @@ async fn open_in_time(
         // The time is over, with or without the number.
         Err(_) => String::new(),
     };
-    tell(format_args!(
+    note(format_args!(
         "`{name}` was not open within {}{left}; wait longer with --wait",
         duration::shown(limit)
     ));
@@ -137,7 +137,7 @@ async fn set(latch: &CountDownLatch, count: u64) -> Result<Exit, Failure> {
         Ok(left) => format!(", with {left} to count down"),
         Err(_) => String::new(),
     };
-    tell(format_args!(
+    note(format_args!(
         "`{name}` is set already{left}; wait until it is open, or use another name"
     ));
     Ok(Exit::Busy(Exit::DEFAULT_BUSY))

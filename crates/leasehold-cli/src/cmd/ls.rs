@@ -1,7 +1,7 @@
 //! `leasehold ls`: the names on the server.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use leasehold::inspect::{ClientInfo, Found, HoldInfo, Listed, Listing, NameInfo, PermitInfo, Ttl};
@@ -51,9 +51,9 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
             false => line_of(&listed),
         };
         if std::mem::take(&mut is_first) && !args.json {
-            output::result(head())?;
+            output::result(head()).await?;
         }
-        if !output::more(line)? {
+        if !output::more(line).await? {
             break;
         }
     }
@@ -267,14 +267,13 @@ impl Progress {
     fn show(&mut self, (looked_at, total): (u64, u64)) {
         if self.begun.elapsed() > output::SILENT_FOR {
             self.is_shown = true;
-            // A closed stderr is the reader's wish.
-            let _ = write!(io::stderr(), "\rleasehold: {looked_at} of {total} keys ");
+            output::write(format!("\rleasehold: {looked_at} of {total} keys "));
         }
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
-            let _ = write!(io::stderr(), "\r{:60}\r", "");
+            output::write(format!("\r{:60}\r", ""));
         }
     }
 }

@@ -12,19 +12,19 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output;
 
-pub(crate) fn completions(shell: Shell) -> Result<Exit, Failure> {
+pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
-    output::result(String::from_utf8_lossy(&script).trim_end())?;
+    output::result(String::from_utf8_lossy(&script).trim_end()).await?;
     Ok(Exit::Success)
 }
 
 /// Writes a page for leasehold and one for each sub-command, or prints the first.
-pub(crate) fn man(folder: Option<&Path>) -> Result<Exit, Failure> {
+pub(crate) async fn man(folder: Option<&Path>) -> Result<Exit, Failure> {
     let command = Cli::command();
     let Some(folder) = folder else {
         let page = rendered(command).map_err(|error| Failure::io("can't make the page", error))?;
-        output::result(String::from_utf8_lossy(&page).trim_end())?;
+        output::result(String::from_utf8_lossy(&page).trim_end()).await?;
         return Ok(Exit::Success);
     };
     let sub_commands = command.get_subcommands().filter(|one| !one.is_hide_set());

@@ -1,6 +1,6 @@
 //! `leasehold release`: takes a lock or a permit from its holder.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use leasehold::Client;
 use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl};
@@ -12,6 +12,7 @@ use crate::cli::Release;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::input;
 use crate::output::{self, Shown, tell};
 use crate::server::Server;
 use crate::usage::command_line;
@@ -52,7 +53,7 @@ async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
     let seen = client.inspect(&name).await?;
     let holds = holds_of(&name, &seen)?;
     let holds = chosen(&args, &name, &seen, holds)?;
-    if !args.yes && !is_wanted(&name, &holds)? {
+    if !args.yes && !is_wanted(&name, &holds).await? {
         tell(format_args!("`{}` is held as before", Shown(&name)));
         return Ok(Exit::Failed);
     }
@@ -65,7 +66,7 @@ async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
     if ended.is_empty() {
         return changed_hands(&client, &name).await;
     }
-    tell_ended(&args, &name, &ended)?;
+    tell_ended(&args, &name, &ended).await?;
     Ok(Exit::Success)
 }
 
@@ -146,7 +147,7 @@ fn chosen(
 }
 
 /// Whether the answer at the terminal is yes.
-fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
+async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!(
             "`{}` is taken from its holder only with --yes, or when somebody at a terminal says so",
@@ -161,11 +162,9 @@ fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
             believed(hold.ttl)
         ));
     }
-    let mut answer = String::new();
-    let asked = write!(io::stderr(), "leasehold: take it away? [y/N] ");
-    asked
-        .and_then(|()| io::stdin().lock().read_line(&mut answer))
-        .map_err(|error| Failure::io("can't ask", error))?;
+    output::write("leasehold: take it away? [y/N] ".to_owned());
+    let answer = input::line().await;
+    let answer = answer.map_err(|error| Failure::io("can't read the answer", error))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
@@ -195,13 +194,13 @@ async fn changed_hands(client: &Client, name: &str) -> Result<Exit, Failure> {
     ))
 }
 
-fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Failure> {
+async fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Failure> {
     if args.json {
         let released = ended
             .iter()
             .map(|hold| json!({ "id": hold.id, "client": hold.who, "believed_ms": json::of_ttl(hold.ttl) }));
         let released: Vec<_> = released.collect();
-        return output::result(json!({ "name": name, "released": released }));
+        return output::result(json!({ "name": name, "released": released })).await;
     }
     for hold in ended {
         let until = match hold.ttl {
@@ -212,7 +211,8 @@ fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Failure>
             "took `{}` from {}, who may still believe in it {until}",
             Shown(name),
             hold.holder()
-        ))?;
+        ))
+        .await?;
     }
     Ok(())
 }

@@ -8,19 +8,21 @@ mod terminal;
 mod watch;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
-use leasehold::{Client, ErrorKind};
+use leasehold::{Client, ErrorKind, LossReason};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use super::acquire::{Holding, TIDY_LIMIT, Waited, Waiting, tidy};
+use super::acquire::{Holding, TIDY_LIMIT, Waited, Waiting, as_ms, next_holder, tidy};
 use super::doctor::brief;
 use super::{name_of_lock, runtime, shut_down};
 use crate::cli::{OnLoss, Run};
+use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, Event, tell};
+use crate::output::{self, Event, Shown, tell};
 use crate::server::Server;
 use crate::signals::Signals;
 use crate::usage::command_line;
@@ -42,7 +44,8 @@ struct Job<'a> {
 /// thread (see [`Terminal::stop_us`]).
 pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     if args.json {
-        output::tell_json();
+        let name = args.name.as_ref().map(|name| name.to_string_lossy());
+        output::tell_json(name.as_deref());
     }
     let command = match &args.line {
         Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
@@ -54,6 +57,7 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
         command,
         schedule: Schedule::new(args.wanted.lease, args.grace)?,
     };
+    check_min_hold(args)?;
     // The runtime's threads must not take the stop signal of the terminal.
     terminal::hold_back_stops(true);
     let runtime = runtime()?;
@@ -99,6 +103,35 @@ fn what_to_run(args: &Run, command: &[OsString]) -> Result<String, Failure> {
     name_of_lock(name)
 }
 
+/// The rest of `--min-hold` is one expiry on one server, which nothing has to live for.
+fn check_min_hold(args: &Run) -> Result<(), Failure> {
+    let Some(least) = args.min_hold else {
+        return Ok(());
+    };
+    let wanted = &args.wanted;
+    let other = [
+        (wanted.kind.limit.is_some(), "--limit"),
+        (wanted.kind.read, "--read"),
+        (!wanted.also.is_empty(), "--also"),
+        (!wanted.redlock.is_empty(), "--redlock"),
+    ];
+    if let Some((_, flag)) = other.iter().find(|(is_set, _)| *is_set) {
+        return Err(Failure::usage(format!(
+            "--min-hold leaves the lock to the server as one key with an expiry, and with {flag} it is more \
+             than that; leave out one of the two"
+        )));
+    }
+    match wanted.failover_guard.filter(|span| *span < least) {
+        None => Ok(()),
+        Some(span) => Err(Failure::usage(format!(
+            "--min-hold {} is longer than --failover-guard {}, which would not wait for it after a \
+             failover; make the guard as long",
+            duration::shown(least),
+            duration::shown(span)
+        ))),
+    }
+}
+
 fn under_lock(
     runtime: &Runtime,
     job: &Job<'_>,
@@ -116,8 +149,7 @@ fn under_lock(
         Waited::Busy => return Ok(Exit::Busy(job.args.wanted.conflict_exit_code)),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
-    let rests_until = job.args.min_hold.map(|least| Instant::now() + least);
-    output::event(Event::Held, &job.name, || guard.told());
+    let held_since = Instant::now();
     metrics_file::command_starts();
     if let Some(metrics) = metrics {
         // All series are there now: monitoring sees a count of 0 before the first loss.
@@ -137,25 +169,9 @@ fn under_lock(
     let end = runtime.block_on(supervise(job, &guard, &mut signals));
     terminal::hold_back_stops(false);
     metrics_file::command_ended();
-    if let (Some(until), Ok(exit)) = (rests_until, &end)
-        && *exit != Exit::Lost
-    {
-        runtime.block_on(rest(&guard, until, &mut signals));
-    }
-    let exit = runtime.block_on(give_back(job, clients, guard, end));
+    let exit = runtime.block_on(give_back(job, clients, guard, held_since, end));
     metrics_file::run_ended(exit.as_ref().map_or_else(Failure::exit, |exit| *exit));
-    output::event(Event::Released, &job.name, Vec::new);
     exit
-}
-
-/// Keeps the lock for a while behind the command. A signal ends this, and so does the loss of the
-/// lock: nothing runs that would have to be told.
-async fn rest(guard: &Holding, until: Instant, signals: &mut Signals) {
-    tokio::select! {
-        () = tokio::time::sleep_until(until) => {}
-        _ = signals.next() => {}
-        _ = guard.lost() => {}
-    }
 }
 
 /// Runs the command until it has ended, or until the lock is lost and it has been
@@ -198,38 +214,59 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Res
         terminal,
         signals,
         stops,
+        inherits: child::inherits_orphans(),
         children,
     };
     watch.until_ended().await
 }
 
-/// Releases the lock, however the command ended.
+/// The shortest rest of `--min-hold` that is left to the server.
+const SHORTEST_REST: Duration = Duration::from_millis(100);
+
+/// Gives the lock back, or leaves it for the rest of `--min-hold`, however the command ended.
 async fn give_back(
     job: &Job<'_>,
     clients: Vec<Client>,
     guard: Holding,
+    held_since: Instant,
     end: Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
+    let held = held_since.elapsed();
     if matches!(end, Ok(Exit::Lost)) {
         // Told already. What is left of the lock is given back, until it ends by itself.
         let limit = guard.valid_until().min(Instant::now() + TIDY_LIMIT);
+        let was_taken = matches!(guard.loss(), Some(LossReason::Taken { .. }));
         let _ = tokio::time::timeout_at(limit, guard.release()).await;
+        if was_taken {
+            tell_next_holder(job, &clients).await;
+        }
+        tell_lost(job, held);
         return end;
     }
     let was_told = guard.loss().is_some();
-    match guard.release().await {
-        Ok(()) => end,
-        Err(error) if error.kind() == ErrorKind::Lost && job.args.on_loss == OnLoss::Warn => {
-            if !was_told {
-                tell(Failure::from(error));
-            }
+    let rest = job.args.min_hold.map(|least| least.saturating_sub(held));
+    // A command that never ran needs no rest.
+    let rest = rest.filter(|rest| *rest >= SHORTEST_REST && end.is_ok());
+    match guard.end(rest).await {
+        Ok(()) => {
+            tell_given_back(job, held, rest);
             end
         }
-        Err(error) if error.kind() == ErrorKind::Lost => Err(match end {
-            // The command never ran, so nothing was unprotected.
-            Err(failure) => failure,
-            Ok(_) => error.into(),
-        }),
+        Err(error) if error.kind() == ErrorKind::Lost => {
+            tell_lost(job, held);
+            match end {
+                // It was asked for, and is told.
+                Ok(exit) if job.args.on_loss == OnLoss::Warn => {
+                    if !was_told {
+                        tell(Failure::from(error));
+                    }
+                    Ok(exit)
+                }
+                Ok(_) => Err(error.into()),
+                // The command never ran, so nothing was unprotected.
+                Err(failure) => Err(failure),
+            }
+        }
         Err(error) => {
             // The command was protected to its end; its exit code stands.
             tell(Failure::from(error));
@@ -237,4 +274,44 @@ async fn give_back(
             end
         }
     }
+}
+
+/// Says who has the lock that was lost, in time for whoever reads of the loss.
+async fn tell_next_holder(job: &Job<'_>, clients: &[Client]) {
+    const LIMIT: Duration = Duration::from_secs(1);
+    let names = std::iter::once(&job.name).chain(&job.args.wanted.also);
+    let locks: Vec<_> = names
+        .flat_map(|name| clients.iter().map(|client| (client.clone(), name.clone())))
+        .collect();
+    if let Ok(Some(said)) = tokio::time::timeout(LIMIT, next_holder(&locks)).await {
+        tell(said);
+    }
+}
+
+fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
+    let event = if rest.is_some() {
+        Event::Kept
+    } else {
+        Event::Released
+    };
+    let is_told = output::event(event, &job.name, || {
+        let mut told = vec![("held_ms", as_ms(held))];
+        told.extend(rest.map(|rest| ("kept_for_ms", as_ms(rest))));
+        told
+    });
+    if is_told {
+        return;
+    }
+    let (name, held) = (Shown(&job.name), duration::shown(held));
+    match rest {
+        None => output::detail(format_args!("`{name}` is free, held for {held}")),
+        Some(rest) => output::detail(format_args!(
+            "`{name}` was held for {held}, and is kept for {} more by --min-hold",
+            duration::shown(rest)
+        )),
+    }
+}
+
+fn tell_lost(job: &Job<'_>, held: Duration) {
+    output::event(Event::Lost, &job.name, || vec![("held_ms", as_ms(held))]);
 }

@@ -4,14 +4,11 @@ mod blocked;
 pub(super) mod json;
 pub(super) mod text;
 
-use std::fmt::Write as _;
-
-use leasehold::inspect::{Found, LockInfo, Ttl};
+use leasehold::inspect::Found;
 
 use super::doctor::brief;
 use super::name_of_lock;
 use crate::cli::Show;
-use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, Shown};
@@ -27,10 +24,11 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
             true => blocked::json(&name, &chain),
             false => blocked::text(&name, &chain),
         })
+        .await
         .map(|()| Exit::Success);
     }
     if args.json {
-        output::result(json::of(&name, &seen))?;
+        output::result(json::of(&name, &seen)).await?;
     }
     if let Found::Unknown { what } = &seen.found {
         return Err(Failure::new(
@@ -44,7 +42,7 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
         ));
     }
     if !args.json {
-        output::result(text::of(&name, &seen))?;
+        output::result(text::of(&name, &seen)).await?;
     }
     if output::is_watched()
         && let Some(warning) = brief(&client).await
@@ -82,19 +80,4 @@ pub(crate) fn kind_in_words(found: &Found) -> String {
         Found::Unknown { what } => what.clone(),
         _ => "something that this version does not know".to_owned(),
     }
-}
-
-/// Who holds it, in one line: for a story.
-pub(crate) fn holder_of(info: &LockInfo) -> Option<String> {
-    let holder = info.holders.first()?;
-    let mut line = format!("held by {}", Shown(&holder.id));
-    if let Ttl::Left(left) = info.ttl {
-        // Writing to a string can't fail.
-        let _ = write!(
-            line,
-            ", for {} more unless it is renewed",
-            duration::shown(left)
-        );
-    }
-    Some(line)
 }

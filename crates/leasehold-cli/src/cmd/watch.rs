@@ -56,7 +56,7 @@ async fn follow(args: &Watch, server: &Server) -> Result<Exit, Failure> {
         }
         let before = before.replace(now.clone());
         for change in Seen::of(&now).since(before.as_ref().map(Seen::of).as_ref()) {
-            if !output::more(line(args.json, &name, &change))? {
+            if !output::more(line(args.json, &name, &change)).await? {
                 return Ok(Exit::Success);
             }
         }

@@ -244,3 +244,83 @@ fn no_output_shows_a_part_of_a_password() {
         }
     });
 }
+
+#[test]
+fn prefix_is_no_pattern() {
+    let server = server();
+    let prefix = ["--prefix", "a*[b]?:"];
+    let mut other = leasehold_at(&server);
+    let mut other = start(other.args(["hold", "axb1:job"]));
+    other.until("held");
+    let mut own = leasehold_at(&server);
+    let mut own = start(own.args(prefix).args(["hold", "job"]));
+    own.until("held");
+    assert!(server.keys().contains(&"a*[b]?:job".to_owned()));
+    let listed = done(leasehold_at(&server).args(prefix).args(["ls", "--json"])).expect_code(0);
+    assert_eq!(listed.stdout.lines().count(), 1, "{listed}");
+    assert!(listed.stdout.contains(r#""name":"job""#), "{listed}");
+    other.done().expect_code(0);
+    own.done().expect_code(0);
+}
+
+#[test]
+fn user_of_the_url_logs_in() {
+    let server = server();
+    let user = ["ACL", "SETUSER", "app", "on", ">p:w", "+@all", "~*", "&*"];
+    server.command(&user).expect("the server runs");
+    let script = "echo held; read end; exit 3";
+    let run_as = |login: &str| {
+        let mut run = leasehold();
+        let url = format!("redis://{login}@127.0.0.1:{}", server.port());
+        run.env("LEASEHOLD_URL", url)
+            .args(["run", "job", "--", "sh", "-c", script]);
+        start(&mut run)
+    };
+    let mut run = run_as("app:p%3Aw");
+    run.until("held");
+    let clients = server.command(&["CLIENT", "LIST"]).expect("it runs");
+    let clients = clients.as_text().expect("a text").to_owned();
+    assert!(clients.contains("user=app"), "{clients}");
+    run.done().expect_code(3);
+    run_as("app:wrong").done().expect_code(77);
+}
+
+#[test]
+fn refused_credentials_that_become_valid_keep_the_lock() {
+    let server = server();
+    let set_password = |password: &str| {
+        let rule = format!(">{password}");
+        let user = [
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            "resetpass",
+            &rule,
+            "+@all",
+            "~*",
+            "&*",
+        ];
+        server.command(&user).expect("the server runs");
+    };
+    set_password("right");
+    let url = format!("redis://app:right@127.0.0.1:{}", server.port());
+    let mut run = leasehold();
+    run.env("LEASEHOLD_URL", url)
+        .args(["run", "--lease", "20s", "job", "--"])
+        .args(["sh", "-c", "echo held; read end; exit 3"]);
+    let mut run = start(&mut run);
+    run.until("held");
+    let left = || {
+        let left = server.command(&["PTTL", "job"]).expect("the server runs");
+        left.as_int().expect("a number")
+    };
+    set_password("another");
+    let cut = ["CLIENT", "KILL", "USER", "app"];
+    server.command(&cut).expect("the server runs");
+    eventually("a renewal was due", LIMIT, || left() < 12_000);
+    assert!(run.has_told("leasehold: WARN"));
+    set_password("right");
+    eventually("it is renewed again", LIMIT, || left() > 18_000);
+    run.done().expect_code(3);
+}

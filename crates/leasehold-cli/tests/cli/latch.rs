@@ -36,7 +36,7 @@ fn latch_waiters_finish_at_count_zero() {
 fn latch_timeout_and_second_set_give_75() {
     let server = server();
     done(&mut latch(&server, &["set", "go", "5"])).expect_code(0);
-    done(&mut latch(&server, &["wait", "go", "--wait", "1s"]))
+    done(&mut latch(&server, &["wait", "go", "-w", "1"]))
         .expect_code(75)
         .expect_on_stderr("`go` was not open within 1s: 5 to count down");
     done(&mut latch(&server, &["set", "go", "7"]))

@@ -24,6 +24,7 @@ mod show;
 mod support;
 mod terminal;
 mod top;
+mod unread;
 mod usage;
 mod warnings;
 mod watch;

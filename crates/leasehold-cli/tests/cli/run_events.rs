@@ -5,49 +5,69 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use leasehold_testkit::eventually;
+use leasehold_testkit::{RedisServer, eventually};
 
 use crate::support::{
-    LIMIT, Trace, done, is_free, leasehold_at, processes, run_script, server, start,
+    Done, LIMIT, Trace, done, is_free, leasehold_at, processes, run_script, server, start,
 };
+
+/// How much of the lease of `job` the server has left.
+fn left(server: &RedisServer) -> Duration {
+    let left = server.command(&["PTTL", "job"]).expect("the server runs");
+    let left = left.as_int().expect("a number");
+    Duration::from_millis(left.try_into().unwrap_or_default())
+}
 
 #[test]
 fn lock_is_kept_for_its_least_time() {
     let server = server();
     let begun = Instant::now();
-    let mut first = start(&mut run_script(
-        &server,
-        &["--min-hold", "3s"],
-        "echo ran; exit 7",
-    ));
-    first.until("ran");
-    // The command has ended by itself, and is not run anew meanwhile.
-    let other = done(&mut run_script(
-        &server,
-        &["-n", "--min-hold", "3s"],
-        "echo ran",
-    ));
+    let options = ["--min-hold", "3s", "--lease", "1m"];
+    let first = done(&mut run_script(&server, &options, "exit 7")).expect_code(7);
+    assert_eq!(first.stderr, "");
+    // Nothing runs any more, and the lock is not renewed: the server has the rest of the time.
+    assert!(processes(&server.url()).is_empty());
+    let rest = left(&server);
+    assert!(rest <= Duration::from_secs(3), "{rest:?}");
+    let options = ["-n", "--min-hold", "3s"];
+    let other = done(&mut run_script(&server, &options, "echo ran"));
     assert_eq!(other.expect_code(75).stdout, "");
-    first.done().expect_code(7);
+    let next = done(&mut run_script(&server, &["--wait", "50"], "echo ran"));
+    assert_eq!(next.expect_code(0).stdout, "ran\n");
     assert!(begun.elapsed() >= Duration::from_secs(3));
     assert!(is_free(&server));
 }
 
 #[test]
-fn signal_ends_the_rest_of_the_least_time() {
+fn command_that_outlasts_the_least_time_gives_the_lock_back() {
     let server = server();
-    let mut run = start(&mut run_script(
-        &server,
-        &["--min-hold", "1h", "--json"],
-        "echo ran",
-    ));
-    run.until("ran");
-    eventually("the command and its guard have ended", LIMIT, || {
-        processes(&server.url()).len() == 1
-    });
-    run.signal(Signal::SIGTERM);
-    run.done();
+    let options = ["--min-hold", "200ms"];
+    done(&mut run_script(&server, &options, "sleep 0.5; exit 7")).expect_code(7);
     assert!(is_free(&server));
+    // A command that never ran needs no rest.
+    let mut run = leasehold_at(&server);
+    run.args(["run", "--min-hold", "1h", "job", "--", "nosuchcmd"]);
+    done(&mut run).expect_code(127);
+}
+
+#[test]
+fn kept_lock_can_be_released() {
+    let server = server();
+    for options in [&[][..], &["--fair"], &["--fenced"], &["--write"]] {
+        let options = [options, &["--min-hold", "1h"]].concat();
+        let mut run = start(&mut run_script(
+            &server,
+            &options,
+            "echo ran; exec sleep 300",
+        ));
+        run.until("ran");
+        // However the command ends.
+        run.signal(Signal::SIGTERM);
+        run.done().expect_code(143);
+        assert!(left(&server) > Duration::from_secs(1800), "{options:?}");
+        done(leasehold_at(&server).args(["release", "-y", "job"])).expect_code(0);
+        assert!(is_free(&server), "{options:?}");
+    }
 }
 
 #[test]
@@ -103,7 +123,21 @@ fn loss_is_met_as_it_was_asked_for() {
     std::fs::write(&go, "").expect("it can be written");
     let done = run.done().expect_code(4);
     assert!(done.stdout.contains("went on"), "{done}");
-    assert!(done.stderr.contains(r#""event":"losing""#), "{done}");
+    let mut events = events(&done);
+    events.retain(|event| event["event"] != "message");
+    assert_eq!(words(&events), ["held", "started", "losing", "lost"]);
+}
+
+/// The lines of stderr that are JSON.
+fn events(done: &Done) -> Vec<Value> {
+    let lines = done.stderr.lines().filter(|line| line.starts_with('{'));
+    let events = lines.map(|line| serde_json::from_str(line).expect("JSON"));
+    events.collect()
+}
+
+fn words(events: &[Value]) -> Vec<&str> {
+    let words = events.iter().map(|event| event["event"].as_str());
+    words.map(|word| word.expect("a word")).collect()
 }
 
 #[test]
@@ -115,18 +149,47 @@ fn events_are_json_for_a_program() {
         "echo out; echo err >&2",
     ));
     assert_eq!(run.stdout, "out\n");
-    let events = run.stderr.lines().filter(|line| *line != "err");
-    let events: Vec<Value> = events
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
-    let words: Vec<_> = events.iter().map(|event| event["event"].as_str()).collect();
-    assert_eq!(
-        words,
-        [Some("held"), Some("started"), Some("released")],
-        "{run}"
-    );
+    let events = events(&run);
+    assert_eq!(words(&events), ["held", "started", "released"], "{run}");
     assert!(events[0]["token"].as_u64().is_some(), "{run}");
+    assert!(events[0]["waited_ms"].as_u64().is_some(), "{run}");
+    assert!(events[2]["held_ms"].as_u64().is_some(), "{run}");
     assert!(events.iter().all(|event| event["name"] == "job"), "{run}");
+}
+
+#[test]
+fn events_name_the_holder_and_every_line_the_lock() {
+    let server = server();
+    let mut holder = leasehold_at(&server);
+    let mut holder = start(holder.args(["--label", "billing", "hold", "job"]));
+    holder.until("held");
+    let told = |server: &RedisServer| done(leasehold_at(server).args(["show", "job"])).stdout;
+    eventually("it has said who it is", LIMIT, || {
+        told(&server).contains("billing")
+    });
+    let busy = done(&mut run_script(&server, &["--json", "-n"], "true")).expect_code(75);
+    let busy = events(&busy);
+    assert_eq!(words(&busy), ["busy"]);
+    assert_eq!(busy[0]["holder"]["label"], "billing");
+    assert_eq!(busy[0]["holder"]["pid"], holder.pid().to_string());
+    let waited = done(&mut run_script(&server, &["--json", "-w", "4"], "true")).expect_code(75);
+    let waited = events(&waited);
+    assert_eq!(words(&waited), ["waiting", "busy"]);
+    assert_eq!(waited[0]["holder"]["label"], "billing");
+    holder.done().expect_code(0);
+    let kept = ["--json", "--min-hold", "1m"];
+    let kept = events(&done(&mut run_script(&server, &kept, "true")));
+    assert_eq!(words(&kept), ["held", "started", "kept"]);
+    assert!(kept[2]["kept_for_ms"].as_u64().is_some(), "{kept:?}");
+    let mut run = leasehold_at(&server);
+    run.args(["run", "--json", "other", "--", "nosuchcmd"]);
+    let failed = events(&done(&mut run).expect_code(127));
+    for event in busy.iter().chain(&waited).chain(&kept) {
+        assert_eq!(event["name"], "job");
+    }
+    for event in &failed {
+        assert_eq!(event["name"], "other");
+    }
 }
 
 #[test]
@@ -163,7 +226,6 @@ fn short_flags_are_those_of_flock() {
             "'exec CMD'",
         ),
         (&["run", "--min-hold", "0s", "job", "--", "true"], "zero"),
-        (&["run", "--max-run", "5", "job", "--", "true"], "5s or 5ms"),
     ] {
         done(leasehold_at(&server).args(words))
             .expect_code(2)

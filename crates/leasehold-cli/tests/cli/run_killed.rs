@@ -1,6 +1,7 @@
 //! `leasehold run` when it is killed or stopped itself: its command must not go on
 //! without it.
 
+use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
@@ -37,7 +38,8 @@ fn killed_run_takes_its_process_tree_along() {
     assert!(!is_free(&server), "its lease of 30s is not over yet");
     let done = run.done();
     assert!(
-        done.stderr.contains("it has been killed, and its command"),
+        done.stderr
+            .contains("leasehold was killed, so its command was killed too"),
         "{done}"
     );
 }
@@ -153,6 +155,32 @@ fn killed_dead_mans_switch_is_replaced() {
 }
 
 #[test]
+fn replaced_dead_mans_switch_knows_the_deadline() {
+    let server = server();
+    let script =
+        "trap '' TERM HUP; trap 'echo heard' USR1; echo held; while :; do sleep 0.01; done";
+    let mut run = start(&mut run_script(&server, &LEASE, script));
+    run.until("held");
+    let first = process(&server.url(), "run-deadman");
+    send(first, Signal::SIGKILL);
+    eventually("it has gone", LIMIT, || !is_alive(first));
+    process(&server.url(), "run-deadman");
+    // The run tells the new one all before it passes on another signal.
+    run.signal(Signal::SIGUSR1);
+    run.until("heard");
+    run.signal(Signal::SIGSTOP);
+    eventually("the command was killed", LIMIT, || {
+        let left = processes(&server.url());
+        !left
+            .iter()
+            .any(|(_, line)| line.contains("echo heard") && line.starts_with("sh "))
+    });
+    assert!(!is_free(&server), "killed when the lease was over");
+    run.signal(Signal::SIGCONT);
+    run.done().expect_code(70);
+}
+
+#[test]
 fn stopped_dead_mans_switch_lets_run_end() {
     let server = server();
     let mut run = start(&mut run_script(&server, &[], "echo held; read end; exit 4"));
@@ -245,4 +273,52 @@ fn many_short_runs_leave_nothing_behind() {
     assert_eq!(server.keys(), [""; 0]);
     assert_eq!(server.channels(), [""; 0]);
     expect_nothing_runs(&server.url());
+}
+
+#[test]
+fn first_process_of_a_container_reaps_orphans() {
+    let server = server();
+    // Becomes the parent of orphans, as the first process of a container is.
+    let subreaper = "import ctypes, os, sys; \
+        assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0; os.execv(sys.argv[1], sys.argv[1:])";
+    // The shell in the middle ends, and the one that it has started is an orphan.
+    let script = "sh -c 'sh -c \"echo \\$\\$; read end </dev/null\" &'; read end; exit 7";
+    let mut run = Command::new("python3");
+    run.args(["-c", subreaper, BINARY])
+        .args(["run", "job", "--", "sh", "-c", script])
+        .env("LEASEHOLD_URL", server.url());
+    let mut run = start(&mut run);
+    let orphan = run.line();
+    eventually("nothing of it is left", LIMIT, || {
+        !std::path::Path::new(&format!("/proc/{orphan}")).exists()
+    });
+    assert!(is_alive(run.pid()));
+    run.done().expect_code(7);
+}
+
+#[test]
+fn helper_processes_have_names() {
+    let server = server();
+    let mut run = start(&mut run_script(&server, &[], "echo held; read end"));
+    run.until("held");
+    let helper = process(&server.url(), "run-deadman");
+    eventually("it has its name", LIMIT, || {
+        let name = std::fs::read_to_string(format!("/proc/{helper}/comm"));
+        name.expect("it runs").trim() == "run-deadman"
+    });
+    run.done();
+}
+
+#[test]
+fn missing_proc_is_named() {
+    let server = server();
+    // A namespace of its own, as that of a build that has no /proc.
+    let script = "mount -t tmpfs none /proc && exec \"$0\" run job -- echo ran";
+    let mut run = Command::new("unshare");
+    run.args(["-rm", "sh", "-c", script, BINARY])
+        .env("LEASEHOLD_URL", server.url());
+    let done = done(&mut run).expect_code(1);
+    assert_eq!(done.stdout, "");
+    done.expect_on_stderr("/proc, which is not mounted; mount it");
+    assert!(is_free(&server));
 }

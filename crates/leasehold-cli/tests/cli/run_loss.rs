@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::eventually;
 use nix::sys::signal::Signal;
 
-use crate::support::{LIMIT, is_alive, is_free, run_script, server, start};
+use crate::support::{LIMIT, done, is_alive, is_free, leasehold_at, run_script, server, start};
 
 /// Renewed so often that a loss is seen soon, also where a machine is too busy to do it
 /// in time now and then.
@@ -75,6 +75,31 @@ fn command_is_ended_when_another_holds_the_lock() {
         .expect_on_stderr(&format!("it is held by {another} now"));
     let kept = server.command(&["HEXISTS", "job", another]);
     assert_eq!(kept.expect("the server runs").as_int(), Some(1));
+}
+
+#[test]
+fn who_has_a_lost_lock_is_named() {
+    let server = server();
+    let folder = tempfile::tempdir().expect("a folder");
+    let go = folder.path().join("go");
+    let script = "trap 'while [ ! -e $GO ]; do sleep 0.01; done; exit 0' TERM; \
+        echo held; while :; do sleep 0.01; done";
+    let options = ["--lease", "20s", "--grace", "10s"];
+    let mut run = start(run_script(&server, &options, script).env("GO", &go));
+    run.until("held");
+    server.command(&["DEL", "job"]).expect("the server runs");
+    let mut next = leasehold_at(&server);
+    let mut next = start(next.args(["--label", "billing", "hold", "job"]));
+    next.until("held");
+    let show = || done(leasehold_at(&server).args(["show", "job"])).stdout;
+    eventually("it has said who it is", LIMIT, || {
+        show().contains("billing")
+    });
+    std::fs::write(&go, "").expect("it can be written");
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("`job` is held by billing on ");
+    next.done().expect_code(0);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Starting the binary, and reading what it leaves behind.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, PipeReader, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -115,7 +116,8 @@ impl std::fmt::Display for Done {
 pub(crate) struct Running {
     child: Child,
     stdout: Option<BufReader<std::process::ChildStdout>>,
-    stderr: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<()>>,
+    told: Arc<Mutex<Vec<u8>>>,
 }
 
 /// Starts it, with pipes all around.
@@ -125,25 +127,72 @@ pub(crate) fn start(command: &mut Command) -> Running {
 
 /// Starts it, with this for its stderr.
 pub(crate) fn start_telling(command: &mut Command, stderr: impl Into<Stdio>) -> Running {
-    let mut child = command
+    let child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(stderr)
-        .spawn()
-        .expect("the binary starts");
-    let stdout = child.stdout.take().map(BufReader::new);
-    let stderr = child.stderr.take().map(|mut pipe| {
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            pipe.read_to_end(&mut bytes).expect("stderr can be read");
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    });
-    Running {
-        child,
-        stdout,
-        stderr,
+        .spawn();
+    Running::of(child.expect("the binary starts"))
+}
+
+impl Running {
+    /// What was started, with those of its streams that are pipes.
+    pub(crate) fn of(mut child: Child) -> Self {
+        let stdout = child.stdout.take().map(BufReader::new);
+        let told = Arc::<Mutex<Vec<u8>>>::default();
+        let stderr = child.stderr.take().map(|mut pipe| {
+            let told = Arc::clone(&told);
+            thread::spawn(move || {
+                let mut part = [0; 4096];
+                loop {
+                    match pipe.read(&mut part).expect("stderr can be read") {
+                        0 => return,
+                        read => told.lock().expect("no panic").extend(&part[..read]),
+                    }
+                }
+            })
+        });
+        Self {
+            child,
+            stdout,
+            stderr,
+            told,
+        }
     }
+
+    /// Whether it has said this on stderr.
+    pub(crate) fn has_told(&self, text: &str) -> bool {
+        String::from_utf8_lossy(&self.told.lock().expect("no panic")).contains(text)
+    }
+}
+
+/// A pipe that is full, and that nobody reads while this is kept.
+pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let set_blocking = |blocking: bool| {
+        rustix::io::ioctl_fionbio(&writer, !blocking).expect("it can be set");
+    };
+    set_blocking(false);
+    let mut filling = writer.try_clone().expect("a second one");
+    // A whole page first, then what is left of the last one.
+    for part in [&[b'.'; 4096][..], b"."] {
+        while filling.write(part).is_ok() {}
+    }
+    set_blocking(true);
+    (reader, writer.into())
+}
+
+/// Whether a thread of the process stands in a write to this descriptor.
+pub(crate) fn is_writing(pid: i32, descriptor: i32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    // The number of the call, on either architecture, and its first argument.
+    let calls = ["1", "64"].map(|call| format!("{call} {descriptor:#x} "));
+    threads.flatten().any(|thread| {
+        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+        calls.iter().any(|writes| call.starts_with(writes))
+    })
 }
 
 /// Runs it to its end.
@@ -217,11 +266,12 @@ impl Running {
         Done {
             status: status.expect("it has just been set"),
             stdout: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
-            stderr: self
-                .stderr
-                .take()
-                .map(|reader| reader.join().expect("stderr was read"))
-                .unwrap_or_default(),
+            stderr: {
+                if let Some(reader) = self.stderr.take() {
+                    reader.join().expect("stderr was read");
+                }
+                String::from_utf8_lossy(&self.told.lock().expect("no panic")).into_owned()
+            },
         }
     }
 }

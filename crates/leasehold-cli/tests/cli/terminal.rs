@@ -160,3 +160,36 @@ fn quiet_waits_say_nothing_at_a_terminal() {
     }
     holder.done();
 }
+
+#[test]
+fn interrupt_key_ends_the_question_of_release() {
+    let server = server();
+    let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
+    holder.until("held");
+    let command = [BINARY, "release", "job"];
+    for (typed, code) in [("\u{3}", 130), ("n\n", 1), ("\u{4}", 1)] {
+        let (shown, ended) = on_terminal(&server, &command, &[("[y/N]", typed)]);
+        assert_eq!(ended, code, "{shown}");
+        assert!(!is_free(&server), "{shown}");
+    }
+    let (shown, ended) = on_terminal(&server, &command, &[("[y/N]", "y\n")]);
+    assert_eq!(ended, 0, "{shown}");
+    holder.done();
+}
+
+#[test]
+fn hold_in_the_background_of_a_terminal_gives_the_lock_back() {
+    let server = server();
+    let hold = format!("{BINARY} hold job & wait $!; echo en\"\"ded $?\n");
+    let steps = [
+        ("", "PS1='prompt'\"> \"\n"),
+        ("prompt> ", &hold),
+        ("ended", "exit 5\n"),
+    ];
+    let shell = ["bash", "--norc", "--noprofile", "-i"];
+    let (shown, code) = on_terminal(&server, &shell, &steps);
+    assert!(shown.contains("`job` was given back"), "{shown}");
+    assert!(shown.contains("ended 1"), "{shown}");
+    assert_eq!(code, 5, "{shown}");
+    assert!(is_free(&server));
+}

@@ -24,9 +24,55 @@ fn wrong_usage_gives_2_and_the_right_command() {
         (&["run", "job", "--"], "leasehold run job -- CMD"),
         (&["run", "--", "ls", "-l"], "leasehold run NAME -- ls -l"),
         (&["run", "", "--", "true"], "name is empty"),
-        (&["run", "--wait", "0s", "job", "--", "true"], "zero"),
+        (
+            &["run", "--wait", "0s", "job", "--", "true"],
+            "--no-wait (-n)",
+        ),
+        (&["run", "--grace", "0", "job", "--", "true"], "zero"),
         (&["run", "--wait", "-1s", "job", "--", "true"], "negative"),
-        (&["run", "--wait", "5", "job", "--", "true"], "5s or 5ms"),
+        (&["run", "--wait", "5x", "job", "--", "true"], "5s or 500ms"),
+        (
+            &["run", "--redlock", "redis://a", "job", "--", "true"],
+            "a majority takes three or more",
+        ),
+        (
+            &["hold", "--redlock", "redis://a", "job"],
+            "a majority takes three or more",
+        ),
+        (
+            &[
+                "run",
+                "--min-hold",
+                "5",
+                "--limit",
+                "2",
+                "job",
+                "--",
+                "true",
+            ],
+            "with --limit it is more than that",
+        ),
+        (
+            &["run", "--min-hold", "5", "-s", "job", "--", "true"],
+            "with --read it is more than that",
+        ),
+        (
+            &["run", "--min-hold", "5", "--also", "b", "job", "--", "true"],
+            "with --also it is more than that",
+        ),
+        (
+            &[
+                "run",
+                "--min-hold",
+                "2m",
+                "--failover-guard",
+                "60",
+                "job",
+                "--",
+                "true",
+            ],
+            "make the guard as long",
+        ),
         (&["run", "--wait", "9999y", "job", "--", "true"], "a year"),
         (&["run", "--lease", "1ms", "job", "--", "true"], "100 ms"),
         (&["run", "--grace", "0s", "job", "--", "true"], "zero"),
@@ -183,11 +229,12 @@ fn memory_url_is_refused_for_shared_locks() {
         .expect_code(2)
         .expect_on_stderr("--redlock is memory://");
     // A majority does not look at the environment.
-    let server = server();
+    let servers = [server(), server()];
     let mut run = leasehold();
     run.env("REDIS_URL", "memory://")
-        .args(["run", "--lease", "1s", "--redlock", &server.url()])
-        // It has no vote for its first 30 s.
+        .args(["run", "--lease", "1s", "--redlock", &servers[0].url()])
+        .args(["--redlock", &servers[1].url()])
+        // They have no vote for their first 30 s.
         .args(["--outage-timeout", "60s", "job", "--", "true"]);
     done(&mut run).expect_code(0);
 }

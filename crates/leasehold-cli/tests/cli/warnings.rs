@@ -48,9 +48,11 @@ fn quiet_runs_still_tell_why_they_failed() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
-    done(&mut run_script(&server, &["-q", "--no-wait"], "true"))
-        .expect_code(75)
-        .expect_on_stderr("`job` is not free: held by ");
+    // The exit code says so.
+    let busy = done(&mut run_script(&server, &["-q", "-n", "-E", "0"], "true")).expect_code(0);
+    assert_eq!(busy.stderr, "");
+    let busy = done(&mut run_script(&server, &["-q", "--wait", "100ms"], "true")).expect_code(75);
+    assert_eq!(busy.stderr, "");
     holder.done();
     let limit = ["-q", "--limit", "2"];
     let quiet = done(&mut run_script(&server, &limit, "true")).expect_code(0);
@@ -85,4 +87,49 @@ fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
     let sound = sound.start().expect("redis-server starts");
     let (shown, code) = on_terminal(&sound, &[BINARY, "show", "job"], &[]);
     assert_eq!((code, shown.trim()), (0, "`job` is free"));
+}
+
+#[test]
+fn each_step_is_told_with_verbose() {
+    let server = server();
+    let mut holder = leasehold_at(&server);
+    let holder = start(holder.args(["run", "job", "--", "sh", "-c", "read end"]));
+    let show = || done(leasehold_at(&server).args(["show", "job"])).stdout;
+    // By the name of its command.
+    eventually("it has said who it is", LIMIT, || {
+        show().contains("client  sh on ")
+    });
+    let pid = holder.pid();
+    let mut waiter = leasehold_at(&server);
+    let waiter = start(waiter.args(["-v", "run", "job", "--", "true"]));
+    eventually("it waits", LIMIT, || !server.channels().is_empty());
+    eventually("it says so", LIMIT, || waiter.has_told("waiting for `job`"));
+    holder.done();
+    let told = waiter.done().expect_code(0);
+    for said in [
+        "leasehold: waiting for `job`, held by sh on ",
+        &format!("process {pid} ("),
+        "leasehold: `job` is held, ",
+        "leasehold: `job` is free, held for ",
+    ] {
+        assert!(told.stderr.contains(said), "no `{said}` in {told}");
+    }
+    let quiet = done(&mut run_script(&server, &[], "true")).expect_code(0);
+    assert_eq!(quiet.stderr, "");
+}
+
+#[test]
+fn run_inside_a_run_of_the_same_lock_is_explained() {
+    let server = server();
+    let inner = format!("{BINARY} run --wait 3s job -- echo ran");
+    let done = done(&mut run_script(&server, &[], &inner)).expect_code(75);
+    let told = done.stderr.lines().collect::<Vec<_>>();
+    assert_eq!(told.len(), 2, "{done}");
+    assert!(
+        told[0].starts_with("leasehold: waiting for `job`"),
+        "{done}"
+    );
+    for line in told {
+        assert!(line.contains("it waits for itself"), "{done}");
+    }
 }

@@ -306,6 +306,23 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         }
     }
 
+    /// Keeps the lock for a span and leaves it to that; see
+    /// [`LockGuard::keep_for`](crate::LockGuard::keep_for).
+    ///
+    /// # Errors
+    ///
+    /// As the async method.
+    pub fn keep_for(mut self, span: Duration) -> Result<()> {
+        match self.inner.take() {
+            Some(guard) => {
+                let keep = guard.into().keep_for(span);
+                self.runtime.block_on("LockGuard::keep_for", keep)
+            }
+            // As in `release`.
+            None => Ok(()),
+        }
+    }
+
     /// The async guard, for methods that only read it.
     pub fn as_async(&self) -> &G {
         self.inner

@@ -4,6 +4,7 @@ pub(in crate::primitives) mod draw;
 pub(crate) mod steps;
 
 use std::ops::Deref;
+use std::time::Duration;
 
 use super::lock::kind::{Acquire, Made, Named};
 use super::lock::steps::{self as lock_steps, LockHold};
@@ -159,6 +160,19 @@ impl FencedGuard {
     /// Leaves the lock to its lease: see [`LockGuard::forget`].
     pub fn forget(self) {
         self.guard.forget();
+    }
+
+    /// Keeps the lock for a span and leaves it to that: see [`LockGuard::keep_for`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::keep_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::keep_for`].
+    pub async fn keep_for(self, span: Duration) -> Result<()> {
+        self.guard.keep_for(span).await
     }
 }
 

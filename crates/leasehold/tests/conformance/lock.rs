@@ -360,6 +360,45 @@ async fn a_forgotten_lock_stays_until_its_lease_ends() {
 }
 
 #[tokio::test]
+async fn a_kept_lock_ends_after_its_span_and_not_its_lease() {
+    let place = place();
+    let client = place.client_with(|builder| builder.lease(HOUR)).await;
+    let lock = lock_of(&client, "x");
+    lock.acquire().await.unwrap().keep_for(LEASE).await.unwrap();
+    assert!(lock.is_locked().await.unwrap());
+    assert_eq!(client.activity().renewed_holds, 0);
+    // A shorter span than its lease, and then a longer one.
+    let guard = lock.fixed_lease(LEASE).acquire().await.unwrap();
+    guard.keep_for(LEASE * 3).await.unwrap();
+    let left = lock_of(&client, "x").inspect().await.unwrap().ttl;
+    assert!(matches!(left, Ttl::Left(left) if left > LEASE), "{left:?}");
+    let next = lock_of(&client, "x").acquire().await.unwrap();
+    next.release().await.unwrap();
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn a_lock_that_is_shared_or_lost_is_not_kept() {
+    let place = place();
+    let client = place.client().await;
+    let owner = leasehold::Owner::new();
+    let lock = lock_of(&client, "x").owned_by(&owner);
+    let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    let refused = second.keep_for(HOUR).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Misuse);
+    first.release().await.unwrap();
+    let fixed = lock_of(&client, "x").fixed_lease(LEASE);
+    let lost = fixed.acquire().await.unwrap();
+    lost.lost().await;
+    let lost = lost.keep_for(HOUR).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Lost);
+    let read = client.rw_lock("y").read().await.unwrap();
+    let refused = leasehold::LockGuard::from(read).keep_for(HOUR).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Misuse);
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
 async fn the_maximum_hold_time_ends_a_renewed_hold() {
     let place = place();
     let client = place.client_with(|builder| builder.lease(LEASE)).await;

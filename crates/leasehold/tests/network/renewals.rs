@@ -110,3 +110,32 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
     }
     assert_eq!(count(&sent, Step::LockRenewMany), renewed, "none is due");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
+    for fate in [
+        Fate::delivered(MS, MS).reply_lost(),
+        Fate::delivered(MS, MS).request_lost(),
+        Fate::delivered(MS, MS).duplicated_after(20 * MS),
+    ] {
+        let server = Embedded::new();
+        let (client, network) = over_network(&server);
+        let guard = client.lock("x").acquire().await.unwrap();
+        // The first one of the keeping request.
+        let mut fates = vec![fate];
+        network.on_request(move |_| fates.pop().unwrap_or(Fate::delivered(MS, MS)));
+        let kept = Instant::now();
+        guard.keep_for(600 * MS).await.unwrap();
+        assert_eq!(client.activity().renewed_holds, 0);
+        let asked_for = kept.elapsed();
+        let next = client.lock("x").acquire().await.unwrap();
+        // A lost one is found out after the time for a reply, and the span counts anew.
+        let most = 600 * MS + asked_for + 100 * MS;
+        assert!(
+            kept.elapsed() >= 600 * MS && kept.elapsed() <= most,
+            "{:?}",
+            kept.elapsed()
+        );
+        next.release().await.unwrap();
+    }
+}

@@ -1,6 +1,7 @@
 //! What keeps others out while the command runs.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use leasehold::{ExpirablePermit, LockGuard, LossReason, Result};
 use tokio::time::Instant;
@@ -51,9 +52,13 @@ impl Holding {
         }
     }
 
-    /// What a program is told of it.
-    pub(in crate::cmd) fn told(&self) -> Vec<(&'static str, serde_json::Value)> {
-        vec![("id", self.id().into()), ("token", self.token().into())]
+    /// What an event says of it, after such a wait.
+    pub(in crate::cmd) fn told(&self, waited: Duration) -> Vec<(&'static str, serde_json::Value)> {
+        vec![
+            ("id", self.id().into()),
+            ("token", self.token().into()),
+            ("waited_ms", as_ms(waited)),
+        ]
     }
 
     pub(in crate::cmd) fn valid_until(&self) -> Instant {
@@ -89,10 +94,22 @@ impl Holding {
         }
     }
 
-    pub(in crate::cmd) async fn release(self) -> Result<()> {
-        match self {
-            Self::Lock(guard) => guard.release().await,
-            Self::Permit(permit) => permit.release().await,
+    /// Gives it back, or leaves it to the server for so long.
+    pub(in crate::cmd) async fn end(self, keep_for: Option<Duration>) -> Result<()> {
+        match (self, keep_for) {
+            (Self::Lock(guard), Some(span)) => guard.keep_for(span).await,
+            // Refused with these flags: a permit is not kept.
+            (Self::Permit(permit), _) => permit.release().await,
+            (Self::Lock(guard), None) => guard.release().await,
         }
     }
+
+    pub(in crate::cmd) async fn release(self) -> Result<()> {
+        self.end(None).await
+    }
+}
+
+/// A span for a program.
+pub(in crate::cmd) fn as_ms(span: Duration) -> serde_json::Value {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).into()
 }

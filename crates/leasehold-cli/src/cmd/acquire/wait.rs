@@ -2,17 +2,19 @@
 
 use leasehold::Client;
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::holding::Holding;
+use super::in_the_way::InTheWay;
 use super::tidy;
 use super::wanted::{Limit, Wanted};
 use crate::cli::Wanted as Args;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, Event, Shown, tell};
+use crate::output::{self, Event, Shown, note};
 use crate::server::{Server, Terms};
 use crate::signals::Signals;
 
@@ -31,14 +33,16 @@ pub(in crate::cmd) struct Waiting<'a> {
     name: &'a str,
     servers: &'a [Server],
     limit: Limit,
+    begun: Instant,
 }
 
 impl<'a> Waiting<'a> {
     /// The time counts from here, connecting included.
     pub(in crate::cmd) fn new(args: &'a Args, name: &'a str, servers: &'a [Server]) -> Self {
+        let begun = Instant::now();
         let limit = match args.wait {
             _ if args.no_wait => Limit::Now,
-            Some(wait) => Limit::Until(Instant::now() + wait),
+            Some(wait) => Limit::Until(begun + wait),
             None => Limit::Never,
         };
         Self {
@@ -46,6 +50,7 @@ impl<'a> Waiting<'a> {
             name,
             servers,
             limit,
+            begun,
         }
     }
 
@@ -66,7 +71,18 @@ impl<'a> Waiting<'a> {
             }
         };
         match guard {
-            Some(guard) => Ok(Waited::Held(clients, guard)),
+            Some(guard) => {
+                let waited = self.begun.elapsed();
+                let is_told = output::event(Event::Held, self.name, || guard.told(waited));
+                if !is_told {
+                    output::detail(format_args!(
+                        "`{}` is held, {} after it was asked for",
+                        Shown(self.name),
+                        duration::shown(waited)
+                    ));
+                }
+                Ok(Waited::Held(clients, guard))
+            }
             None => {
                 self.tell_busy(&lock).await;
                 Ok(Waited::Busy)
@@ -94,11 +110,11 @@ impl<'a> Waiting<'a> {
                 guard => Ok(guard),
             }
         });
-        if output::is_watched() {
+        if output::is_watched() || self.is_nested() {
             tokio::select! {
                 biased;
                 result = acquire.result() => return result,
-                () = tokio::time::sleep(output::SILENT_FOR) => {}
+                () = tokio::time::sleep(output::silent_for()) => {}
             }
             // An answer that does not come must not hold up the lock.
             tokio::select! {
@@ -111,32 +127,55 @@ impl<'a> Waiting<'a> {
     }
 
     async fn tell_waiting(&self, lock: &Wanted) {
-        let name = Shown(self.name);
-        let why = match lock.in_the_way().await {
-            Ok(Some(holder)) => format!(", {holder}"),
-            Ok(None) => String::new(),
-            Err(error) => format!(": {}", Failure::from(error)),
+        let (why, holder) = match lock.in_the_way().await {
+            Ok(InTheWay { text, holder }) if text.is_empty() => (text, holder),
+            Ok(InTheWay { text, holder }) => (format!(", {text}"), holder),
+            Err(error) => (format!(": {}", Failure::from(error)), Value::Null),
         };
-        output::note(format_args!("waiting for `{name}`{why}"));
-        output::event(Event::Waiting, self.name, Vec::new);
+        if !output::event(Event::Waiting, self.name, || vec![("holder", holder)]) {
+            note(format_args!(
+                "waiting for `{}`{why}{}",
+                Shown(self.name),
+                self.of_itself()
+            ));
+        }
     }
 
     async fn tell_busy(&self, lock: &Wanted) {
-        let holder = lock.in_the_way().await.ok().flatten();
-        let unknown = match self.args.failover_guard {
-            Some(_) => "held by another, or kept back by the failover guard",
-            None => "held by another",
-        };
-        let holder = holder.unwrap_or_else(|| unknown.to_owned());
-        let name = Shown(self.name);
+        let InTheWay { mut text, holder } = lock.in_the_way().await.unwrap_or_default();
+        if output::event(Event::Busy, self.name, || vec![("holder", holder)]) {
+            return;
+        }
+        if text.is_empty() {
+            text = match self.args.failover_guard {
+                Some(_) => "held by another, or kept back by the failover guard".to_owned(),
+                None => "held by another".to_owned(),
+            };
+        }
+        let (name, of_itself) = (Shown(self.name), self.of_itself());
         match self.args.wait {
-            Some(wait) => tell(format_args!(
-                "`{name}` was not free within {}: {holder}; wait longer with --wait",
+            Some(wait) => note(format_args!(
+                "`{name}` was not free within {}: {text}{of_itself}; wait longer with --wait",
                 duration::shown(wait)
             )),
-            None => tell(format_args!(
-                "`{name}` is not free: {holder}; leave out --no-wait to wait for it"
+            None => note(format_args!(
+                "`{name}` is not free: {text}{of_itself}; leave out --no-wait to wait for it"
             )),
+        }
+    }
+
+    /// Whether a `leasehold run` of the same name has started this one.
+    fn is_nested(&self) -> bool {
+        std::env::var_os("LEASEHOLD_NAME").is_some_and(|outer| outer == self.name)
+    }
+
+    fn of_itself(&self) -> &'static str {
+        match self.is_nested() {
+            false => "",
+            true => {
+                " (this is part of a command that leasehold runs under the same name, so it waits for \
+                 itself: leave out the inner run, or name another lock)"
+            }
         }
     }
 }

@@ -10,9 +10,9 @@ use leasehold::{
 use tokio::time::Instant;
 
 use super::holding::Holding;
+use super::in_the_way::InTheWay;
 use crate::cli::Wanted as Args;
 use crate::cmd::set_limit::limit_of;
-use crate::cmd::show::holder_of;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -36,7 +36,8 @@ pub(super) enum Limit {
 /// What the flags ask for.
 #[derive(Clone)]
 pub(super) enum Wanted {
-    Lock(AnyLock),
+    /// With the single locks that it is made of: the client of each, and its name.
+    Lock(AnyLock, Vec<(Client, String)>),
     Permit(Limited),
 }
 
@@ -53,20 +54,21 @@ impl Wanted {
         }
         let parts = parts(clients, args, name).into_iter();
         let locks = parts.map(|(client, name)| settings.on(lock(client, args, name)));
-        settings.as_one(args, locks.collect()).map(Self::Lock)
+        let lock = settings.as_one(args, locks.collect())?;
+        Ok(Self::Lock(lock, owned(self::parts(clients, args, name))))
     }
 
     pub(super) async fn acquire(&self, limit: Limit) -> Result<Option<Holding>, Failure> {
         Ok(match self {
-            Self::Lock(lock) => acquire(lock, limit).await?.map(Holding::Lock),
+            Self::Lock(lock, _) => acquire(lock, limit).await?.map(Holding::Lock),
             Self::Permit(permits) => permits.acquire(limit).await?.map(Holding::Permit),
         })
     }
 
-    /// Who or what is in the way, in a few words.
-    pub(super) async fn in_the_way(&self) -> Result<Option<String>> {
+    /// Who or what is in the way.
+    pub(super) async fn in_the_way(&self) -> Result<InTheWay> {
         match self {
-            Self::Lock(lock) => in_the_way(lock).await,
+            Self::Lock(_, parts) => InTheWay::of_any(parts).await,
             Self::Permit(permits) => permits.in_the_way().await,
         }
     }
@@ -107,22 +109,6 @@ async fn acquire(lock: &AnyLock, limit: Limit) -> Result<Option<LockGuard>> {
     }
 }
 
-async fn in_the_way(lock: &AnyLock) -> Result<Option<String>> {
-    if lock.members().is_empty() {
-        return Ok(holder_of(&lock.inspect().await?));
-    }
-    for member in lock.members() {
-        // One that can't be asked is no answer for the others.
-        let Ok(info) = member.inspect().await else {
-            continue;
-        };
-        if let Some(holder) = holder_of(&info) {
-            return Ok(Some(format!("`{}` is {holder}", Shown(member.name()))));
-        }
-    }
-    Ok(None)
-}
-
 /// A server's client, and the name of a lock there.
 type Part<'a> = (&'a Client, &'a str);
 
@@ -131,6 +117,13 @@ fn parts<'a>(clients: &'a [Client], args: &'a Args, name: &'a str) -> Vec<Part<'
     let names: Vec<_> = std::iter::once(name).chain(also).collect();
     let on_each = |client| names.iter().map(move |name| (client, *name));
     clients.iter().flat_map(on_each).collect()
+}
+
+fn owned(parts: Vec<Part<'_>>) -> Vec<(Client, String)> {
+    let parts = parts.into_iter();
+    parts
+        .map(|(client, name)| (client.clone(), name.to_owned()))
+        .collect()
 }
 
 struct Settings {
@@ -195,14 +188,20 @@ impl Limited {
         })
     }
 
-    async fn in_the_way(&self) -> Result<Option<String>> {
+    async fn in_the_way(&self) -> Result<InTheWay> {
         let seen = self.client.inspect(self.permits.name()).await?;
         let running = match seen.found {
             Found::Leases { held, .. } => held,
-            Found::Nothing => return Ok(Some("whose limit was removed".to_owned())),
             _ => 0,
         };
-        Ok(Some(format!("{running} of {} run already", self.most)))
+        let text = match seen.found {
+            Found::Nothing => "its limit was removed".to_owned(),
+            _ => format!("{running} of {} run already", self.most),
+        };
+        Ok(InTheWay {
+            text,
+            ..InTheWay::default()
+        })
     }
 
     /// Agrees with all others on how many may run, for as long as an acquire would try: the

@@ -1,7 +1,5 @@
 //! `leasehold demo-worker`: one worker as a process.
 
-use std::io;
-
 use super::event::Event;
 use super::stock::Stock;
 use super::worker::Worker;
@@ -9,6 +7,7 @@ use super::{LEASE, OUTAGE_LIMIT};
 use crate::cli::DemoWorker;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::input;
 use crate::output;
 use crate::server::Server;
 
@@ -36,12 +35,9 @@ async fn work(args: DemoWorker, server: &Server) -> Result<(), Failure> {
         None => None,
     };
     report(Event::Ready)?;
-    let mut line = String::new();
-    // Blocking: there is nothing else to do before the start.
-    let read = io::stdin()
-        .read_line(&mut line)
-        .map_err(|error| Failure::io("can't read the start from stdin", error))?;
-    if read == 0 {
+    let start = input::line().await;
+    let start = start.map_err(|error| Failure::io("can't read the start from stdin", error))?;
+    if start.is_empty() {
         return Err(Failure::new(
             Exit::Failed,
             "the demo has ended before its start",

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, waitpid};
 
-use super::launch::launcher;
+use super::launch::{launcher, not_started};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 
@@ -42,10 +42,7 @@ impl Group {
             // A token of a leasehold around this one is none of this lock.
             None => launcher.env_remove("LEASEHOLD_TOKEN"),
         };
-        let child = launcher
-            .process_group(0)
-            .spawn()
-            .map_err(|error| Failure::io("can't start leasehold a second time", error))?;
+        let child = launcher.process_group(0).spawn().map_err(not_started)?;
         let leader = i32::try_from(child.id())
             .map_err(|_| Failure::new(Exit::Failed, "the command's process id is no number"))?;
         // `child` goes: waiting is done here, because the standard library does not
@@ -98,8 +95,57 @@ impl Group {
         self.signal(Signal::SIGCONT);
     }
 
+    /// Reaps what has ended and is neither the command nor `helper`: the first process of a container
+    /// becomes the parent of all whose own parents have ended.
+    pub(super) fn reap_orphans(&self, helper: u32) {
+        let orphans = children_of(Pid::this()).into_iter().filter(|child| {
+            child.has_ended && child.id != self.leader && child.id.as_raw().unsigned_abs() != helper
+        });
+        for orphan in orphans {
+            // Fails only when it is not there any more.
+            let _ = waitpid(
+                rustix::process::Pid::from_raw(orphan.id.as_raw()),
+                WaitOptions::NOHANG,
+            );
+        }
+    }
+
     /// Whether anybody is left.
     pub(super) fn is_gone(&self) -> bool {
         killpg(self.leader, None) == Err(Errno::ESRCH)
     }
+}
+
+/// A child of some process.
+pub(super) struct Child {
+    pub(super) id: Pid,
+    /// It has ended, and its parent has not asked for its exit yet.
+    pub(super) has_ended: bool,
+}
+
+/// The children of a process, where the system tells.
+pub(super) fn children_of(parent: Pid) -> Vec<Child> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let children = processes.filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the name, which may hold anything: the state, then the parent.
+        let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+        let (state, its_parent) = (words.next()?, words.next()?);
+        (its_parent.parse() == Ok(parent.as_raw())).then(|| Child {
+            id: Pid::from_raw(pid),
+            has_ended: state == "Z",
+        })
+    });
+    children.collect()
+}
+
+/// Whether orphans become children of this process: it is the first one of a container, or has
+/// asked for them.
+pub(super) fn inherits_orphans() -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let is_subreaper = matches!(rustix::process::child_subreaper(), Ok(Some(_)));
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let is_subreaper = false;
+    is_subreaper || Pid::this().as_raw() == 1
 }

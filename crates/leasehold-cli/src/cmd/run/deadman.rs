@@ -17,7 +17,8 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpgid, getppid};
 use tokio::time::Instant;
 
-use super::launch::ourselves;
+use super::child::children_of;
+use super::launch::{not_started, ourselves, take_name};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::tell;
@@ -64,6 +65,11 @@ impl Deadman {
             self.deadline_ms = deadline_ms;
             self.order(&format!("until {deadline_ms}"));
         }
+    }
+
+    /// The number of the process.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Whether the deadline has passed, and the command has been killed.
@@ -113,11 +119,12 @@ fn spawn() -> Result<(Child, UnixStream), Failure> {
             .spawn()?;
         Ok((process, line))
     };
-    start().map_err(|error| Failure::io("can't start leasehold a second time", error))
+    start().map_err(not_started)
 }
 
 /// The other side: `leasehold run-deadman`.
 pub(crate) fn main() -> Result<Exit, Failure> {
+    take_name(c"run-deadman");
     // Nothing ends it before its time but KILL.
     let _ = SigSet::all().thread_block();
     let leasehold = getppid();
@@ -133,23 +140,14 @@ pub(crate) fn main() -> Result<Exit, Failure> {
     // Fails when nobody is left, or when the command has become another user.
     let killed = killpg(group, Signal::SIGKILL).is_ok();
     if we_are_alone && killed {
-        tell("it has been killed, and its command with it");
+        tell("leasehold was killed, so its command was killed too");
     }
     Ok(Exit::Success)
 }
 
 /// The group of the command that `leasehold` has started: its other child.
 fn command_of(leasehold: Pid) -> Option<Pid> {
-    let children = std::fs::read_dir("/proc")
-        .ok()?
-        .flatten()
-        .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // After the name, which may hold anything: the state, then the parent.
-            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
-            (parent.parse() == Ok(leasehold.as_raw())).then(|| Pid::from_raw(pid))
-        });
+    let children = children_of(leasehold).into_iter().map(|child| child.id);
     let mut others = children.filter(|child| *child != Pid::this());
     others.find(|child| getpgid(Some(*child)) == Ok(*child))
 }

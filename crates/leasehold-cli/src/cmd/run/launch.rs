@@ -4,9 +4,10 @@
 //! run code there without `unsafe`. So we start ourselves again, and that process becomes the
 //! command.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, id};
 
 use nix::sys::signal::{SigSet, Signal};
@@ -29,6 +30,29 @@ pub(super) fn ourselves(sub_command: &str) -> Command {
     command
 }
 
+/// Why a helper process did not start.
+pub(super) fn not_started(error: io::Error) -> Failure {
+    let what = "can't start the helper process";
+    if cfg!(target_os = "linux") && !Path::new("/proc/self/exe").exists() {
+        let what =
+            format!("{what}: leasehold finds its own program in /proc, which is not mounted");
+        return Failure::new(
+            Exit::Failed,
+            format!("{what}; mount it: mount -t proc proc /proc"),
+        );
+    }
+    Failure::io(what, error)
+}
+
+/// Sets what `ps` shows of this process, which was started as `/proc/self/exe`.
+pub(super) fn take_name(name: &CStr) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    // Fails for no name that is short enough, and nothing depends on it.
+    let _ = rustix::thread::set_name(name);
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = name;
+}
+
 /// What starts the command. It and the command are the same process.
 pub(super) fn launcher(command: &[OsString]) -> Command {
     let mut launcher = ourselves("run-launch");
@@ -40,6 +64,7 @@ pub(super) fn launcher(command: &[OsString]) -> Command {
 
 /// `leasehold run-launch`. Returns only if the command can't be run.
 pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
+    take_name(c"run-launch");
     let (program, arguments) = args
         .command
         .split_first()

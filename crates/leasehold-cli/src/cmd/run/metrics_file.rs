@@ -15,12 +15,15 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::signals;
 use exposition::Exposition;
 
 /// The pause between two writes while the command runs. Prometheus rarely asks more often.
 const EVERY: Duration = Duration::from_secs(10);
 /// The longest wait for the last write: a folder that does not answer must not keep the command.
 const LAST: Duration = Duration::from_secs(5);
+/// The most symbolic links that are followed, as many as the system follows.
+const MOST_LINKS: usize = 40;
 /// Upper ends, in seconds: from a free lock to a job of a night.
 const TIMES: [f64; 10] = [
     0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0,
@@ -56,8 +59,7 @@ impl MetricsFile {
             Failure::new(Exit::Failed, format!("can't collect metrics: {error}"))
         })?;
         let mut writer = Writer {
-            // A link stays a link: the file that it names is replaced.
-            path: fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+            path: target(path),
             handle,
             written: Exposition::default(),
             is_first: true,
@@ -65,9 +67,7 @@ impl MetricsFile {
         // Before the lock is asked for: a file that can't be written fails the run at once.
         writer.write()?;
         let (asks, asked) = mpsc::channel();
-        std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || writer.write_when_asked(&asked))
+        signals::on_thread("metrics", move || writer.write_when_asked(&asked))
             .map_err(|error| Failure::io("can't start the thread that writes metrics", error))?;
         Ok(Self { asks })
     }
@@ -166,10 +166,7 @@ impl Writer {
             }
             _ => {}
         }
-        let folder = match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(&self.path);
         // Another run may read the file between this one's reading and writing. The lock ends with
         // the descriptor.
         let locked = File::open(folder)?;
@@ -192,6 +189,27 @@ impl Writer {
             .set_permissions(Permissions::from_mode(0o644))?;
         file.persist(&self.path)?;
         Ok(())
+    }
+}
+
+/// Follows symbolic links, so that a link stays one and the file that it names is replaced, whether
+/// that is there already or not.
+fn target(path: &Path) -> PathBuf {
+    let mut target = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(next) = fs::read_link(&target) else {
+            return target;
+        };
+        target = folder_of(&target).join(next);
+    }
+    // The write will say what is wrong.
+    path.to_owned()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Watch<'a> {
     pub(super) terminal: Terminal,
     pub(super) signals: &'a mut Signals,
     pub(super) stops: StopRequests,
+    /// Whether orphans become children of this process.
+    pub(super) inherits: bool,
     /// Tells that the command has ended or stopped. Listened to before it starts.
     pub(super) children: unix::Signal,
 }
@@ -73,6 +75,9 @@ impl Watch<'_> {
                 too_long = killed_at.is_some();
             }
             self.deadman.look_after()?;
+            if self.inherits {
+                self.group.reap_orphans(self.deadman.id());
+            }
             self.listen(killed_at, told).await;
         };
         self.terminal.take_back(&self.group);
@@ -232,6 +237,7 @@ impl Watch<'_> {
                 Shown(self.guard.name()),
                 soon(kill_at.saturating_duration_since(Instant::now()))
             ));
+            output::flush();
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
                 // Put into the background, where it will ask for the terminal and be

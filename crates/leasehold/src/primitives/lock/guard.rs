@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::clock::Timers;
 use crate::error::{Error, Result};
-use crate::guard::Share;
+use crate::guard::{Share, not_kept};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::composite::Quorum;
@@ -268,6 +268,51 @@ impl LockGuard {
         match self.body {
             Body::One(share) => share.forget(),
             Body::Quorum(quorum) => quorum.forget(),
+        }
+    }
+
+    /// Keeps the lock for `span` from now, and leaves it to that: it is no longer renewed or
+    /// released, and ends by itself. Unlike [`forget`](Self::forget) this sets the lease, and unlike
+    /// [`extend`](Self::extend) it makes a longer lease shorter. For a job that must not run again
+    /// too soon: the program may end at once, and nothing has to live until the span is over.
+    ///
+    /// `span` is 10 ms or more. It counts from when the server gets the request, so a request that
+    /// the network delays, or delivers a second time, ends the lock that much later. If a renewal was
+    /// just leaving, the lock may last for its old lease.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let lock = leasehold::Client::embedded().lock("report");
+    /// let guard = lock.acquire().await?;
+    /// // ... send the report, and let nobody send it again for a minute
+    /// guard.keep_for(Duration::from_secs(60)).await?;
+    /// assert!(lock.try_acquire().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held. `Misuse` when
+    /// the span is too short, or longer than a [failover
+    /// guard](crate::ClientBuilder::failover_guard); for a lock that is not one key which one holder
+    /// has: the read side of a read-write lock, a [`GroupLock`](crate::GroupLock), a
+    /// [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock); and while other guards of
+    /// an [`Owner`](crate::Owner) share the hold. After these errors the lock is given back in the
+    /// background. `Unavailable` or `OutcomeUnknown` when no server answered: the lock ends after
+    /// its old lease or after the span.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before the answer, the lock ends after its old lease or after the
+    /// span.
+    pub async fn keep_for(self, span: Duration) -> Result<()> {
+        match self.body {
+            Body::One(share) => share.keep_for(span).await,
+            Body::Quorum(quorum) => Err(not_kept(&quorum.members.key, "it is several locks")),
         }
     }
 

@@ -127,6 +127,19 @@ impl WriteGuard {
     pub fn forget(self) {
         self.0.forget();
     }
+
+    /// Keeps the lock for a span and leaves it to that: see [`LockGuard::keep_for`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::keep_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::keep_for`].
+    pub async fn keep_for(self, span: Duration) -> Result<()> {
+        self.0.keep_for(span).await
+    }
 }
 
 impl ReadGuard {

@@ -1,0 +1,90 @@
+//! Who or what is in the way of a lock.
+
+use std::fmt::Write as _;
+
+use leasehold::Client;
+use leasehold::inspect::{Found, HoldInfo, NameInfo, Ttl};
+use serde_json::{Value, json};
+
+use crate::cmd::show::text::who;
+use crate::duration;
+use crate::output::Shown;
+
+/// Who or what is in the way.
+#[derive(Default)]
+pub(super) struct InTheWay {
+    /// In a few words, for a sentence; empty if it is free by now.
+    pub(super) text: String,
+    /// The holder, for a program.
+    pub(super) holder: Value,
+}
+
+impl InTheWay {
+    /// The first holder of one of these locks.
+    pub(super) async fn of_any(locks: &[(Client, String)]) -> leasehold::Result<Self> {
+        if let [(client, name)] = locks {
+            let seen = client.inspect(name).await?;
+            return Ok(holder(&seen).map(Self::of).unwrap_or_default());
+        }
+        for (client, name) in locks {
+            // One that can't be asked is no answer for the others.
+            let Ok(seen) = client.inspect(name).await else {
+                continue;
+            };
+            if let Some(hold) = holder(&seen) {
+                let Self { text, holder } = Self::of(hold);
+                let text = format!("`{}` is {text}", Shown(name));
+                return Ok(Self { text, holder });
+            }
+        }
+        Ok(Self::default())
+    }
+
+    fn of(hold: &HoldInfo) -> Self {
+        let mut text = format!("held by {}", named(hold));
+        if let Ttl::Left(left) = hold.ttl {
+            // Writing to a string can't fail.
+            let _ = write!(
+                text,
+                ", for {} more unless it is renewed",
+                duration::shown(left)
+            );
+        }
+        let client = hold.client.as_ref();
+        let holder = json!({
+            "id": hold.id,
+            "label": client.map(|client| &client.label),
+            "host": client.map(|client| &client.host),
+            "pid": client.map(|client| &client.pid),
+        });
+        Self { text, holder }
+    }
+}
+
+/// A holder: who it is, if its client says so, and its id.
+fn named(hold: &HoldInfo) -> String {
+    match &hold.client {
+        Some(client) => format!("{} ({})", who(client), Shown(&hold.id)),
+        None => Shown(&hold.id).to_string(),
+    }
+}
+
+fn holder(seen: &NameInfo) -> Option<&HoldInfo> {
+    match &seen.found {
+        Found::Lock(hold) => Some(hold),
+        Found::ReadWrite { writer, readers } => writer.as_ref().or(readers.first()),
+        _ => None,
+    }
+}
+
+/// Who holds one of these locks now, for a sentence, if its client says who it is.
+pub(in crate::cmd) async fn next_holder(locks: &[(Client, String)]) -> Option<String> {
+    for (client, name) in locks {
+        if let Ok(seen) = client.inspect(name).await
+            && let Some(hold) = holder(&seen).filter(|hold| hold.client.is_some())
+        {
+            return Some(format!("`{}` is held by {} now", Shown(name), named(hold)));
+        }
+    }
+    None
+}
