@@ -346,7 +346,7 @@ impl Client {
         // Closed first: an acquire that is still let in could leave clean-up behind that the next
         // line does not wait for.
         self.context.close();
-        presence::leave(&self.context);
+        self.context.say_goodbye();
         self.context.cleanup.done().await;
         // Counted behind the wait, which can last for a lease: some of these holds have ended
         // meanwhile.
@@ -388,6 +388,12 @@ impl Client {
     }
 
     fn over(backend: Backend, builder: &ClientBuilder) -> Self {
+    /// Says who it is, also to an embedded keyspace.
+    #[cfg(test)]
+    pub(crate) fn announced(&self, label: &str) {
+        presence::start(&self.context, label.to_owned());
+    }
+
         // Moments are compared across the two, for one when a server was started. So the client
         // needs the clock of its backend: for the embedded one that of the keyspace, whose leases
         // end on it.
@@ -711,10 +717,13 @@ impl ClientBuilder {
     }
 
     /// Sets whether the client says on the server who it is. Yes by default. It does so a second
-    /// after it was made, and every 20 s from then on, in a key of its own that ends a minute after
-    /// the client: label, machine, process, version, address, and what it holds and waits for since
-    /// when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A user of the
-    /// server who may not write `leasehold:client*` needs not switch it off.
+    /// after it was made, every 20 s from then on, and when a wait has ended that it has told of, in a
+    /// key of its own: label, machine, process, version, address, and what it holds and waits for
+    /// since when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A wait of
+    /// less than half a second is not told. [`Client::close`] removes the key and waits for that, for
+    /// a second at most; so does dropping the last handle, in the background. Behind a process that
+    /// was killed the key ends by itself within a minute. A user of the server who may not write
+    /// `leasehold:client*` needs not switch it off.
     ///
     /// Clients of an embedded keyspace say nothing.
     #[must_use]

@@ -12,7 +12,8 @@ const SHOW_HELP: &str = "\
 It recognises locks of every kind, groups, semaphores and latches, those of Redisson's among them.
 Some have the same keys: a plain, a fenced and a spin lock; a semaphore that nobody uses and a
 latch that Redisson has set. Clients of leasehold say who they are, since when they hold a lock, and
-what they wait for, up to 20s late; those of Redisson do not. Of all it is known how many connections
+what they wait for, up to 20s late; that a wait has ended they say within some seconds. Those of
+Redisson say nothing. Of all it is known how many connections
 listen for a release.
 
 With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
@@ -22,8 +23,11 @@ listening; last_token; clients_denied; and as far as the kind has them values, p
 is not known is null.
 
 With --blocked-by it follows the holders: a client waits for another name, whose holder may wait in
-turn. A circle is told; it may be one of tasks that have nothing to do with each other. With --json:
-name; circle; chain, each with name, depth, holder (id and client), and circle.
+turn. Each name is told once. Circles follow, the shortest one first; only clients that wait for a
+single name count for them, and also their tasks may have nothing to do with each other. At most 100
+names are looked at, with 10 holders each. With --json: name; circle; circles, each a list of names;
+chain, each with name, depth, holder (id and client; null with see_above) and see_above; and cut, which
+is true when there is more.
 
 Exit codes: 0; 1 when the key is none that it knows; with --exit-code also 1 when nobody holds it, or
 no permit is in use, or the latch is open; 69 when no server answered; 77 when the server refused.

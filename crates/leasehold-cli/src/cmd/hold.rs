@@ -29,15 +29,15 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         Ok(()) => until_over(&held, &mut signals).await,
         Err(failure) => Err(failure),
     };
-    match held.release().await {
+    let end = match held.release().await {
         Ok(()) => exit,
         // It was told when it was lost.
-        Err(_) if matches!(exit, Ok(Exit::Lost)) => exit,
-        Err(error) => {
-            tidy(&clients).await;
-            Err(error.into())
-        }
-    }
+        Err(_) if matches!(exit, Ok(Exit::Lost)) => return exit,
+        Err(error) => Err(error.into()),
+    };
+    // Operators must not see a command that has ended.
+    tidy(&clients).await;
+    end
 }
 
 fn shown(args: &Hold, held: &Holding) -> String {

@@ -205,7 +205,7 @@ async fn give_back(
         return end;
     }
     let was_told = guard.loss().is_some();
-    match guard.release().await {
+    let end = match guard.release().await {
         Ok(()) => end,
         Err(error) if error.kind() == ErrorKind::Lost && job.args.on_loss == OnLoss::Warn => {
             if !was_told {
@@ -221,8 +221,10 @@ async fn give_back(
         Err(error) => {
             // The command was protected to its end; its exit code stands.
             tell(Failure::from(error));
-            tidy(&clients).await;
             end
         }
-    }
+    };
+    // Operators must not see a command that has ended.
+    tidy(&clients).await;
+    end
 }

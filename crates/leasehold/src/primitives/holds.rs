@@ -33,7 +33,8 @@ pub struct HeldInfo {
 /// The oldest first.
 pub(crate) fn of(context: &Context) -> Vec<HeldInfo> {
     let mut holds = context.standing.all();
-    holds.sort_by_key(|hold| hold.since());
+    // Each looked at once: a hand-over changes it meanwhile.
+    holds.sort_by_cached_key(|hold| hold.since());
     let holds = holds.into_iter().map(|hold| {
         let (renewals, guards) = hold.counts();
         HeldInfo {

@@ -72,6 +72,7 @@ impl<'a> Waiting<'a> {
             Some(guard) => Ok(Waited::Held(clients, guard)),
             None => {
                 self.tell_busy(&lock).await;
+                tidy(&clients).await;
                 Ok(Waited::Busy)
             }
         }

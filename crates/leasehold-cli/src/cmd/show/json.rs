@@ -112,7 +112,7 @@ fn of_waiter(waiter: &WaiterInfo) -> Value {
     })
 }
 
-pub(super) fn of_client(client: &ClientInfo) -> Value {
+pub(in crate::cmd) fn of_client(client: &ClientInfo) -> Value {
     json!({
         "label": client.label,
         "host": client.host,
