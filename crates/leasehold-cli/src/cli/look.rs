@@ -183,7 +183,8 @@ pub(crate) struct Release {
 }
 
 const WATCH_HELP: &str = "\
-A line for each change: who holds it, who waits in line, how many listen, what is left to count. What
+A line for each change: who holds it, who waits in line, how many listen, what is left to count, and who
+a client is, once it has said so. What
 happens between two looks (--every) is not seen. It ends with a signal, or --for.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered at first; 77 when
