@@ -225,8 +225,9 @@ impl Client {
     /// and one may be there twice if the server moves its keys meanwhile.
     ///
     /// Some keys say too little. A number alone is listed as [`Found::Count`], whoever it belongs
-    /// to. A lock that is free has no key, and is listed only if somebody waits in its line. Names
-    /// of more than 1000 bytes are left out.
+    /// to. A lock that is free has no key, and is listed only if somebody waits in its line.
+    /// [`Listing::left_out`] counts what is not listed although it may be a name: keys that the user
+    /// may not look at, names of more than 1000 bytes, and names that are not UTF-8.
     ///
     /// [`Found::Count`]: crate::inspect::Found::Count
     ///
@@ -387,13 +388,13 @@ impl Client {
         }
     }
 
-    fn over(backend: Backend, builder: &ClientBuilder) -> Self {
     /// Says who it is, also to an embedded keyspace.
     #[cfg(test)]
     pub(crate) fn announced(&self, label: &str) {
         presence::start(&self.context, label.to_owned());
     }
 
+    fn over(backend: Backend, builder: &ClientBuilder) -> Self {
         // Moments are compared across the two, for one when a server was started. So the client
         // needs the clock of its backend: for the embedded one that of the keyspace, whose leases
         // end on it.

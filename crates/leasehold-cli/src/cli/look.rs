@@ -66,7 +66,11 @@ follows. Quote it, or the shell reads it.
 
 With --json an object for each line, as `leasehold show --json` has it, with at most ten holders.
 
-Exit codes: 0, also when there is none; 69 when no server answered; 77 when the server refused.
+Names that this user may not look at, that are longer than 1000 bytes, or that are not UTF-8 are left
+out; a line on stderr says how many.
+
+Exit codes: 0, also when there is none; 69 when no server answered; 77 when the server refused, or
+nothing is listed because this user may not look at the keys.
 
 Examples:
   leasehold ls
@@ -115,7 +119,8 @@ const TOP_HELP: &str = "\
 Arrows or j and k select a name; enter shows all that is known of it, r takes it from its first holder
 (it asks), s sorts by another column, / filters, p pauses, q ends. CHG/S is how often a second the
 holder was another one at a look, so it is too low for locks that are held more briefly than --every. At
-most 1000 names are looked at. NO_COLOR is respected.
+most 1000 names are looked at; the first line says when there may be more, and what was left out. A
+narrow terminal shows fewer columns. NO_COLOR is respected.
 
 Exit codes: 0; 2 without a terminal; 69 when no server answered at first; 77 when the server refused.";
 

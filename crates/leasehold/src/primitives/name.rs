@@ -22,7 +22,7 @@ use reading::Raw;
 
 pub(crate) use force::force_release;
 pub(crate) use list::list;
-pub use list::{Listed, Listing};
+pub use list::{LeftOut, Listed, Listing};
 
 /// How many holds, permits and waiters of a name are shown.
 const MOST_SHOWN: usize = 1000;

@@ -288,7 +288,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-pub(super) fn each<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+fn each<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     items(value)?.iter().map(read).collect()
 }
 
