@@ -19,7 +19,7 @@ listen for a release.
 With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
 semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client and held_for_ms; ttl_ms; mode;
 more (how many are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
-listening; last_token; clients_denied; and as far as the kind has them values, permits and count. What
+more_clients (whether others than the first 200 clients may wait, too); listening; last_token; clients_denied; and as far as the kind has them values, permits and count. What
 is not known is null.
 
 With --blocked-by it follows the holders: a client waits for another name, whose holder may wait in

@@ -13,7 +13,7 @@ fn free_lock_is_said_to_be_free() {
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
     let free = serde_json::json!({
         "name": "job", "kind": "none", "held": false, "holders": [], "ttl_ms": null,
-        "mode": null, "more": 0, "waiting": [], "more_waiting": 0, "listening": 0,
+        "mode": null, "more": 0, "waiting": [], "more_waiting": 0, "more_clients": false, "listening": 0,
         "last_token": null, "clients_denied": false
     });
     assert_eq!(json, free);
@@ -436,6 +436,24 @@ fn names_that_many_wait_for_are_told_once() {
         (&false.into(), &false.into())
     );
     drop(crowd);
+}
+
+#[test]
+fn clients_that_were_not_asked_are_told() {
+    let server = server();
+    let enter =
+        "for n = 1, ARGV[1] do redis.call('ZADD', 'leasehold:clients', '9000000000000', n) end";
+    for (clients, more) in [("200", false), ("201", true)] {
+        let command = ["EVAL", enter, "0", clients];
+        server.command(&command).expect("the server runs");
+        let (text, json) = shown(&server);
+        assert_eq!(json["more_clients"], more, "{json}");
+        assert_eq!(
+            text.contains("perhaps more: 200 of the clients"),
+            more,
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -52,6 +52,9 @@ pub struct NameInfo {
     pub listening: Option<u64>,
     /// The last fencing token that a hold of this name was given.
     pub last_token: Option<u64>,
+    /// Whether there are more clients than were asked what they wait for, so that there may be more
+    /// waiters. The first 200 are asked.
+    pub more_clients: bool,
     /// Whether the server lets us read who the clients are. If not, holders and waiters are known by
     /// their ids alone.
     pub clients_denied: bool,

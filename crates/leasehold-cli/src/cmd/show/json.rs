@@ -19,6 +19,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
         "more": seen.more,
         "waiting": seen.waiting.iter().map(of_waiter).collect::<Vec<_>>(),
         "more_waiting": seen.more_waiting,
+        "more_clients": seen.more_clients,
         "listening": seen.listening,
         "last_token": seen.last_token,
         "clients_denied": seen.clients_denied,

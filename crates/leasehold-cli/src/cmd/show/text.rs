@@ -199,6 +199,12 @@ fn of_line(seen: &NameInfo) -> String {
     if seen.more_waiting > 0 {
         let _ = write!(text, "\n  waits   {} more", seen.more_waiting);
     }
+    if seen.more_clients {
+        let _ = write!(
+            text,
+            "\n  waits   perhaps more: 200 of the clients were asked"
+        );
+    }
     let _ = match (&seen.found, seen.listening) {
         // Somebody may wait for it to be made, or for nothing any more.
         (Found::Nothing | Found::Latch { left: 0 } | Found::Unknown { .. }, None | Some(0)) => {

@@ -83,6 +83,7 @@ impl Raw {
             waiting: self.waiting(),
             more_waiting: self.length.saturating_sub(self.line.len() as u64),
             last_token: self.token.parse().ok(),
+            more_clients: false,
             clients_denied: false,
             node: None,
         }

@@ -32,6 +32,7 @@ pub(super) async fn tell(context: &Context, book: &Book, name: &str, seen: &mut 
     }
     of_waiters(context, book, name, &mut seen.waiting).await;
     others_who_wait(context, book, name, seen).await;
+    seen.more_clients = book.has_more(context).await;
     seen.clients_denied = book.is_denied();
 }
 
