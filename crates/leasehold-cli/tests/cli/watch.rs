@@ -57,10 +57,12 @@ fn watch_says_who_a_holder_is() {
     let pid = holder.pid();
     assert_eq!(known["client"]["pid"], pid.to_string(), "{known}");
     let host = known["client"]["host"].as_str().expect("a name").to_owned();
-    let words = ["watch", "--for", "100ms", "job"];
-    let told = done(leasehold_at(&server).args(words)).expect_code(0);
+    let mut later = start(leasehold_at(&server).args(["watch", "job"]));
     let who = format!(" (nightly billing on {host}, process {pid})\n");
-    assert!(told.stdout.contains(&who), "{told}");
+    let told = later.line();
+    assert!(told.ends_with(&who), "{told}");
+    later.signal(Signal::SIGINT);
+    later.done().expect_code(130);
     holder.close_stdin();
     holder.done();
     let released = until("released");
