@@ -181,8 +181,11 @@ fn told<'a>(key: &Key, circle: impl Iterator<Item = &'a Key>) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::runtime::Builder;
     use tokio::task::JoinSet;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::Client;
@@ -203,13 +206,16 @@ mod tests {
         let mut waits = JoinSet::new();
         for (number, owner) in owners.iter().enumerate().take(OWNERS - 1) {
             let lock = client.lock(&name(number + 1)).owned_by(owner);
+            let lock = lock.poll_interval(Duration::from_secs(3600));
             waits.spawn(async move { lock.acquire().await });
         }
         while client.activity().lines < OWNERS - 1 {
             tokio::task::yield_now().await;
         }
         let last = client.lock(&name(OWNERS)).owned_by(&owners[OWNERS - 1]);
-        let error = last.acquire().await.expect_err("it would wait for ever");
+        // On a clock that stands still while anything goes on.
+        let last = timeout(Duration::from_secs(1), last.acquire()).await;
+        let error = last.expect("at once").expect_err("it would wait for ever");
         assert_eq!(error.kind(), ErrorKind::Deadlock);
         // Those in between are named, each once.
         assert_eq!(error.to_string().matches("held by").count(), OWNERS - 1);
@@ -218,7 +224,8 @@ mod tests {
 
     #[test]
     fn circle_of_many_owners_is_found_on_a_small_stack() {
-        let runtime = Builder::new_current_thread().enable_all().build();
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build();
         let runtime = runtime.expect("a runtime");
         let test = move || runtime.block_on(chain_becomes_a_circle());
         let thread = std::thread::Builder::new().stack_size(STACK).spawn(test);
