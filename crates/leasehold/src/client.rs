@@ -248,8 +248,9 @@ impl Client {
     /// and one may be there twice if the server moves its keys meanwhile.
     ///
     /// Some keys say too little. A number alone is listed as [`Found::Count`], whoever it belongs
-    /// to. A lock that is free has no key, and is listed only if somebody waits in its line. Names
-    /// of more than 1000 bytes are left out.
+    /// to. A lock that is free has no key, and is listed only if somebody waits in its line.
+    /// [`Listing::left_out`] counts what is not listed although it may be a name: keys that the user
+    /// may not look at, names of more than 1000 bytes, and names that are not UTF-8.
     ///
     /// [`Found::Count`]: crate::inspect::Found::Count
     ///
@@ -377,7 +378,7 @@ impl Client {
         // Closed first: an acquire that is still let in could leave clean-up behind that the next
         // line does not wait for.
         self.context.close();
-        presence::leave(&self.context);
+        self.context.say_goodbye();
         self.context.cleanup.done().await;
         // Counted behind the wait, which can last for a lease: some of these holds have ended
         // meanwhile.
@@ -416,6 +417,12 @@ impl Client {
             channels: self.context.backend.channels().len(),
             releases: self.context.cleanup.pending(),
         }
+    }
+
+    /// Says who it is, also to an embedded keyspace.
+    #[cfg(test)]
+    pub(crate) fn announced(&self, label: &str) {
+        presence::start(&self.context, label.to_owned());
     }
 
     fn over(backend: Backend, builder: &ClientBuilder) -> Self {
@@ -775,10 +782,13 @@ impl ClientBuilder {
     }
 
     /// Sets whether the client says on the server who it is. Yes by default. It does so a second
-    /// after it was made, and every 20 s from then on, in a key of its own that ends a minute after
-    /// the client: label, machine, process, version, address, and what it holds and waits for since
-    /// when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A user of the
-    /// server who may not write `leasehold:client*` needs not switch it off.
+    /// after it was made, every 20 s from then on, and when a wait has ended that it has told of, in a
+    /// key of its own: label, machine, process, version, address, and what it holds and waits for
+    /// since when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A wait of
+    /// less than half a second is not told. [`Client::close`] removes the key and waits for that, for
+    /// a second at most; so does dropping the last handle, in the background. Behind a process that
+    /// was killed the key ends by itself within a minute. A user of the server who may not write
+    /// `leasehold:client*` needs not switch it off.
     ///
     /// Clients of an embedded keyspace say nothing.
     #[must_use]

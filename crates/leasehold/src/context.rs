@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::{Failure, Outcome};
+use crate::backend::step::Operation;
 use crate::backend::{Backend, NameOf};
 use crate::clock::{Clock, Timers};
 use crate::config::{self, Peers, Settings, Terms};
@@ -23,7 +25,12 @@ use crate::key::Key;
 use crate::local::Locals;
 use crate::observe::Observer;
 use crate::process::Process;
+use crate::sync::Mutex;
 use namesakes::Namesakes;
+
+/// How long a client that ends waits for the answer to its goodbye. Without it, what the client has
+/// said of itself ends by itself, a little later.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Shared by a client, its primitives and its guards. The connection and the
 /// watchdog live as long as one of them does.
@@ -50,7 +57,8 @@ pub(crate) struct Context {
     process: Process,
     holds: AtomicU64,
     closed: AtomicBool,
-    announced: AtomicBool,
+    /// What takes back what the client has said of itself on the server.
+    goodbye: Mutex<Vec<Operation>>,
 }
 
 /// Who shares a client's names, what stands in front of them, and what is told of them.
@@ -99,7 +107,7 @@ impl Context {
             process: Process::own(),
             holds: AtomicU64::new(1),
             closed: AtomicBool::new(false),
-            announced: AtomicBool::new(false),
+            goodbye: Mutex::default(),
         })
     }
 
@@ -185,13 +193,37 @@ impl Context {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// The client has said on the server that it is there.
-    pub(crate) fn note_announced(&self) {
-        self.announced.store(true, Ordering::Relaxed);
+    /// Says on the server who the client is; `goodbye` takes that back. `None` when the client is
+    /// closed.
+    pub(crate) fn announce<T>(
+        &self,
+        goodbye: Vec<Operation>,
+        say: impl FnOnce(&Backend) -> T,
+    ) -> Option<T> {
+        // With this locked: nothing is said behind the goodbye.
+        let mut kept = self.goodbye.lock();
+        if self.is_closed() || self.is_forked() {
+            return None;
+        }
+        *kept = goodbye;
+        Some(say(&self.backend))
     }
 
-    pub(crate) fn has_been_announced(&self) -> bool {
-        self.announced.load(Ordering::Relaxed)
+    /// Takes back what the client has said of itself. A close waits for that.
+    pub(crate) fn say_goodbye(&self) {
+        if self.is_forked() {
+            // The parent is still there.
+            return;
+        }
+        let goodbye = std::mem::take(&mut *self.goodbye.lock());
+        if goodbye.is_empty() {
+            return;
+        }
+        let submit = |operation| self.backend.submit(operation);
+        let replies: Vec<_> = goodbye.into_iter().map(submit).collect();
+        self.cleanup.spawn(async move {
+            let _ = tokio::time::timeout(GOODBYE_WITHIN, join_all(replies)).await;
+        });
     }
 
     /// Whether this process is a fork of that which the client belongs to. There every call fails and
@@ -225,5 +257,12 @@ impl Context {
             .with_key(key));
         }
         Ok(())
+    }
+}
+
+impl Drop for Context {
+    /// The last handle of a client goes, which may not have been closed.
+    fn drop(&mut self) {
+        self.say_goodbye();
     }
 }

@@ -173,8 +173,8 @@ pub mod inspect {
     pub use crate::primitives::holds::HeldInfo;
     pub use crate::primitives::lock::{Holder, LockInfo, Ttl};
     pub use crate::primitives::name::{
-        Found, HoldInfo, Listed, Listing, NameInfo, NodeInfo, PermitInfo, ValueInfo, WaiterInfo,
-        Wants,
+        Found, HoldInfo, LeftOut, Listed, Listing, NameInfo, NodeInfo, PermitInfo, ValueInfo,
+        WaiterInfo, Wants,
     };
     pub use crate::primitives::presence::ClientInfo;
 }

@@ -5,6 +5,7 @@
 //! is among processes, or markers on the server that a later request removes. Those records are
 //! swept out when there are many of them.
 
+mod arrivals;
 pub(crate) mod crowd;
 mod deadlock;
 pub(crate) mod hand_over;
@@ -27,12 +28,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::room::Room;
 use crate::sync::Mutex;
+use arrivals::Arrivals;
 use crowd::Crowd;
 use deadlock::Waits;
 pub(crate) use idempotency::{IdempotencyKeys, Marked, repeatable_for};
@@ -53,6 +56,8 @@ pub(crate) struct Locals {
     waits: Waits,
     looks: Arc<Looks>,
     clock: Clock,
+    /// Notified when a wait has ended that operators were told of.
+    pub(crate) told_wait_over: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -71,6 +76,7 @@ pub(crate) struct Record {
     /// It has stayed without a user.
     has_stayed: AtomicBool,
     line: Standing,
+    arrivals: Arrivals,
     /// The waiter that came first, while it asks alone.
     first: Mutex<Option<Arc<Seat>>>,
     /// Whose turn it is to get permits, of this process and others.
@@ -96,6 +102,7 @@ impl Locals {
             waits: Waits::default(),
             looks: Looks::new(runtime, clock),
             clock,
+            told_wait_over: Arc::default(),
         })
     }
 
@@ -128,16 +135,6 @@ impl Locals {
             key: key.clone(),
             record,
         }
-    }
-
-    /// The names that somebody waits for.
-    pub(crate) fn waited_for(&self) -> Vec<String> {
-        let table = self.table.lock();
-        let waited_for = table.records.iter().filter(|(_, record)| {
-            let asks = || record.first.lock().is_some();
-            record.line.is_there() || asks()
-        });
-        waited_for.map(|(key, _)| key.as_str().to_owned()).collect()
     }
 
     /// How many names have waiters, and how often an owner holds or asks for a name.

@@ -244,3 +244,25 @@ async fn a_listing_keeps_no_names() {
     assert!(most <= 512 * 1024, "{most} bytes");
     drop(place.server);
 }
+
+/// To compare each member with each other would take more for each of them, the more there are.
+#[tokio::test]
+async fn members_of_a_multi_lock_cost_the_same_however_many_they_are() {
+    let _alone = ALONE.lock().await;
+    let place = new_place().await;
+    let blocks_a_member = async |members: usize| {
+        let names = (0..members).map(|number| place.client.lock(&format!("{members}:{number}")));
+        let lock = MultiLock::new(names).unwrap();
+        // The first one makes tables that stay, and learns which server it is.
+        lock.acquire().await.unwrap().release().await.unwrap();
+        place.settled().await;
+        let region = Region::new(COUNTED);
+        lock.acquire().await.unwrap().release().await.unwrap();
+        region.change().allocations / members
+    };
+    let (few, many) = (blocks_a_member(64).await, blocks_a_member(1024).await);
+    assert!(
+        many < 2 * few,
+        "{few} blocks a member of 64, {many} of 1024"
+    );
+}

@@ -5,7 +5,8 @@ use clap::Args;
 const HELP: &str = "\
 It asks each server that has keys about itself, and takes and gives back a few locks under names that
 begin with --name. It changes nothing else. Each finding says what to do, and which sentence of
-docs/guarantees.md does not hold with it. What the server refuses to tell is a note.
+docs/guarantees.md does not hold with it, if there is one. What several servers have in common is told
+once. What the server refuses to tell is a note.
 
 Example:
   leasehold doctor --json

@@ -12,18 +12,22 @@ const SHOW_HELP: &str = "\
 It recognises locks of every kind, groups, semaphores and latches, those of Redisson's among them.
 Some have the same keys: a plain, a fenced and a spin lock; a semaphore that nobody uses and a
 latch that Redisson has set. Clients of leasehold say who they are, since when they hold a lock, and
-what they wait for, up to 20s late; those of Redisson do not. Of all it is known how many connections
+what they wait for, up to 20s late; that a wait has ended they say within some seconds. Those of
+Redisson say nothing. Of all it is known how many connections
 listen for a release.
 
 With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
 semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client and held_for_ms; ttl_ms; mode;
 more (how many are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
-listening; last_token; clients_denied; and as far as the kind has them values, permits and count. What
+more_clients (whether others than the first 200 clients may wait, too); listening; last_token; clients_denied; and as far as the kind has them values, permits and count. What
 is not known is null.
 
 With --blocked-by it follows the holders: a client waits for another name, whose holder may wait in
-turn. A circle is told; it may be one of tasks that have nothing to do with each other. With --json:
-name; circle; chain, each with name, depth, holder (id and client), and circle.
+turn. Each name is told once. Circles follow, the shortest one first; only clients that wait for a
+single name count for them, and also their tasks may have nothing to do with each other. At most 100
+names are looked at, with 10 holders each. With --json: name; circle; circles, each a list of names;
+chain, each with name, depth, holder (id and client; null with see_above) and see_above; and cut, which
+is true when there is more.
 
 Exit codes: 0; with --exit-code 1 when nobody holds it, or no permit is in use, or the latch is open;
 65 when the key is none that it knows; 69 when no server answered; 77 when the server refused.
@@ -62,7 +66,11 @@ follows. Quote it, or the shell reads it.
 
 With --json an object for each line, as `leasehold show --json` has it, with at most ten holders.
 
-Exit codes: 0, also when there is none; 69 when no server answered; 77 when the server refused.
+Names that this user may not look at, that are longer than 1000 bytes, or that are not UTF-8 are left
+out; a line on stderr says how many.
+
+Exit codes: 0, also when there is none; 69 when no server answered; 77 when the server refused, or
+nothing is listed because this user may not look at the keys.
 
 Examples:
   leasehold ls
@@ -111,7 +119,8 @@ const TOP_HELP: &str = "\
 Arrows or j and k select a name; enter shows all that is known of it, r takes it from its first holder
 (it asks), s sorts by another column, / filters, p pauses, q ends. CHG/S is how often a second the
 holder was another one at a look, so it is too low for locks that are held more briefly than --every. At
-most 1000 names are looked at. NO_COLOR is respected.
+most 1000 names are looked at; the first line says when there may be more, and what was left out. A
+narrow terminal shows fewer columns. NO_COLOR is respected.
 
 Exit codes: 0; 2 without a terminal; 69 when no server answered at first; 77 when the server refused.";
 
@@ -181,7 +190,8 @@ pub(crate) struct Release {
 }
 
 const WATCH_HELP: &str = "\
-A line for each change: who holds it, who waits in line, how many listen, what is left to count. What
+A line for each change: who holds it, who waits in line, how many listen, what is left to count, and who
+a client is, once it has said so. What
 happens between two looks (--every) is not seen. It ends with a signal, or --for.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered at first; 77 when

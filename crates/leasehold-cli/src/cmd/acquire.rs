@@ -18,7 +18,7 @@ pub(super) use wait::{Waited, Waiting};
 /// leave nothing behind.
 pub(super) const TIDY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Waits until nothing is left to release, within reason.
+/// Waits until nothing is left to release, and the clients have said goodbye, within reason.
 pub(super) async fn tidy(clients: &[Client]) {
     let close = join_all(clients.iter().map(Client::close));
     // Over time: the lease does what is left.

@@ -1,49 +1,64 @@
 //! What has changed between two looks at a name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold::inspect::{Found, NameInfo, Wants};
+use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, Wants};
 use serde_json::Value;
 
-use super::show::kind_in_words;
+use super::show::{json, kind_in_words, text};
 use crate::output::Shown;
+
+/// Ids, each with its client as far as that is known.
+type Known = BTreeMap<String, Option<ClientInfo>>;
 
 /// What can change, without the time that is left.
 pub(super) struct Seen {
     kind: Option<String>,
-    holders: BTreeSet<String>,
-    waiters: BTreeSet<String>,
+    holders: Known,
+    waiters: Known,
     listening: Option<u64>,
     /// Free permits, or what is left to count down.
     count: Option<i64>,
 }
 
+/// A holder or a waiter.
+pub(super) struct Who {
+    id: String,
+    client: Option<ClientInfo>,
+}
+
 /// One change.
 pub(super) enum Change {
     Kind(String),
-    Held(String),
-    Released(String),
-    Waits(String),
-    WaitsNoMore(String),
+    Held(Who),
+    Released(Who),
+    Waits(Who),
+    WaitsNoMore(Who),
+    /// A client has said who it is.
+    Known(Who),
     Listening(u64),
     Count(i64),
 }
 
 impl Seen {
     pub(super) fn of(info: &NameInfo) -> Self {
-        let (mut holders, mut count) = (BTreeSet::new(), None);
+        let (mut holders, mut count) = (BTreeMap::new(), None);
+        let of_hold = |hold: &HoldInfo| (hold.id.clone(), hold.client.clone());
         match &info.found {
-            Found::Lock(hold) => holders.extend([hold.id.clone()]),
+            Found::Lock(hold) => holders.extend([of_hold(hold)]),
             Found::ReadWrite { writer, readers } => {
-                let all = writer.iter().chain(readers);
-                holders.extend(all.map(|hold| hold.id.clone()));
+                holders.extend(writer.iter().chain(readers).map(of_hold));
             }
             Found::Group(values) => {
-                let all = values.iter();
-                holders.extend(all.map(|value| format!("{} of {}", value.field, value.hold.id)));
+                let all = values.iter().map(|value| {
+                    let (id, client) = of_hold(&value.hold);
+                    (format!("{} of {id}", value.field), client)
+                });
+                holders.extend(all);
             }
             Found::Leases { free, permits, .. } => {
-                holders.extend(permits.iter().map(|permit| permit.id.clone()));
+                let all = permits.iter();
+                holders.extend(all.map(|permit| (permit.id.clone(), permit.client.clone())));
                 count = *free;
             }
             Found::Count(free) => count = Some(*free),
@@ -56,7 +71,7 @@ impl Seen {
                 Wants::ToWrite => " to write",
                 _ => "",
             };
-            format!("{}{wants}", waiter.id)
+            (format!("{}{wants}", waiter.id), waiter.client.clone())
         });
         Self {
             kind: match &info.found {
@@ -75,21 +90,23 @@ impl Seen {
     pub(super) fn since(self, before: Option<&Self>) -> Vec<Change> {
         let none = Self {
             kind: None,
-            holders: BTreeSet::new(),
-            waiters: BTreeSet::new(),
+            holders: BTreeMap::new(),
+            waiters: BTreeMap::new(),
             listening: Some(0),
             count: None,
         };
         let before = before.unwrap_or(&none);
         let mut changes = Vec::new();
-        let gone = before.holders.difference(&self.holders);
-        changes.extend(gone.cloned().map(Change::Released));
-        let left = before.waiters.difference(&self.waiters);
-        changes.extend(left.cloned().map(Change::WaitsNoMore));
-        let new = self.holders.difference(&before.holders);
-        changes.extend(new.cloned().map(Change::Held));
-        let came = self.waiters.difference(&before.waiters);
-        changes.extend(came.cloned().map(Change::Waits));
+        changes.extend(beside(&before.holders, &self.holders).map(Change::Released));
+        changes.extend(beside(&before.waiters, &self.waiters).map(Change::WaitsNoMore));
+        changes.extend(beside(&self.holders, &before.holders).map(Change::Held));
+        changes.extend(beside(&self.waiters, &before.waiters).map(Change::Waits));
+        let known = newly_known(&before.holders, &self.holders)
+            .chain(newly_known(&before.waiters, &self.waiters));
+        // A client may hold and wait.
+        let mut told = BTreeSet::new();
+        let known = known.filter(|who| told.insert(who.client.as_ref().map(|one| one.id.clone())));
+        changes.extend(known.map(Change::Known));
         if let Some(kind) = self.kind.filter(|kind| before.kind.as_ref() != Some(kind)) {
             changes.push(Change::Kind(kind));
         }
@@ -103,6 +120,35 @@ impl Seen {
     }
 }
 
+/// Those that are in one of the two alone.
+fn beside<'a>(in_one: &'a Known, other: &'a Known) -> impl Iterator<Item = Who> + 'a {
+    let alone = in_one.iter().filter(|(id, _)| !other.contains_key(*id));
+    alone.map(|(id, client)| Who {
+        id: id.clone(),
+        client: client.clone(),
+    })
+}
+
+/// Those that were there before, and whose clients say only now who they are.
+fn newly_known<'a>(before: &'a Known, now: &'a Known) -> impl Iterator<Item = Who> + 'a {
+    let known = now
+        .iter()
+        .filter(|(id, client)| client.is_some() && before.get(*id).is_some_and(Option::is_none));
+    known.map(|(id, client)| Who {
+        id: id.clone(),
+        client: client.clone(),
+    })
+}
+
+impl Who {
+    fn in_words(&self) -> String {
+        match &self.client {
+            Some(client) => format!("{} ({})", Shown(&self.id), text::who(client)),
+            None => Shown(&self.id).to_string(),
+        }
+    }
+}
+
 impl Change {
     pub(super) fn word(&self) -> &'static str {
         match self {
@@ -111,6 +157,7 @@ impl Change {
             Self::Released(_) => "released",
             Self::Waits(_) => "waits",
             Self::WaitsNoMore(_) => "waits-no-more",
+            Self::Known(_) => "client",
             Self::Listening(_) => "listening",
             Self::Count(_) => "count",
         }
@@ -119,10 +166,14 @@ impl Change {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Kind(kind) => format!("is {}", Shown(kind)),
-            Self::Held(id) => format!("held by {}", Shown(id)),
-            Self::Released(id) => format!("no longer held by {}", Shown(id)),
-            Self::Waits(id) => format!("waited for by {}", Shown(id)),
-            Self::WaitsNoMore(id) => format!("no longer waited for by {}", Shown(id)),
+            Self::Held(who) => format!("held by {}", who.in_words()),
+            Self::Released(who) => format!("no longer held by {}", who.in_words()),
+            Self::Waits(who) => format!("waited for by {}", who.in_words()),
+            Self::WaitsNoMore(who) => format!("no longer waited for by {}", who.in_words()),
+            Self::Known(who) => match &who.client {
+                Some(client) => format!("{} is {}", Shown(&who.id), text::who(client)),
+                None => who.in_words(),
+            },
             Self::Listening(0) => "nobody listens for a release".to_owned(),
             Self::Listening(1) => "1 connection listens for a release".to_owned(),
             Self::Listening(count) => format!("{count} connections listen for a release"),
@@ -130,15 +181,20 @@ impl Change {
         }
     }
 
-    /// What a program is told, and under which key.
-    pub(super) fn value(&self) -> Option<(&'static str, Value)> {
-        Some(match self {
-            Self::Kind(kind) => ("kind", kind.as_str().into()),
-            Self::Held(id) | Self::Released(id) | Self::Waits(id) | Self::WaitsNoMore(id) => {
-                ("id", id.as_str().into())
-            }
-            Self::Listening(count) => ("listening", (*count).into()),
-            Self::Count(count) => ("count", (*count).into()),
-        })
+    /// What a program is told, and under which keys.
+    pub(super) fn values(&self) -> Vec<(&'static str, Value)> {
+        match self {
+            Self::Kind(kind) => vec![("kind", kind.as_str().into())],
+            Self::Held(who)
+            | Self::Released(who)
+            | Self::Waits(who)
+            | Self::WaitsNoMore(who)
+            | Self::Known(who) => vec![
+                ("id", who.id.as_str().into()),
+                ("client", who.client.as_ref().map(json::of_client).into()),
+            ],
+            Self::Listening(count) => vec![("listening", (*count).into())],
+            Self::Count(count) => vec![("count", (*count).into())],
+        }
     }
 }

@@ -113,13 +113,15 @@ fn as_text(place: Place, servers: &[ServerFacts], findings: &[Finding]) -> Strin
     for finding in findings {
         let _ = write!(
             text,
-            "\n{}: {} ({})\n  do      {}\n  breaks  {}",
+            "\n{}: {} ({})\n  do      {}",
             finding.severity.in_words(),
             Shown(&finding.says),
-            Shown(&finding.address),
-            finding.advice,
-            finding.breaks
+            findings::list_of(&finding.addresses),
+            finding.advice
         );
+        if let Some(sentence) = finding.breaks {
+            let _ = write!(text, "\n  breaks  {sentence}");
+        }
     }
     if findings.is_empty() {
         let _ = write!(text, "\nnothing that endangers locks was found");
@@ -146,7 +148,8 @@ fn as_json(place: Place, servers: &[ServerFacts], findings: &[Finding]) -> Value
             json!({
                 "severity": finding.severity.in_words(),
                 "about": finding.about,
-                "address": finding.address,
+                "address": finding.addresses.first(),
+                "addresses": finding.addresses,
                 "says": finding.says,
                 "do": finding.advice,
                 "breaks": finding.breaks,

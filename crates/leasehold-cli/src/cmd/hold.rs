@@ -29,7 +29,7 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
     };
     let since = Instant::now();
     let exit = until_over(&args, &held, &mut signals).await;
-    match held.release().await {
+    let end = match held.release().await {
         Ok(()) => {
             output::detail(format_args!(
                 "`{}` is free, held for {}",
@@ -39,12 +39,12 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
             exit
         }
         // It was told when it was lost.
-        Err(_) if matches!(exit, Ok(Exit::Lost)) => exit,
-        Err(error) => {
-            tidy(&clients).await;
-            Err(error.into())
-        }
-    }
+        Err(_) if matches!(exit, Ok(Exit::Lost)) => return exit,
+        Err(error) => Err(error.into()),
+    };
+    // Operators must not see a command that has ended.
+    tidy(&clients).await;
+    end
 }
 
 fn shown(args: &Hold, held: &Holding) -> String {

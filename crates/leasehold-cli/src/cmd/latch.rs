@@ -6,6 +6,7 @@ use std::future::pending;
 use leasehold::inspect::Found;
 use leasehold::{Client, CountDownLatch};
 
+use super::acquire::tidy;
 use super::{name_of_lock, until_signal};
 use crate::cli::{Latch, LatchAction};
 use crate::duration;
@@ -39,10 +40,13 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
             let latch = client
                 .count_down_latch(&name)
                 .outage_timeout(outage_timeout);
-            tokio::select! {
+            let exit = tokio::select! {
                 exit = open_in_time(&latch, wait) => exit,
                 never = tell_waiting(&latch) => match never {},
-            }
+            };
+            // Operators must not see a wait that has ended.
+            tidy(std::slice::from_ref(&client)).await;
+            exit
         }
         LatchAction::Down {
             name,

@@ -1,10 +1,13 @@
 //! `leasehold ls`: the names on the server.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use leasehold::inspect::{ClientInfo, Found, HoldInfo, Listed, Listing, NameInfo, PermitInfo, Ttl};
+use leasehold::inspect::{
+    ClientInfo, Found, HoldInfo, LeftOut, Listed, Listing, NameInfo, PermitInfo, Ttl, Wants,
+};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::show::{json, text};
@@ -24,13 +27,14 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
     let client = server.connect(None).await?;
     let mut names = client.list(&args.pattern);
     let mut progress = Progress::new();
-    let (mut is_first, mut denied) = (true, false);
+    let (mut is_first, mut denied, mut others) = (true, false, 0);
     while let Some(listed) = progress.until_next(&mut names).await {
         let listed = listed?;
         if args
             .kind
             .is_some_and(|kind| kind_of(&listed.info) != Some(kind))
         {
+            others += 1;
             continue;
         }
         if args
@@ -58,14 +62,74 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
         }
     }
     progress.clear();
+    let left_out = names.left_out();
+    if is_first && others == 0 && left_out.denied > 0 {
+        return Err(all_denied(client.address(), left_out.denied));
+    }
     if is_first && !args.json {
+        let other_kinds = args.kind.filter(|_| others > 0).map(|_| {
+            format!(
+                "; {others} {} of other kinds",
+                plural(others, "name is", "names are")
+            )
+        });
         output::note(format_args!(
-            "no name at {} fits `{}`; a lock that is free has no key",
+            "no name at {} fits `{}`{}{}; a lock that is free has no key",
             client.address(),
-            Shown(&args.pattern)
+            Shown(&args.pattern),
+            if args.kind.is_some() {
+                " and the kind"
+            } else {
+                ""
+            },
+            other_kinds.unwrap_or_default()
         ));
     }
+    if let Some(said) = left_out_in_words(left_out) {
+        output::note(said);
+    }
     Ok(Exit::Success)
+}
+
+/// Nothing could be looked at.
+pub(super) fn all_denied(address: &str, keys: u64) -> Failure {
+    let keys = format!("{keys} {}", plural(keys, "key", "keys"));
+    Failure::new(
+        Exit::Denied,
+        format!(
+            "nothing can be listed: this user may not look at the {keys} at {address} that may be \
+             names; `leasehold show NAME` says which rule of the server allows one name"
+        ),
+    )
+}
+
+/// What a listing does not show, in one line.
+fn left_out_in_words(left_out: LeftOut) -> Option<String> {
+    let counted = [
+        (
+            left_out.denied,
+            "key that this user may not look at",
+            "keys that this user may not look at",
+        ),
+        (
+            left_out.too_long,
+            "name longer than 1000 bytes",
+            "names longer than 1000 bytes",
+        ),
+        (
+            left_out.not_utf8,
+            "name that is not UTF-8",
+            "names that are not UTF-8",
+        ),
+    ];
+    let counted = counted.into_iter().filter(|(count, ..)| *count > 0);
+    let counted = counted.map(|(count, one, many)| format!("{count} {}", plural(count, one, many)));
+    let counted: Vec<_> = counted.collect();
+    (!counted.is_empty()).then(|| format!("left out: {}", counted.join(", ")))
+}
+
+fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {
+    if count == 1 { one } else { many }
 }
 
 pub(super) fn kind_of(info: &NameInfo) -> Option<KindOfName> {
@@ -89,9 +153,11 @@ fn row(name: &str, kind: &str, ttl: &str, waiting: &str, held: &str) -> String {
     format!("{name:<32}  {kind:<8}  {ttl:>8}  {waiting:>5}  {held}")
 }
 
-/// The kind in a word.
+/// The kind in a word. A fair lock is known by those who wait in its line.
 pub(super) fn kind_word(info: &NameInfo) -> &'static str {
+    let in_line = |info: &NameInfo| info.waiting.iter().any(|one| one.wants == Wants::Lock);
     match kind_of(info) {
+        Some(KindOfName::Lock) if in_line(info) => "fair",
         Some(KindOfName::Lock) => "lock",
         Some(KindOfName::Rw) => "rw",
         Some(KindOfName::Group) => "group",
@@ -192,8 +258,29 @@ pub(super) fn left(info: &NameInfo) -> Ttl {
     }
 }
 
-/// Who has it, in a few words.
+/// Who has it, in a few words. A client that has not said who it is has its id.
 pub(super) fn held(info: &NameInfo) -> String {
+    held_by(info, |id, _| Shown(id).to_string())
+}
+
+/// The same for a narrow column: Redisson's threads, and our clients in their first second, by the
+/// beginning of their ids and the number behind it.
+pub(super) fn held_in_short(info: &NameInfo) -> String {
+    held_by(info, |id, info| {
+        let short = id.split_once(':').and_then(|(client, thread)| {
+            let is_uuid = client.len() == 36 && client.is_ascii();
+            is_uuid.then(|| format!("{}:{thread}", &client[..8]))
+        });
+        match short {
+            // Where the server tells nobody who the clients are, it may be any of ours.
+            Some(short) if info.clients_denied => Shown(&short).to_string(),
+            Some(short) => format!("Redisson? {}", Shown(&short)),
+            None => Shown(id).to_string(),
+        }
+    })
+}
+
+fn held_by(info: &NameInfo, unknown: impl Fn(&str, &NameInfo) -> String) -> String {
     let of_count = match &info.found {
         Found::Count(count) => Some(format!("{count} free, or to count down")),
         Found::Latch { left: 0 } => Some("open".to_owned()),
@@ -207,14 +294,29 @@ pub(super) fn held(info: &NameInfo) -> String {
     let Some(first) = holders.first() else {
         return "nobody".to_owned();
     };
-    let mut text = match first.client {
-        Some(client) => text::who(client),
-        None => Shown(first.id).to_string(),
+    let side = match &info.found {
+        Found::ReadWrite {
+            writer: Some(_), ..
+        } => "to write: ",
+        Found::ReadWrite { .. } => "to read: ",
+        _ => "",
     };
-    let more = holders.len() as u64 - 1 + info.more;
+    let who = match first.client {
+        Some(client) => text::who(client),
+        None => unknown(first.id, info),
+    };
+    // One client may hold several values of a group with one hold.
+    let ids: BTreeSet<_> = holders.iter().map(|holder| holder.id).collect();
+    let is_group = matches!(info.found, Found::Group(_));
+    let more = ids.len() as u64 - 1 + if is_group { 0 } else { info.more };
+    let mut text = format!("{side}{who}");
+    // Writing to a string can't fail.
     if more > 0 {
-        // Writing to a string can't fail.
         let _ = write!(text, ", and {more} more");
+    }
+    let values = holders.len() as u64 + info.more;
+    if is_group && values > 1 {
+        let _ = write!(text, "; {values} values");
     }
     text
 }

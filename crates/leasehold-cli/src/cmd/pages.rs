@@ -1,6 +1,6 @@
 //! `leasehold completions` and `leasehold man`: what is made from the command line's definitions.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use clap::{Command, CommandFactory as _};
@@ -12,38 +12,224 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output;
 
+/// What `--on-loss` takes, without `exec CMD`: a shell would complete that as two words.
+const ON_LOSS: [&str; 3] = ["term", "kill", "warn"];
+
+/// What each command reads from the environment.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("LEASEHOLD_URL", "server to use, without --redis"),
+    (
+        "REDIS_URL",
+        "server to use, without --redis and LEASEHOLD_URL",
+    ),
+    (
+        "LEASEHOLD_PASSWORD_FILE",
+        "file with the password, without --password-file",
+    ),
+    (
+        "LEASEHOLD_MAP",
+        "where announced addresses lead, besides --map",
+    ),
+    ("LEASEHOLD_PREFIX", "prefix of all names, without --prefix"),
+    (
+        "LEASEHOLD_LABEL",
+        "what operators see of the command, without --label",
+    ),
+    ("RUST_LOG", "what is logged, without --verbose"),
+    ("NO_COLOR", "no colours, if it is not empty"),
+];
+
+/// What `leasehold run` sets for its command.
+const FOR_COMMANDS: &[(&str, &str)] = &[
+    ("LEASEHOLD_NAME", "set for the command: name of the lock"),
+    (
+        "LEASEHOLD_TOKEN",
+        "set for the command: fencing token, with --fenced",
+    ),
+];
+
 pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
+    let mut command = visible(&Cli::command());
+    command = command.mut_subcommand("run", |run| {
+        run.mut_arg("on_loss", |on_loss| on_loss.value_parser(ON_LOSS))
+    });
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+    clap_complete::generate(shell, &mut command, "leasehold", &mut script);
     output::result(String::from_utf8_lossy(&script).trim_end()).await?;
     Ok(Exit::Success)
 }
 
+/// The same command line without what help hides: generators offer that as well.
+fn visible(command: &Command) -> Command {
+    // Never freed: a command's name has to last as long as the program, which ends soon.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
+    let below = command.get_subcommands().filter(|one| !one.is_hide_set());
+    let mut copy = Command::new(name)
+        .args(arguments.cloned())
+        .subcommands(below.map(visible));
+    if let Some(about) = command.get_about() {
+        copy = copy.about(about.clone());
+    }
+    if let Some(help) = command.get_after_help() {
+        copy = copy.after_help(help.clone());
+    }
+    if command.get_version().is_some() {
+        copy = copy.version(env!("CARGO_PKG_VERSION"));
+    }
+    copy
+}
+
 /// Writes a page for leasehold and one for each sub-command, or prints the first.
 pub(crate) async fn man(folder: Option<&Path>) -> Result<Exit, Failure> {
-    let command = Cli::command();
+    // Built from the top: each sub-command gets the options that go for all of them.
+    let command = visible(&Cli::command()).disable_help_subcommand(true);
+    let mut command = command.mut_subcommands(|below| below.disable_help_subcommand(true));
+    command.build();
     let Some(folder) = folder else {
-        let page = rendered(command).map_err(|error| Failure::io("can't make the page", error))?;
+        let page = page(None, &command);
+        let page = page.map_err(|error| Failure::io("can't make the page", error))?;
         output::result(String::from_utf8_lossy(&page).trim_end()).await?;
         return Ok(Exit::Success);
     };
-    let sub_commands = command.get_subcommands().filter(|one| !one.is_hide_set());
-    let pages = sub_commands.map(|one| {
-        let name = format!("leasehold-{}", one.get_name());
-        // With the name that it is called by: the page says how to write it.
-        (name.clone(), one.clone().display_name(name))
-    });
-    let pages: Vec<_> = pages.collect();
-    for (name, command) in std::iter::once(("leasehold".to_owned(), command)).chain(pages) {
-        let file = folder.join(format!("{name}.1"));
-        let written = rendered(command).and_then(|page| std::fs::write(&file, page));
-        written.map_err(|error| Failure::io(format!("can't write {}", file.display()), error))?;
-    }
+    write_pages(folder, None, &command)?;
     Ok(Exit::Success)
 }
 
-fn rendered(command: Command) -> io::Result<Vec<u8>> {
+/// Writes the page of a command and those below it. `above` is the page of the one that it belongs to.
+fn write_pages(folder: &Path, above: Option<&str>, command: &Command) -> Result<(), Failure> {
+    let file = folder.join(format!("{}.1", name_of(command)));
+    let written = page(above, command).and_then(|page| std::fs::write(&file, page));
+    written.map_err(|error| Failure::io(format!("can't write {}", file.display()), error))?;
+    for below in command.get_subcommands() {
+        write_pages(folder, Some(name_of(command)), below)?;
+    }
+    Ok(())
+}
+
+/// The name of its page: `leasehold-run`.
+fn name_of(command: &Command) -> &str {
+    command
+        .get_display_name()
+        .unwrap_or_else(|| command.get_name())
+}
+
+fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
+    let help = command.get_after_help().map(ToString::to_string);
+    let parts = Parts::of(help.as_deref().unwrap_or_default());
+    let about = command.get_about().map(ToString::to_string);
+    let man = Man::new(command.clone());
     let mut page = Vec::new();
-    Man::new(command).render(&mut page)?;
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    let description = parts.description.iter().map(String::as_str);
+    section(
+        &mut page,
+        "DESCRIPTION",
+        about.as_deref().into_iter().chain(description),
+    )?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let exit_status = match parts.exit_status.as_str() {
+        "" => "0 when it is done, 2 for wrong usage.",
+        codes => codes,
+    };
+    section(&mut page, "EXIT STATUS", [exit_status])?;
+    environment(&mut page, command)?;
+    section(
+        &mut page,
+        "EXAMPLES",
+        parts.examples.iter().map(String::as_str),
+    )?;
+    let others = command.get_subcommands().map(name_of);
+    let others: Vec<_> = above.into_iter().chain(others).collect();
+    see_also(&mut page, &others)?;
     Ok(page)
+}
+
+/// What stands behind the options in a command's help, by sections of a page.
+#[derive(Default)]
+struct Parts {
+    description: Vec<String>,
+    exit_status: String,
+    examples: Vec<String>,
+}
+
+impl Parts {
+    fn of(help: &str) -> Self {
+        let mut parts = Self::default();
+        for paragraph in help.split("\n\n") {
+            let (head, rest) = paragraph.split_once(':').unwrap_or(("", paragraph));
+            let rest = rest.trim_start_matches([' ', '\n']);
+            match head.trim() {
+                "Exit codes" => parts.exit_status = rest.to_owned(),
+                "Example" | "Examples" => parts.examples.push(rest.to_owned()),
+                _ => parts.description.push(paragraph.to_owned()),
+            }
+        }
+        parts
+    }
+}
+
+fn section<'a>(
+    page: &mut Vec<u8>,
+    name: &str,
+    paragraphs: impl IntoIterator<Item = &'a str>,
+) -> io::Result<()> {
+    let paragraphs = paragraphs.into_iter();
+    let mut paragraphs = paragraphs.filter(|text| !text.trim().is_empty()).peekable();
+    if paragraphs.peek().is_none() {
+        return Ok(());
+    }
+    match name.contains(' ') {
+        true => writeln!(page, ".SH \"{name}\"")?,
+        false => writeln!(page, ".SH {name}")?,
+    }
+    for (number, paragraph) in paragraphs.enumerate() {
+        if number > 0 {
+            writeln!(page, ".PP")?;
+        }
+        // Tables and commands: each line for itself.
+        let as_it_is = paragraph.contains("\n  ") || name == "EXAMPLES";
+        let lines = paragraph.lines().map(|line| roff(line.trim_start()));
+        let lines: Vec<_> = lines.collect();
+        let text = lines.join("\n");
+        match as_it_is {
+            true => writeln!(page, ".nf\n{text}\n.fi")?,
+            false => writeln!(page, "{text}")?,
+        }
+    }
+    Ok(())
+}
+
+fn environment(page: &mut Vec<u8>, command: &Command) -> io::Result<()> {
+    let more = match command.get_name() {
+        "run" => FOR_COMMANDS,
+        _ => &[],
+    };
+    writeln!(page, ".SH ENVIRONMENT")?;
+    for (name, text) in ENVIRONMENT.iter().chain(more) {
+        writeln!(page, ".TP\n\\fB{name}\\fR\n{}", roff(text))?;
+    }
+    Ok(())
+}
+
+fn see_also(page: &mut Vec<u8>, others: &[&str]) -> io::Result<()> {
+    let others = others.iter();
+    let others: Vec<_> = others
+        .map(|other| format!("\\fB{}\\fR(1)", roff(other)))
+        .collect();
+    writeln!(page, ".SH \"SEE ALSO\"\n{}", others.join(",\n"))
+}
+
+/// A line of text as roff has it.
+fn roff(line: &str) -> String {
+    let text = line.replace('\\', "\\e").replace('-', "\\-");
+    match text.starts_with(['.', '\'']) {
+        true => format!("\\&{text}"),
+        false => text,
+    }
 }

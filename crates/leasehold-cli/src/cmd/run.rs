@@ -247,7 +247,7 @@ async fn give_back(
     let rest = job.args.min_hold.map(|least| least.saturating_sub(held));
     // A command that never ran needs no rest.
     let rest = rest.filter(|rest| *rest >= SHORTEST_REST && end.is_ok());
-    match guard.end(rest).await {
+    let end = match guard.end(rest).await {
         Ok(()) => {
             tell_given_back(job, held, rest);
             end
@@ -270,10 +270,12 @@ async fn give_back(
         Err(error) => {
             // The command was protected to its end; its exit code stands.
             tell(Failure::from(error));
-            tidy(&clients).await;
             end
         }
-    }
+    };
+    // Operators must not see a command that has ended.
+    tidy(&clients).await;
+    end
 }
 
 /// Says who has the lock that was lost, in time for whoever reads of the loss.

@@ -7,14 +7,14 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use leasehold::Client;
-use leasehold::inspect::Listed;
+use leasehold::inspect::{LeftOut, Listed};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use self::state::{Answer, State};
 use super::doctor::brief;
-use super::ls::kind_of;
+use super::ls::{all_denied, kind_of};
 use super::until_signal;
 use crate::cli::Top;
 use crate::exit_code::Exit;
@@ -35,30 +35,47 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
     let client = server.connect(None).await?;
     // The first look before the picture: a failure is told on a terminal as it was.
     let first = look(&client, &args).await?;
+    if first.found.is_empty() && first.others == 0 && first.left_out.denied > 0 {
+        return Err(all_denied(client.address(), first.left_out.denied));
+    }
     let mut terminal = ratatui::init();
     let mut state = State::new(client.address().to_owned());
-    state.seen(first, Instant::now());
+    state.looked(first, Instant::now());
     let end = until_signal(follow(&client, &args, &mut terminal, state)).await;
     ratatui::restore();
     end
 }
 
-/// What is there now.
-async fn look(client: &Client, args: &Top) -> leasehold::Result<Vec<Listed>> {
-    let (mut names, mut found) = (client.list(&args.pattern), Vec::new());
+/// What is there now, and what is not shown of it.
+#[derive(Default)]
+struct Looked {
+    found: Vec<Listed>,
+    /// Names of other kinds than the one that is wanted.
+    others: u64,
+    left_out: LeftOut,
+    /// How many keys were looked at and how many there are, if not all were looked at.
+    keys: Option<(u64, u64)>,
+}
+
+async fn look(client: &Client, args: &Top) -> leasehold::Result<Looked> {
+    let (mut names, mut looked) = (client.list(&args.pattern), Looked::default());
     while let Some(listed) = names.next().await {
         let listed = listed?;
         if args
             .kind
             .is_none_or(|kind| kind_of(&listed.info) == Some(kind))
         {
-            found.push(listed);
+            looked.found.push(listed);
+        } else {
+            looked.others += 1;
         }
-        if found.len() == MOST_NAMES {
+        if looked.found.len() == MOST_NAMES {
+            looked.keys = Some(names.progress());
             break;
         }
     }
-    Ok(found)
+    looked.left_out = names.left_out();
+    Ok(looked)
 }
 
 async fn follow(
@@ -91,7 +108,7 @@ async fn follow(
             }
             () = sleep_until(next_look), if !state.is_paused() => {
                 match look(client, args).await {
-                    Ok(found) => state.seen(found, Instant::now()),
+                    Ok(looked) => state.looked(looked, Instant::now()),
                     Err(error) => state.failed(&error),
                 }
                 next_look = Instant::now() + args.every;

@@ -69,7 +69,7 @@ fn line(as_json: bool, name: &str, change: &Change) -> String {
         false => format!("{at}  {}", change.text()),
         true => {
             let mut told = json!({ "at": at.to_string(), "name": name, "change": change.word() });
-            if let Some((key, value)) = change.value() {
+            for (key, value) in change.values() {
                 told[key] = value;
             }
             told.to_string()

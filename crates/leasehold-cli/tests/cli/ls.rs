@@ -210,4 +210,47 @@ fn names_of_others_keys_are_left_out_for_a_user_who_may_not_look() {
     let listed = done(&mut ls).expect_code(0);
     assert_eq!(listed.stdout.lines().count(), 1, "{listed}");
     assert!(listed.stdout.contains("ours:1"), "{listed}");
+    listed.expect_on_stderr("left out: 1 key that this user may not look at");
+    // Where nothing can be looked at, an empty list would say that nothing is held.
+    let pattern = "theirs:*";
+    for words in [
+        &["ls", pattern][..],
+        &["ls", "--json", pattern],
+        &["ls", "--kind", "rw", pattern],
+    ] {
+        let mut ls = leasehold_at(&server);
+        ls.env(
+            "LEASEHOLD_URL",
+            format!("redis://app:pw@127.0.0.1:{}", server.port()),
+        );
+        let listed = done(ls.args(words)).expect_code(77);
+        assert_eq!(listed.stdout, "", "{listed}");
+        listed.expect_on_stderr("may not look at the 1 key");
+    }
+}
+
+#[test]
+fn names_that_are_left_out_are_counted() {
+    let server = server();
+    let (hold, long) = (format!("{UUID}:1"), "x".repeat(1001));
+    for name in ["a:lock", &long] {
+        let command = ["HSET", name, &hold, "1"];
+        server.command(&command).expect("the server runs");
+    }
+    let odd = "redis.call('HSET', '\\255\\254', ARGV[1], '1')";
+    server
+        .command(&["EVAL", odd, "0", &hold])
+        .expect("the server runs");
+    let ls = |words: &[&str]| done(leasehold_at(&server).arg("ls").args(words)).expect_code(0);
+    for words in [&[][..], &["--json"]] {
+        let listed = ls(words);
+        assert!(listed.stdout.contains("a:lock"), "{listed}");
+        listed.expect_on_stderr(
+            "left out: 1 name longer than 1000 bytes, 1 name that is not UTF-8\n",
+        );
+    }
+    // Of another kind.
+    ls(&["--kind", "latch", "a:*"])
+        .expect_on_stderr("fits `a:*` and the kind; 1 name is of other kinds;");
+    ls(&["nothing"]).expect_on_stderr("fits `nothing`;");
 }

@@ -47,6 +47,13 @@ fn another_holder_and_another_kind_are_told_apart() {
         .expect_code(75)
         .expect_on_stderr(&one);
     assert!(!is_free(&server));
+    // A part of an id is no id.
+    for part in [&one[..20], &one[..36], &one[..37], "5", ""] {
+        done(leasehold_at(&server).args(["release", "-y", "job", "--holder", part]))
+            .expect_code(75)
+            .expect_on_stderr(&one);
+        assert!(!is_free(&server), "{part}");
+    }
     let words = ["release", "-y", "job", "--holder", &one, "--json"];
     let released = done(leasehold_at(&server).args(words)).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&released.stdout).expect("JSON");

@@ -21,7 +21,8 @@ fn each_change_is_a_line() {
     let mut holder = start(&mut run_script(&server, &["--fair"], "echo held; read end"));
     holder.until("held");
     let held = until(&mut watch, "held by ");
-    let id = held.rsplit(' ').next().expect("an id").to_owned();
+    let id = held.split_once("held by ").expect("an id").1;
+    let id = id.split(' ').next().expect("an id").to_owned();
     let waiter = start(&mut run_script(&server, &["--fair"], "true"));
     until(&mut watch, "waited for by ");
     holder.close_stdin();
@@ -29,6 +30,43 @@ fn each_change_is_a_line() {
     holder.done();
     waiter.done().expect_code(0);
     until(&mut watch, "is free");
+    watch.signal(Signal::SIGINT);
+    watch.done().expect_code(130);
+}
+
+#[test]
+fn watch_says_who_a_holder_is() {
+    let server = server();
+    let words = ["watch", "--every", "20ms", "--json", "job"];
+    let mut watch = start(leasehold_at(&server).args(words));
+    let options = ["--label", "nightly billing"];
+    let mut holder = start(&mut run_script(&server, &options, "echo held; read end"));
+    holder.until("held");
+    let mut until = |change: &str| {
+        loop {
+            let line = watch.line();
+            let json: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+            if json["change"] == change {
+                break json;
+            }
+        }
+    };
+    // It says so only after a while.
+    let known = until("client");
+    assert_eq!(known["client"]["label"], "nightly billing", "{known}");
+    let pid = holder.pid();
+    assert_eq!(known["client"]["pid"], pid.to_string(), "{known}");
+    let host = known["client"]["host"].as_str().expect("a name").to_owned();
+    let mut later = start(leasehold_at(&server).args(["watch", "job"]));
+    let who = format!(" (nightly billing on {host}, process {pid})\n");
+    let told = later.line();
+    assert!(told.ends_with(&who), "{told}");
+    later.signal(Signal::SIGINT);
+    later.done().expect_code(130);
+    holder.close_stdin();
+    holder.done();
+    let released = until("released");
+    assert_eq!(released["client"]["pid"], pid.to_string(), "{released}");
     watch.signal(Signal::SIGINT);
     watch.done().expect_code(130);
 }

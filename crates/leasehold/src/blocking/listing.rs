@@ -2,7 +2,7 @@
 
 use super::runtime::Runtime;
 use crate::error::Result;
-use crate::primitives::name::{self, Listed};
+use crate::primitives::name::{self, LeftOut, Listed};
 
 /// The names on a server; see [`Listing`](crate::inspect::Listing). An iterator.
 #[derive(Debug)]
@@ -21,6 +21,12 @@ impl Listing {
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         self.inner.progress()
+    }
+
+    /// What was left out so far; see [`Listing::left_out`](crate::inspect::Listing::left_out).
+    #[must_use]
+    pub fn left_out(&self) -> LeftOut {
+        self.inner.left_out()
     }
 }
 

@@ -16,18 +16,28 @@ use crate::sync::Mutex;
 
 /// Who waits without a limit, and for what.
 #[derive(Default)]
-pub(super) struct Waits {
-    by_owner: Mutex<Table>,
+pub(super) struct Waits(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    /// By the owner's number. Of one owner several acquires may wait, in branches.
+    by_owner: HashMap<u64, Vec<Edge>>,
 }
 
-/// By the owner's number. Of one owner several acquires may wait, in branches.
-type Table = HashMap<u64, Vec<(Key, Owner)>>;
+/// An owner that waits for a name.
+#[derive(Clone)]
+struct Edge {
+    /// A later wait has a higher number.
+    number: u64,
+    key: Key,
+    owner: Owner,
+}
 
 /// An owner waits for as long as this lives.
 pub(crate) struct Waiting {
     locals: Arc<Locals>,
-    key: Key,
-    owner: Owner,
+    edge: Edge,
 }
 
 impl Locals {
@@ -38,49 +48,53 @@ impl Locals {
         key: &Key,
         owner: &Owner,
     ) -> Result<Waiting, Error> {
-        let mut table = self.waits.by_owner.lock();
-        let mut circle = Vec::new();
-        let mut seen = HashSet::new();
-        if self.leads_to(owner.number(), (key, owner), &table, &mut seen, &mut circle) {
-            drop(table);
-            circle.reverse();
-            return Err(told(key, &circle));
-        }
-        let waits = table.entry(owner.number()).or_default();
-        waits.push((key.clone(), owner.clone()));
-        drop(table);
-        Ok(Waiting {
+        let waiting = Waiting {
             locals: Arc::clone(self),
-            key: key.clone(),
-            owner: owner.clone(),
-        })
+            edge: self.waits.add(key, owner),
+        };
+        // Looked for with the table free, because the way may be long. The waits on it can end
+        // meanwhile, so a circle counts if all of it is there at one time.
+        while let Some(circle) = self.circle(&waiting.edge) {
+            if self.is_there(&circle) {
+                let others = circle.iter().skip(1).map(|edge| &edge.key);
+                return Err(told(key, others));
+            }
+        }
+        Ok(waiting)
     }
 
-    /// Whether those who have a name wait, in the end, for `first`. `circle` becomes the names on the
-    /// way there, the last one first.
-    fn leads_to(
-        &self,
-        first: u64,
-        (key, waiter): (&Key, &Owner),
-        table: &Table,
-        seen: &mut HashSet<u64>,
-        circle: &mut Vec<Key>,
-    ) -> bool {
-        for holder in self.who_keeps_out(key, waiter) {
-            if holder == first {
-                return true;
-            }
-            if !seen.insert(holder) {
-                continue;
-            }
-            for (next, waiter) in table.get(&holder).into_iter().flatten() {
-                if self.leads_to(first, (next, waiter), table, seen, circle) {
-                    circle.push(next.clone());
-                    return true;
+    /// The waits on a way from `first` to what its own owner has. Of the waits that make a circle the
+    /// last one sees all others, so each looks at earlier waits alone.
+    fn circle(&self, first: &Edge) -> Option<Vec<Edge>> {
+        let mut seen = HashSet::new();
+        // Each with the place of the one before it. No recursion: a chain of owners may be longer
+        // than the stack is deep.
+        let mut reached = vec![(first.clone(), 0)];
+        let mut place = 0;
+        while let Some((edge, _)) = reached.get(place).cloned() {
+            for holder in self.who_keeps_out(&edge.key, &edge.owner) {
+                if holder == first.owner.number() {
+                    return Some(way_to(&reached, place));
+                }
+                if seen.insert(holder) {
+                    let waits = self.waits.before(first.number, holder);
+                    reached.extend(waits.into_iter().map(|next| (next, place)));
                 }
             }
+            place += 1;
         }
-        false
+        None
+    }
+
+    /// Whether these waits are there now, each for what the next one's owner has.
+    fn is_there(&self, circle: &[Edge]) -> bool {
+        // None of them ends while the table is locked.
+        let table = self.waits.0.lock();
+        let next = circle.iter().cycle().skip(1);
+        circle.iter().zip(next).all(|(edge, next)| {
+            let holders = self.who_keeps_out(&edge.key, &edge.owner);
+            table.has(edge) && holders.contains(&next.owner.number())
+        })
     }
 
     /// The owners that have this name until they give it back, and keep the waiter out.
@@ -95,31 +109,129 @@ impl Locals {
     }
 }
 
+/// The waits from the first one to that in this place.
+fn way_to(reached: &[(Edge, usize)], mut place: usize) -> Vec<Edge> {
+    let mut way = Vec::new();
+    while let Some((edge, before)) = reached.get(place) {
+        way.push(edge.clone());
+        if place == 0 {
+            break;
+        }
+        place = *before;
+    }
+    way.reverse();
+    way
+}
+
+impl Waits {
+    fn add(&self, key: &Key, owner: &Owner) -> Edge {
+        let mut table = self.0.lock();
+        let edge = Edge {
+            number: table.next,
+            key: key.clone(),
+            owner: owner.clone(),
+        };
+        table.next += 1;
+        let waits = table.by_owner.entry(owner.number()).or_default();
+        waits.push(edge.clone());
+        edge
+    }
+
+    /// What this owner waits for since before the wait with this number began.
+    fn before(&self, number: u64, owner: u64) -> Vec<Edge> {
+        let table = self.0.lock();
+        let waits = table.by_owner.get(&owner).into_iter().flatten();
+        waits.filter(|edge| edge.number < number).cloned().collect()
+    }
+}
+
+impl Table {
+    fn has(&self, edge: &Edge) -> bool {
+        let waits = self.by_owner.get(&edge.owner.number());
+        waits.is_some_and(|waits| waits.iter().any(|one| one.number == edge.number))
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut table = self.locals.waits.by_owner.lock();
-        let Some(waits) = table.get_mut(&self.owner.number()) else {
+        let (owner, number) = (self.edge.owner.number(), self.edge.number);
+        let mut table = self.locals.waits.0.lock();
+        let Some(waits) = table.by_owner.get_mut(&owner) else {
             return;
         };
-        let mine = |(key, owner): &(Key, Owner)| *key == self.key && *owner == self.owner;
-        if let Some(at) = waits.iter().position(mine) {
-            waits.swap_remove(at);
-        }
+        waits.retain(|edge| edge.number != number);
         if waits.is_empty() {
-            table.remove(&self.owner.number());
-            table.give_back();
+            table.by_owner.remove(&owner);
+            table.by_owner.give_back();
         }
     }
 }
 
 /// `circle` has what the others wait for, one after the other.
-fn told(key: &Key, circle: &[Key]) -> Error {
+fn told<'a>(key: &Key, circle: impl Iterator<Item = &'a Key>) -> Error {
     let mut message = format!("waiting for `{key}` would never end: it is held by an owner");
-    for (n, next) in circle.iter().enumerate() {
+    for (n, next) in circle.enumerate() {
         let by = if n == 0 { "" } else { " held by one" };
         message += &format!("{by} that waits for `{next}`,");
     }
     message += " which this owner holds; acquire them in the same order everywhere, or wait with a \
                 limit";
     Error::new(ErrorKind::Deadlock, message).with_key(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+    use tokio::task::JoinSet;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::Client;
+
+    /// So many frames of a recursion would not fit on the stack of the test's thread.
+    const OWNERS: usize = 10_000;
+    const STACK: usize = 512 << 10;
+
+    async fn chain_becomes_a_circle() {
+        let client = Client::embedded();
+        let owners: Vec<_> = (0..OWNERS).map(|_| Owner::new()).collect();
+        let name = |number: usize| (number % OWNERS).to_string();
+        let mut held = Vec::new();
+        for (number, owner) in owners.iter().enumerate() {
+            let lock = client.lock(&name(number)).owned_by(owner);
+            held.push(lock.acquire().await.expect("it is free"));
+        }
+        let mut waits = JoinSet::new();
+        for (number, owner) in owners.iter().enumerate().take(OWNERS - 1) {
+            let lock = client.lock(&name(number + 1)).owned_by(owner);
+            let lock = lock.poll_interval(Duration::from_secs(3600));
+            waits.spawn(async move { lock.acquire().await });
+        }
+        while client.activity().lines < OWNERS - 1 {
+            tokio::task::yield_now().await;
+        }
+        let last = client.lock(&name(OWNERS)).owned_by(&owners[OWNERS - 1]);
+        // On a clock that stands still while anything goes on.
+        let last = timeout(Duration::from_secs(1), last.acquire()).await;
+        let error = last.expect("at once").expect_err("it would wait for ever");
+        assert_eq!(error.kind(), ErrorKind::Deadlock);
+        // Those in between are named, each once.
+        assert_eq!(error.to_string().matches("held by").count(), OWNERS - 1);
+        waits.shutdown().await;
+    }
+
+    #[test]
+    fn circle_of_many_owners_is_found_on_a_small_stack() {
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build();
+        let runtime = runtime.expect("a runtime");
+        let test = move || runtime.block_on(chain_becomes_a_circle());
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(test);
+        thread
+            .expect("a thread")
+            .join()
+            .expect("the circle is found");
+    }
 }

@@ -228,6 +228,7 @@ impl Local {
         let wants = (waiter.as_ref(), candidate.as_ref());
         let seat = side.map(|side| self.take_seat(&line, side, wants));
         Place {
+            arrival: self.arrivals.come(self.locals.clock.now()),
             local: self,
             // A waiter that waits behind nobody knows only what its own requests have found.
             line: if seat.is_some() { line } else { Arc::default() },
@@ -533,6 +534,7 @@ impl First {
             state.candidates.insert(FIRST, Arc::clone(candidate));
         }
         Some(Place {
+            arrival: local.arrivals.come(local.locals.clock.now()),
             local,
             line,
             seat: Some(Arc::clone(&self.seat)),
@@ -560,6 +562,8 @@ impl Drop for First {
 /// A waiter's place in a line. Dropping it leaves the line.
 pub(crate) struct Place {
     local: Local,
+    /// Its number among those of the name that wait.
+    arrival: u64,
     line: Arc<WaitLine>,
     seat: Option<Arc<Seat>>,
     /// For a waiter that wants permits.
@@ -721,6 +725,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let told_over = &self.local.locals.told_wait_over;
+        self.local.arrivals.leave(self.arrival, told_over);
         self.local.line.leave();
         if let Some(seat) = &self.seat {
             seat.leave();

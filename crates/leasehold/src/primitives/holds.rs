@@ -33,7 +33,7 @@ pub struct HeldInfo {
 /// The oldest first.
 pub(crate) fn of(context: &Context) -> Vec<HeldInfo> {
     let mut holds = context.standing.all();
-    // Cached: a hold that is handed over meanwhile begins anew.
+    // Each looked at once: a hand-over changes it meanwhile.
     holds.sort_by_cached_key(|hold| hold.since());
     let holds = holds.into_iter().map(|hold| {
         let (renewals, guards) = hold.counts();

@@ -24,7 +24,7 @@ use reading::Raw;
 
 pub(crate) use force::force_release;
 pub(crate) use list::list;
-pub use list::{Listed, Listing};
+pub use list::{LeftOut, Listed, Listing};
 
 /// How many holds, permits and waiters of a name are shown.
 const MOST_SHOWN: usize = 1000;
@@ -42,7 +42,8 @@ pub struct NameInfo {
     /// The first 1000 waiters that the server knows by name: those in the line of a fair lock, in
     /// their order, the writers that wait for a read-write lock, and the readers that have waited
     /// for it for long. Then the clients of this library that say that somebody in them waits, for a
-    /// name of any kind ([`Wants::Any`]); they say so up to 20 s late. No key says which of
+    /// name of any kind ([`Wants::Any`]); they say so up to 20 s late, and that the wait has ended
+    /// within some seconds. A client that has just got the name is not among them. No key says which of
     /// Redisson's wait for anything else than a fair lock.
     pub waiting: Vec<WaiterInfo>,
     /// How many waiters in line there are beside those that are shown.
@@ -53,6 +54,9 @@ pub struct NameInfo {
     pub listening: Option<u64>,
     /// The last fencing token that a hold of this name was given.
     pub last_token: Option<u64>,
+    /// Whether there are more clients than were asked what they wait for, so that there may be more
+    /// waiters. The first 200 are asked.
+    pub more_clients: bool,
     /// Whether the server lets us read who the clients are. If not, holders and waiters are known by
     /// their ids alone.
     pub clients_denied: bool,
@@ -144,7 +148,8 @@ pub struct WaiterInfo {
     pub wants: Wants,
     /// Who it is. `None` for one of Redisson's, and of a client that does not say who it is.
     pub client: Option<ClientInfo>,
-    /// How long it has waited, at least; known as far as its client says so.
+    /// How long it has waited, at least; known as far as its client says so. Of several waiters of
+    /// one client it is known for the first one in a line.
     pub waited_for: Option<Duration>,
 }
 

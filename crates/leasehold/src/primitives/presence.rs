@@ -9,10 +9,12 @@
 mod book;
 pub(crate) mod steps;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use crate::backend::failure::Cause;
 use crate::clock::Moment;
@@ -29,6 +31,12 @@ const BELIEVED_MS: u64 = 60_000;
 /// Before the first one. A program that ends sooner needs none, and its first acquire does not
 /// stand behind it.
 const FIRST_AFTER: Duration = Duration::from_secs(1);
+/// The shortest time between two, where a wait has ended that was told.
+const APART: Duration = Duration::from_secs(1);
+/// A wait that is younger is not told: most of them are over before anybody reads of them.
+const TOLD_AFTER: Duration = Duration::from_millis(500);
+/// As many waits as the list can have, each with the shortest line.
+const MOST_WAITS: usize = LONGEST_LIST / "500 x\n".len();
 /// The longest label. The server keeps it as long as the client lives.
 const LONGEST_LABEL: usize = 200;
 
@@ -64,27 +72,9 @@ pub(crate) fn start(context: &Arc<Context>, label: String) {
         label,
         host: host(),
         begun: context.clock.now(),
-        waits: HashMap::new(),
+        told_wait_over: Arc::clone(&context.locals.told_wait_over),
     };
     context.cleanup.carry(presence.keep());
-}
-
-/// The client is closed: nobody has to believe for another minute that it is there.
-pub(crate) fn leave(context: &Context) {
-    if context.has_been_announced() {
-        let said = Said {
-            id: &context.client_id,
-            label: "",
-            host: "",
-            address: "",
-            age: Duration::ZERO,
-            holds: "",
-            waits: "",
-        };
-        // Nobody waits for these: they end by themselves as well.
-        drop(context.backend.submit(steps::announce(&said, 0)));
-        drop(context.backend.submit(steps::enrol(&context.client_id, 0)));
-    }
 }
 
 struct Presence {
@@ -93,12 +83,12 @@ struct Presence {
     label: String,
     host: String,
     begun: Moment,
-    /// The names that are waited for, and when that was seen first.
-    waits: HashMap<String, Moment>,
+    /// Notified when a wait has ended that the last announcement told.
+    told_wait_over: Arc<Notify>,
 }
 
 impl Presence {
-    async fn keep(mut self) {
+    async fn keep(self) {
         tokio::time::sleep(FIRST_AFTER).await;
         while let Some(replies) = self.announce() {
             for reply in replies {
@@ -114,17 +104,25 @@ impl Presence {
                     Err(_) => {}
                 }
             }
-            tokio::time::sleep(EVERY).await;
+            self.until_next().await;
+        }
+    }
+
+    /// Waits until it is time for the next announcement. An operator must not believe for long in a
+    /// wait that has ended.
+    async fn until_next(&self) {
+        let next = tokio::time::Instant::now() + EVERY;
+        tokio::time::sleep(APART).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = self.told_wait_over.notified() => {}
         }
     }
 
     /// Sends an announcement; `None` when the client is gone or closed.
-    fn announce(&mut self) -> Option<[crate::backend::Reply; 2]> {
-        let context = self
-            .context
-            .upgrade()
-            .filter(|context| !context.is_closed() && !context.is_forked())?;
-        let (holds, waits) = (self.holds(&context), self.waits(&context));
+    fn announce(&self) -> Option<[crate::backend::Reply; 2]> {
+        let context = self.context.upgrade()?;
+        let (holds, waits) = (self.holds(&context), waits(&context));
         let said = Said {
             id: &context.client_id,
             label: &self.label,
@@ -134,20 +132,21 @@ impl Presence {
             holds: &holds,
             waits: &waits,
         };
-        let submit = |operation| context.backend.submit(operation);
-        let replies = [
-            submit(steps::announce(&said, BELIEVED_MS)),
-            submit(steps::enrol(&context.client_id, BELIEVED_MS)),
-        ];
-        context.note_announced();
-        Some(replies)
+        let id = &context.client_id;
+        let goodbye = vec![steps::forget(id), steps::enrol(id, 0)];
+        context.announce(goodbye, |backend| {
+            [
+                backend.submit(steps::announce(&said, BELIEVED_MS)),
+                backend.submit(steps::enrol(id, BELIEVED_MS)),
+            ]
+        })
     }
 
     /// The oldest holds first: the list has an end.
     fn holds(&self, context: &Context) -> String {
         let mut holds: Vec<_> = context.standing.all();
         holds.retain(|hold| hold.loss().is_none());
-        // Cached: a hold that is handed over meanwhile begins anew.
+        // Each looked at once: a hand-over changes it meanwhile.
         holds.sort_by_cached_key(|hold| hold.since());
         let (now, own) = (context.clock.now(), format!("{}:", context.client_id));
         let mut list = String::new();
@@ -163,25 +162,23 @@ impl Presence {
         }
         list
     }
+}
 
-    fn waits(&mut self, context: &Context) -> String {
-        let now = context.clock.now();
-        let names = context.locals.waited_for();
-        self.waits.retain(|name, _| names.contains(name));
-        for name in names {
-            self.waits.entry(name).or_insert(now);
+/// The oldest waits first: the list has an end.
+fn waits(context: &Context) -> String {
+    let now = context.clock.now();
+    // Waits for different values of one group have one name.
+    let (mut list, mut told) = (String::new(), HashSet::new());
+    let waits = context.locals.tell_waits(now - TOLD_AFTER, MOST_WAITS);
+    for (name, since) in &waits {
+        let ms = now.saturating_sub(*since).as_millis();
+        let fits = !name.contains('\n') && list.len() + name.len() + 25 <= LONGEST_LIST;
+        if fits && told.insert(name) {
+            // Writing to a string can't fail.
+            let _ = writeln!(list, "{ms} {name}");
         }
-        let mut waits: Vec<_> = self.waits.iter().collect();
-        waits.sort_by_key(|(_, since)| **since);
-        let mut list = String::new();
-        for (name, since) in waits {
-            let ms = now.saturating_sub(*since).as_millis();
-            if !name.contains('\n') && list.len() + name.len() + 25 <= LONGEST_LIST {
-                let _ = writeln!(list, "{ms} {name}");
-            }
-        }
-        list
     }
+    list
 }
 
 fn host() -> String {
@@ -195,10 +192,202 @@ fn host() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inspect::{Found, NameInfo, Wants};
+    use crate::{Client, Embedded, Lock, LockGuard};
 
     #[test]
     fn label_has_no_control_characters_and_an_end() {
         assert_eq!(clean_label(" batch\u{1b}[2J\n1 "), "batch [2J 1");
         assert!(clean_label(&"ä".repeat(500)).len() <= LONGEST_LABEL);
+    }
+
+    /// A client that says who it is, on a clock that can be paused.
+    fn client_of(server: &Embedded) -> Client {
+        let client = server.client();
+        client.announced("it");
+        client
+    }
+
+    async fn after(secs: u64) {
+        tokio::time::sleep(Duration::from_secs(secs)).await;
+    }
+
+    fn waits(lock: &Lock) -> tokio::task::JoinHandle<LockGuard> {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await.expect("it is granted") })
+    }
+
+    /// Those who wait, and for how many seconds.
+    async fn waiting(client: &Client, name: &str) -> Vec<(String, u64)> {
+        let seen = client.inspect(name).await.expect("the keyspace answers");
+        let waiting = seen.waiting.into_iter();
+        let told = waiting.map(|one| {
+            assert_eq!(one.wants, Wants::Any);
+            let waited = one.waited_for.expect("its client says so");
+            (one.id, waited.as_secs())
+        });
+        told.collect()
+    }
+
+    async fn held_for(client: &Client, name: &str) -> Option<u64> {
+        let seen: NameInfo = client.inspect(name).await.expect("the keyspace answers");
+        match seen.found {
+            Found::Lock(hold) => hold.held_for.map(|span| span.as_secs()),
+            _ => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ages_of_holds_and_waits_are_true_for_minutes() {
+        let server = Embedded::new();
+        let (holder, waiter) = (client_of(&server), client_of(&server));
+        let operator = server.client();
+        let guard = holder.lock("x").acquire().await.expect("it is free");
+        after(100).await;
+        let waits = waits(&waiter.lock("x"));
+        // Told at the next announcement.
+        after(25).await;
+        for minutes in 0..10 {
+            let waiting = waiting(&operator, "x").await;
+            let [(id, waited)] = &waiting[..] else {
+                panic!("{waiting:?}");
+            };
+            assert_eq!(id, waiter.id());
+            // Half a second of announcing is lost in whole seconds.
+            assert_eq!(*waited, 25 + 60 * minutes);
+            assert_eq!(held_for(&operator, "x").await, Some(125 + 60 * minutes));
+            after(60).await;
+        }
+        guard.release().await.expect("it is held");
+        waits
+            .await
+            .expect("it goes on")
+            .release()
+            .await
+            .expect("it is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_that_has_ended_is_taken_back_within_seconds() {
+        let server = Embedded::new();
+        let (holder, client) = (client_of(&server), client_of(&server));
+        let operator = server.client();
+        let guard = holder.lock("x").acquire().await.expect("it is free");
+        let lock = client.lock("x");
+        for limit in [30, 90, 150] {
+            let limit = Duration::from_secs(limit);
+            let (told, waited) = tokio::join!(
+                async {
+                    after(25).await;
+                    waiting(&operator, "x").await.len()
+                },
+                lock.try_acquire_for(limit)
+            );
+            assert_eq!(told, 1, "{limit:?}");
+            assert!(waited.expect("the keyspace answers").is_none());
+            after(2).await;
+            assert_eq!(waiting(&operator, "x").await, [], "{limit:?}");
+        }
+        guard.release().await.expect("it is held");
+    }
+
+    /// Many short waits are no long one.
+    #[tokio::test(start_paused = true)]
+    async fn short_waits_one_after_the_other_are_no_long_wait() {
+        let server = Embedded::new();
+        let operator = server.client();
+        // The first one holds it for three seconds, the second one for a moment.
+        let rounds = [(3000, 50), (10, 10)].map(|(held_ms, pause_ms)| {
+            let client = client_of(&server);
+            tokio::spawn(async move {
+                loop {
+                    let guard = client.lock("x").acquire().await.expect("it is granted");
+                    tokio::time::sleep(Duration::from_millis(held_ms)).await;
+                    guard.release().await.expect("it is held");
+                    tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                }
+            })
+        });
+        let mut told = 0;
+        for _ in 0..300 {
+            after(1).await;
+            for (_, waited) in waiting(&operator, "x").await {
+                // The second before it is taken back counts.
+                assert!(waited <= 4, "{waited} s");
+                told += 1;
+            }
+        }
+        assert!(told > 10, "{told}");
+        for round in rounds {
+            round.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn age_is_that_of_the_oldest_wait_that_still_lasts() {
+        let server = Embedded::new();
+        let (holder, client) = (client_of(&server), client_of(&server));
+        let operator = server.client();
+        let guard = holder.lock("x").acquire().await.expect("it is free");
+        let oldest = waits(&client.lock("x"));
+        after(100).await;
+        let younger = waits(&client.lock("x"));
+        after(50).await;
+        assert_eq!(
+            waiting(&operator, "x").await,
+            [(client.id().to_owned(), 150)]
+        );
+        oldest.abort();
+        after(2).await;
+        assert_eq!(
+            waiting(&operator, "x").await,
+            [(client.id().to_owned(), 52)]
+        );
+        younger.abort();
+        guard.release().await.expect("it is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn holder_is_no_waiter_for_what_it_has_got() {
+        let server = Embedded::new();
+        let (holder, client) = (client_of(&server), client_of(&server));
+        let operator = server.client();
+        let guard = holder.lock("x").acquire().await.expect("it is free");
+        let next = waits(&client.lock("x"));
+        after(30).await;
+        assert_eq!(waiting(&operator, "x").await.len(), 1);
+        guard.release().await.expect("it is held");
+        let next = next.await.expect("it goes on");
+        // At once: its announcement still says that it waits.
+        assert_eq!(waiting(&operator, "x").await, []);
+        // In another task it may wait all the same.
+        let other = waits(&client.lock("x"));
+        after(25).await;
+        assert_eq!(
+            waiting(&operator, "x").await,
+            [(client.id().to_owned(), 25)]
+        );
+        next.release().await.expect("it is held");
+        other
+            .await
+            .expect("it goes on")
+            .release()
+            .await
+            .expect("it is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_ends_is_not_there_any_more() {
+        let server = Embedded::new();
+        for closes in [true, false] {
+            let client = client_of(&server);
+            after(65).await;
+            assert!(!server.keys().is_empty());
+            if closes {
+                client.close().await;
+            }
+            drop(client);
+            assert_eq!(server.keys(), [""; 0], "closed: {closes}");
+        }
     }
 }

@@ -85,6 +85,7 @@ impl<'a> Waiting<'a> {
             }
             None => {
                 self.tell_busy(&lock).await;
+                tidy(&clients).await;
                 Ok(Waited::Busy)
             }
         }

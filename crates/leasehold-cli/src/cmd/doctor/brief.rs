@@ -11,10 +11,11 @@ pub(crate) async fn brief(client: &Client) -> Option<String> {
     let name = format!("leasehold-doctor:{:08x}", fastrand::u32(..));
     let servers = client.examine(&name).await.ok()?;
     let place = Place::of(client.address(), &servers);
-    in_one_line(findings::of(place, &servers))
+    in_one_line(findings::of(place, &servers), client.address())
 }
 
-fn in_one_line(findings: Vec<Finding>) -> Option<String> {
+/// `known` is the address that whoever asks has told already.
+fn in_one_line(findings: Vec<Finding>, known: &str) -> Option<String> {
     let warned = findings.into_iter();
     let mut warned = warned.filter(|finding| finding.severity >= Severity::Warning);
     let first = warned.next()?;
@@ -31,12 +32,15 @@ fn in_one_line(findings: Vec<Finding>) -> Option<String> {
         0 => String::new(),
         others => format!(" and {others} more"),
     };
+    let at = match &worst.addresses[..] {
+        [address] if address == known => String::new(),
+        addresses => format!(" ({})", findings::list_of(addresses)),
+    };
     // The command first: a narrow terminal cuts the end.
     Some(format!(
-        "{}, see leasehold doctor: {} ({}){more}",
+        "{}, see leasehold doctor: {}{at}{more}",
         worst.severity.in_words(),
         Shown(&worst.says),
-        Shown(&worst.address)
     ))
 }
 
@@ -48,16 +52,17 @@ mod tests {
         Finding {
             severity,
             about: "test",
-            address: "redis://h:6379".into(),
+            addresses: vec!["redis://h:6379".into()],
             says: says.into(),
             advice: String::new(),
-            breaks: "",
+            breaks: None,
         }
     }
 
     #[test]
     fn worst_is_named_and_the_others_are_counted() {
         let note = finding(Severity::Note, "n");
+        let in_one_line = |findings| in_one_line(findings, "redis://cluster:7000");
         assert_eq!(in_one_line(vec![note.clone()]), None);
         let warning = finding(Severity::Warning, "w");
         let said = in_one_line(vec![note.clone(), warning.clone()]);
@@ -67,5 +72,8 @@ mod tests {
         let said = in_one_line(vec![warning.clone(), worst, note, warning]);
         let counted = "unsafe, see leasehold doctor: u (redis://h:6379) and 2 more";
         assert_eq!(said.as_deref(), Some(counted));
+        // An address that is known is not told again.
+        let said = super::in_one_line(vec![finding(Severity::Warning, "w")], "redis://h:6379");
+        assert_eq!(said.as_deref(), Some("warning, see leasehold doctor: w"));
     }
 }

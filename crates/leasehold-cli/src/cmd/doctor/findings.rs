@@ -6,6 +6,7 @@ use leasehold::inspect::ServerFacts;
 
 use self::look::Look;
 use super::promise;
+use crate::output::Shown;
 
 /// Something that endangers locks, or that could not be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,12 +14,12 @@ pub(super) struct Finding {
     pub(super) severity: Severity,
     /// What it is about, in a word, for programs.
     pub(super) about: &'static str,
-    /// Of which server.
-    pub(super) address: String,
+    /// Of which servers.
+    pub(super) addresses: Vec<String>,
     pub(super) says: String,
     pub(super) advice: String,
-    /// The sentence of `docs/guarantees.md` that does not hold with that.
-    pub(super) breaks: &'static str,
+    /// The sentence of `docs/guarantees.md` that does not hold with that; `None` if each holds.
+    pub(super) breaks: Option<&'static str>,
 }
 
 /// How bad it is, the worst last.
@@ -92,6 +93,21 @@ pub(super) fn of(place: Place, servers: &[ServerFacts]) -> Vec<Finding> {
     for server in servers {
         all.extend(Look { place, server }.findings());
     }
+    together(all)
+}
+
+/// The same finding of several servers told once, with all of them.
+fn together(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut all: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let same = |one: &&mut Finding| {
+            (one.severity, one.about, &one.says) == (finding.severity, finding.about, &finding.says)
+        };
+        match all.iter_mut().find(same) {
+            Some(one) => one.addresses.extend(finding.addresses),
+            None => all.push(finding),
+        }
+    }
     all
 }
 
@@ -106,15 +122,15 @@ pub(super) fn too_few_replicas(wanted: u8, servers: &[ServerFacts]) -> Vec<Findi
         all.push(Finding {
             severity: Severity::Warning,
             about: "too-few-replicas",
-            address: server.address.clone(),
+            addresses: vec![server.address.clone()],
             says: format!(
                 "{there} replicas are connected, and locks are to be confirmed by {wanted}: nobody gets one now"
             ),
             advice: "see to the replicas that are missing, or ask for fewer".into(),
-            breaks: promise::CONFIRMED,
+            breaks: Some(promise::CONFIRMED),
         });
     }
-    all
+    together(all)
 }
 
 /// Locks of these kinds can't be used by this user.
@@ -122,10 +138,10 @@ pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
     Finding {
         severity: Severity::Warning,
         about: "acl",
-        address: address.into(),
+        addresses: vec![address.into()],
         says: format!("this user can't use {kinds}: {said}"),
         advice: "give the user the rule that is named (ACL SETUSER), or give `--name` one of the names that it may use".into(),
-        breaks: promise::ACCESS,
+        breaks: Some(promise::ACCESS),
     }
 }
 
@@ -134,11 +150,20 @@ pub(super) fn fails(address: &str, said: &str) -> Finding {
     Finding {
         severity: Severity::Warning,
         about: "writes",
-        address: address.into(),
+        addresses: vec![address.into()],
         says: format!("no lock can be taken and given back: {said}"),
         advice: "see to what the server says".into(),
-        breaks: promise::KEPT,
+        breaks: Some(promise::KEPT),
     }
+}
+
+/// These servers, in one line.
+pub(super) fn list_of(addresses: &[String]) -> String {
+    let shown: Vec<_> = addresses
+        .iter()
+        .map(|address| Shown(address).to_string())
+        .collect();
+    shown.join(", ")
 }
 
 /// Its name and version.
@@ -216,6 +241,26 @@ mod tests {
         assert_eq!(found_in(Place::Sentinels), [acknowledgements]);
         let sharded = ("sharded", Severity::Note);
         assert_eq!(found_in(Place::Cluster), [acknowledgements, sharded]);
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_with_the_same_finding_are_told_together() {
+        let node = |port: u16| {
+            server(|facts| {
+                facts.address = format!("redis://h:{port}");
+                facts.commands.insert("WAITAOF".into(), false);
+                let replicas = if port == 3 { "0" } else { "1" };
+                let replicas = ("connected_slaves".to_owned(), replicas.to_owned());
+                facts.info.extend([replicas]);
+            })
+        };
+        let findings = of(Place::Cluster, &[node(1), node(2), node(3)]);
+        let told = findings.iter().map(|one| (one.about, one.addresses.len()));
+        let told: Vec<_> = told.collect();
+        assert_eq!(told, [("acknowledgements", 3), ("replicas", 1)]);
+        // It is a part of what was promised.
+        assert_eq!(findings[0].breaks, None);
+        assert!(findings[1].breaks.is_some());
     }
 
     #[test]

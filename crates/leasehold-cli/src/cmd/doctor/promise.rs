@@ -6,7 +6,6 @@ pub(super) const TOKENS: &str = "A fencing token is greater than the token of ev
 pub(super) const KEPT: &str =
     "A renewed lock is kept as long as renewals get through now and then.";
 pub(super) const WAKE_UPS: &str = "Every release wakes the waiters, and so does a forced one.";
-pub(super) const SHARDED: &str = "A waiter hears of a release whichever node publishes it, and by whichever of the two sorts of messages its peers use.";
 pub(super) const ACCESS: &str = "A client that is denied something is told which rule of the server allows it, and a user with that rule can do everything under that name.";
 pub(super) const MEMORY: &str =
     "Releasing, renewing and counting down work when the server is out of memory.";
@@ -27,8 +26,8 @@ mod tests {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guarantees.md");
         let page = std::fs::read_to_string(page).expect("it is there");
         for sentence in [
-            EXCLUSION, DRIFT, TOKENS, KEPT, WAKE_UPS, SHARDED, ACCESS, MEMORY, SERVERS, FAILOVER,
-            SENTINELS, CLUSTER, CONFIRMED,
+            EXCLUSION, DRIFT, TOKENS, KEPT, WAKE_UPS, ACCESS, MEMORY, SERVERS, FAILOVER, SENTINELS,
+            CLUSTER, CONFIRMED,
         ] {
             assert!(page.contains(sentence), "{sentence}");
         }

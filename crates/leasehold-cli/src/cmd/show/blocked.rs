@@ -1,124 +1,291 @@
 //! `leasehold show --blocked-by`: what the holders of a name wait for, and who has that.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
 
 use leasehold::Client;
 use leasehold::inspect::{ClientInfo, NameInfo};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::ls::holders;
 use super::{json as as_json, text as as_text};
 use crate::output::Shown;
 
-/// So far it is followed, and of so many holders of a name.
-const DEEPEST: usize = 16;
+/// So many names are looked at, and so many holders of each are told.
+const MOST_NAMES: usize = 100;
 const MOST_HOLDERS: usize = 10;
-const MOST_LINKS: usize = 200;
 
-/// A holder on the way from the name.
-pub(super) struct Link {
-    name: String,
-    depth: usize,
-    id: String,
-    client: Option<ClientInfo>,
-    /// What its client waits for and somebody before it on the way has.
-    circle: Option<String>,
+/// What was found on the way from a name.
+#[derive(Default)]
+pub(super) struct Chain {
+    links: Vec<Link>,
+    /// The names of each circle, the shortest one first.
+    circles: Vec<Vec<String>>,
+    /// There is more, which was not looked at or is not told.
+    is_cut: bool,
 }
 
-/// The holders, each with those behind it.
+/// A holder of a name, or a name that was told before.
+struct Link {
+    name: String,
+    depth: usize,
+    holder: Option<Holder>,
+}
+
+struct Holder {
+    id: String,
+    client: Option<ClientInfo>,
+}
+
+/// What is still to be told.
+enum Next {
+    Name {
+        name: String,
+        depth: usize,
+        /// The client that waits for it, if the name was reached by one.
+        waiter: Option<String>,
+    },
+    Holder(Link),
+}
+
+/// The names that were looked at.
+#[derive(Default)]
+struct Walk {
+    seen: HashMap<String, NameInfo>,
+    told: HashSet<String>,
+    /// From a name to the one name that the client of a holder waits for.
+    leads: BTreeMap<String, BTreeSet<String>>,
+    chain: Chain,
+}
+
+/// The holders of a name, each with what its client waits for, and so on. Each name is told once:
+/// clients of one service wait for hundreds of names of each other.
 pub(super) async fn chain(
     client: &Client,
     name: &str,
     seen: &NameInfo,
-) -> leasehold::Result<Vec<Link>> {
-    let mut chain = Vec::new();
-    // The names before each, so that a circle ends.
-    let mut todo = links(seen, name, &[]);
-    while let Some((way, link)) = todo.pop() {
-        if chain.len() == MOST_LINKS {
-            break;
-        }
-        let mut link = link;
-        let waits_for = link.client.iter().flat_map(|client| &client.waits_for);
-        for next in waits_for.cloned().collect::<Vec<_>>() {
-            if way.contains(&next) {
-                link.circle = Some(next);
-            } else if way.len() < DEEPEST {
-                let seen = client.inspect(&next).await?;
-                todo.extend(links(&seen, &next, &way));
+) -> leasehold::Result<Chain> {
+    let mut walk = Walk::default();
+    walk.seen.insert(name.to_owned(), seen.clone());
+    let mut todo = vec![Next::Name {
+        name: name.to_owned(),
+        depth: 0,
+        waiter: None,
+    }];
+    while let Some(next) = todo.pop() {
+        match next {
+            Next::Name {
+                name,
+                depth,
+                waiter,
+            } => {
+                if !walk.seen.contains_key(&name) {
+                    if walk.seen.len() == MOST_NAMES {
+                        walk.chain.is_cut = true;
+                        continue;
+                    }
+                    let seen = client.inspect(&name).await?;
+                    walk.seen.insert(name.clone(), seen);
+                }
+                todo.extend(walk.name(&name, depth, waiter.as_deref()));
             }
+            Next::Holder(link) => todo.extend(walk.holder(link)),
         }
-        chain.push(link);
     }
-    Ok(chain)
+    walk.chain.circles = circles(&walk.leads);
+    Ok(walk.chain)
 }
 
-/// The holders of a name, the first one last, each with the names on the way to it and its own.
-fn links(seen: &NameInfo, name: &str, way: &[String]) -> Vec<(Vec<String>, Link)> {
-    let holders = holders(seen).into_iter().take(MOST_HOLDERS).rev();
-    let links = holders.map(|holder| {
-        let link = Link {
+impl Walk {
+    /// Tells a name: its holders are next, the first one last.
+    fn name(&mut self, name: &str, depth: usize, waiter: Option<&str>) -> Vec<Next> {
+        let seen = &self.seen[name];
+        if waiter.is_some_and(|client| has_got_it(seen, client)) {
+            return Vec::new();
+        }
+        let link = |holder| Link {
             name: name.to_owned(),
-            depth: way.len(),
+            depth,
+            holder,
+        };
+        let all = holders(seen);
+        if !self.told.insert(name.to_owned()) {
+            if !all.is_empty() {
+                self.chain.links.push(link(None));
+            }
+            return Vec::new();
+        }
+        self.chain.is_cut |= all.len() > MOST_HOLDERS || seen.more > 0;
+        let some = all.into_iter().take(MOST_HOLDERS).rev();
+        let holders = some.map(|holder| Holder {
             id: holder.id.to_owned(),
             client: holder.client.cloned(),
-            circle: None,
-        };
-        let mut way = way.to_vec();
-        way.push(name.to_owned());
-        (way, link)
-    });
-    links.collect()
+        });
+        holders
+            .map(|holder| Next::Holder(link(Some(holder))))
+            .collect()
+    }
+
+    /// Tells a holder: what its client waits for is next.
+    fn holder(&mut self, link: Link) -> Vec<Next> {
+        let client = link.holder.as_ref().and_then(|one| one.client.as_ref());
+        let mut next = Vec::new();
+        if let Some(client) = client {
+            let waits_for = client.waits_for.iter().filter(|name| {
+                let seen = self.seen.get(*name);
+                seen.is_none_or(|seen| !has_got_it(seen, &client.id))
+            });
+            let waits_for: Vec<_> = waits_for.collect();
+            if let [only] = waits_for[..] {
+                let leads = self.leads.entry(link.name.clone()).or_default();
+                leads.insert(only.clone());
+            }
+            next.extend(waits_for.into_iter().rev().map(|name| Next::Name {
+                name: name.clone(),
+                depth: link.depth + 1,
+                waiter: Some(client.id.clone()),
+            }));
+        }
+        self.chain.links.push(link);
+        next
+    }
 }
 
-pub(super) fn text(name: &str, chain: &[Link]) -> String {
-    if chain.is_empty() {
+/// Whether the client's wait for this name has ended with a hold: it has the name, and is no waiter.
+fn has_got_it(seen: &NameInfo, client: &str) -> bool {
+    let is_its = |id: &str| id.split(':').next() == Some(client);
+    let holds = holders(seen)
+        .iter()
+        .any(|holder| holder.client.is_some_and(|info| info.id == client));
+    holds && !seen.waiting.iter().any(|waiter| is_its(&waiter.id))
+}
+
+/// The circles among these names, the shortest one first. A client that waits for several names does
+/// so in several tasks, and one of them may go on; so only the others lead from a name to the next.
+fn circles(leads: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
+    let mut found = BTreeSet::new();
+    for start in leads.keys() {
+        if let Some(mut circle) = shortest(leads, start) {
+            // The same circle is found from each of its names.
+            let first = circle.iter().enumerate().min_by_key(|(_, name)| *name);
+            let first = first.map_or(0, |(place, _)| place);
+            circle.rotate_left(first);
+            found.insert((circle.len(), circle));
+        }
+    }
+    found.into_iter().map(|(_, circle)| circle).collect()
+}
+
+/// The shortest way from a name back to it.
+fn shortest(leads: &BTreeMap<String, BTreeSet<String>>, start: &str) -> Option<Vec<String>> {
+    let mut before: HashMap<&str, &str> = HashMap::new();
+    let mut todo = VecDeque::from([start]);
+    while let Some(name) = todo.pop_front() {
+        for next in leads.get(name).into_iter().flatten() {
+            if next == start {
+                let back = std::iter::successors(Some(name), |name| before.get(name).copied());
+                let mut way: Vec<_> = back.map(str::to_owned).collect();
+                way.reverse();
+                return Some(way);
+            }
+            if !before.contains_key(next.as_str()) {
+                before.insert(next, name);
+                todo.push_back(next);
+            }
+        }
+    }
+    None
+}
+
+pub(super) fn text(name: &str, chain: &Chain) -> String {
+    if chain.links.is_empty() {
         return format!("nobody holds `{}`", Shown(name));
     }
-    let mut text = String::new();
-    for link in chain {
-        let begins = if text.is_empty() { "" } else { "\n" };
-        let (indent, what) = match link.depth {
-            0 => (0, ""),
-            depth => (depth * 2, "whose client waits for "),
-        };
-        // Writing to a string can't fail.
-        let _ = write!(
-            text,
-            "{begins}{:indent$}{what}`{}`, held by {}",
-            "",
-            Shown(&link.name),
-            Shown(&link.id)
-        );
-        if let Some(client) = &link.client {
-            let _ = write!(text, ", {}", as_text::who(client));
-        }
-        if let Some(circle) = &link.circle {
-            let _ = write!(
-                text,
-                "\n{:1$}whose client waits for `{2}`: a circle, unless these are different tasks",
-                "",
-                indent + 2,
-                Shown(circle)
-            );
-        }
+    let mut lines: Vec<_> = chain.links.iter().map(line).collect();
+    for circle in &chain.circles {
+        let names = circle.iter().chain(circle.first());
+        let names: Vec<_> = names.map(|name| format!("`{}`", Shown(name))).collect();
+        let way = names.join(" -> ");
+        lines.push(format!(
+            "circle: {way} (the holder of each waits for the next), unless these are different tasks"
+        ));
+    }
+    if chain.is_cut {
+        lines.push(format!(
+            "there is more: at most {MOST_NAMES} names are looked at, and {MOST_HOLDERS} holders of each"
+        ));
+    }
+    lines.join("\n")
+}
+
+fn line(link: &Link) -> String {
+    let what = match link.depth {
+        0 => "",
+        _ => "whose client waits for ",
+    };
+    let mut text = format!("{:1$}{what}`{2}`", "", link.depth * 2, Shown(&link.name));
+    let Some(holder) = &link.holder else {
+        text += ": see above";
+        return text;
+    };
+    // Writing to a string can't fail.
+    let _ = write!(text, ", held by {}", Shown(&holder.id));
+    if let Some(client) = &holder.client {
+        let _ = write!(text, ", {}", as_text::who(client));
     }
     text
 }
 
-pub(super) fn json(name: &str, chain: &[Link]) -> String {
-    let links = chain.iter().map(|link| {
+pub(super) fn json(name: &str, chain: &Chain) -> String {
+    let holder = |holder: &Holder| {
+        json!({
+            "id": holder.id,
+            "client": holder.client.as_ref().map(as_json::of_client),
+        })
+    };
+    let links = chain.links.iter().map(|link| {
         json!({
             "name": link.name,
             "depth": link.depth,
-            "holder": {
-                "id": link.id,
-                "client": link.client.as_ref().map(as_json::of_client),
-            },
-            "circle": link.circle.is_some(),
+            "holder": link.holder.as_ref().map(holder),
+            "see_above": link.holder.is_none(),
         })
     });
-    let links: Vec<_> = links.collect();
-    let circle = chain.iter().any(|link| link.circle.is_some());
-    json!({ "name": name, "circle": circle, "chain": links }).to_string()
+    json!({
+        "name": name,
+        "circle": !chain.circles.is_empty(),
+        "circles": chain.circles,
+        "chain": links.collect::<Vec<Value>>(),
+        "cut": chain.is_cut,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leads(edges: &[(&str, &str)]) -> BTreeMap<String, BTreeSet<String>> {
+        let mut leads: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (from, to) in edges {
+            let next = leads.entry((*from).to_owned()).or_default();
+            next.insert((*to).to_owned());
+        }
+        leads
+    }
+
+    #[test]
+    fn each_circle_is_found_once_and_the_shortest_first() {
+        let found = circles(&leads(&[
+            ("a", "b"),
+            ("b", "c"),
+            ("c", "a"),
+            ("y", "z"),
+            ("z", "y"),
+            ("start", "a"),
+        ]));
+        assert_eq!(found, [vec!["y", "z"], vec!["a", "b", "c"]]);
+        assert!(circles(&leads(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
+        assert_eq!(circles(&leads(&[("a", "a")])), [["a"]]);
+    }
 }

@@ -19,6 +19,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
         "more": seen.more,
         "waiting": seen.waiting.iter().map(of_waiter).collect::<Vec<_>>(),
         "more_waiting": seen.more_waiting,
+        "more_clients": seen.more_clients,
         "listening": seen.listening,
         "last_token": seen.last_token,
         "clients_denied": seen.clients_denied,
@@ -112,7 +113,7 @@ fn of_waiter(waiter: &WaiterInfo) -> Value {
     })
 }
 
-pub(super) fn of_client(client: &ClientInfo) -> Value {
+pub(in crate::cmd) fn of_client(client: &ClientInfo) -> Value {
     json!({
         "label": client.label,
         "host": client.host,

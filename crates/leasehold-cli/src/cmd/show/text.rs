@@ -29,12 +29,12 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
         }
         Found::Group(values) => {
             let shown = values.iter().map(|value| of_value(value, denied));
-            let number = values.len();
-            write!(
-                text,
-                "a group; held are {number} values{}",
-                shown.collect::<String>()
-            )
+            let number = match values.len() {
+                1 => "1 value".to_owned(),
+                values => format!("{values} values"),
+            };
+            let shown = shown.collect::<String>();
+            write!(text, "a group lock: {number} held{shown}")
         }
         Found::Leases {
             free,
@@ -78,7 +78,7 @@ fn of_hold(hold: &HoldInfo, denied: bool) -> String {
         "\n  holder  {}{}{}\n  count   {}\n  TTL     {}",
         Shown(&hold.id),
         of_holder(&hold.id, hold.client.as_ref(), denied),
-        of_time("since", hold.held_for),
+        of_time("held", hold.held_for),
         hold.count,
         of_ttl(hold.ttl)
     )
@@ -89,7 +89,8 @@ fn of_holder(id: &str, client: Option<&ClientInfo>, denied: bool) -> String {
     // Of both sides: a uuid and a number.
     let is_client = id.find(':') == Some(36);
     if client.is_none() && is_client && !denied {
-        return "\n  client  one of Redisson's, or one that has not said yet who it is".to_owned();
+        return "\n  client  unknown (a Redisson client, or one that has not announced itself yet)"
+            .to_owned();
     }
     of_client(client)
 }
@@ -120,7 +121,7 @@ pub(in crate::cmd) fn who(client: &ClientInfo) -> String {
 fn of_time(what: &str, span: Option<Duration>) -> String {
     let span = span.map(|span| Duration::from_secs(span.as_secs()));
     span.map_or_else(String::new, |span| {
-        format!("\n  {what:<6}  {} ago, at least", duration::shown(span))
+        format!("\n  {what:<6}  for at least {}", duration::shown(span))
     })
 }
 
@@ -136,7 +137,7 @@ fn of_permits(free: Option<i64>, held: u64, permits: &[PermitInfo]) -> String {
     let mut text = match free {
         Some(free) => {
             let total = i128::from(free) + i128::from(held);
-            format!("a semaphore with leases; in use are {held} of {total} permits")
+            format!("a semaphore with leases: {held} of {total} permits in use")
         }
         None => format!(
             "a semaphore with leases whose key was removed while {held} permits are in use; \
@@ -147,7 +148,7 @@ fn of_permits(free: Option<i64>, held: u64, permits: &[PermitInfo]) -> String {
         let left = of_ttl(permit.ttl);
         let (client, since) = (
             of_client(permit.client.as_ref()),
-            of_time("since", permit.held_for),
+            of_time("held", permit.held_for),
         );
         let id = Shown(&permit.id);
         let _ = write!(text, "\n  permit  {id}{client}{since}\n  TTL     {left}");
@@ -187,7 +188,7 @@ fn of_line(seen: &NameInfo) -> String {
         // Writing to a string can't fail.
         let (client, since) = (
             of_holder(&waiter.id, waiter.client.as_ref(), seen.clients_denied),
-            of_time("since", waiter.waited_for),
+            of_time("waited", waiter.waited_for),
         );
         let _ = write!(
             text,
@@ -198,16 +199,22 @@ fn of_line(seen: &NameInfo) -> String {
     if seen.more_waiting > 0 {
         let _ = write!(text, "\n  waits   {} more", seen.more_waiting);
     }
+    if seen.more_clients {
+        let _ = write!(
+            text,
+            "\n  waits   perhaps more: 200 of the clients were asked"
+        );
+    }
     let _ = match (&seen.found, seen.listening) {
         // Somebody may wait for it to be made, or for nothing any more.
         (Found::Nothing | Found::Latch { left: 0 } | Found::Unknown { .. }, None | Some(0)) => {
             Ok(())
         }
-        (_, None) => write!(text, "\n  listen  not known: the server does not say"),
-        (_, Some(0)) if seen.waiting.is_empty() => write!(text, "\n  listen  nobody"),
+        (_, None) => write!(text, "\n  waiting not known: the server does not say"),
+        (_, Some(0)) if seen.waiting.is_empty() => write!(text, "\n  waiting nobody"),
         (_, Some(0)) => Ok(()),
-        (_, Some(1)) => write!(text, "\n  listen  1 connection, for a release"),
-        (_, Some(count)) => write!(text, "\n  listen  {count} connections, for a release"),
+        (_, Some(1)) => write!(text, "\n  waiting 1 process is subscribed"),
+        (_, Some(count)) => write!(text, "\n  waiting {count} processes are subscribed"),
     };
     text
 }

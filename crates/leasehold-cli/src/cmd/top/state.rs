@@ -1,12 +1,14 @@
 //! What the picture shows, and what each key does to it.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use leasehold::inspect::{Listed, Ttl};
 use ratatui::crossterm::event::KeyCode;
 use tokio::time::Instant;
 
+use super::Looked;
 use crate::cmd::ls::{first_holder, in_line, left};
 use crate::failure::Failure;
 
@@ -87,6 +89,8 @@ pub(super) struct State {
     pub(super) message: String,
     /// What the doctor would warn of.
     pub(super) warning: Option<String>,
+    /// What the last look has left out, in words.
+    pub(super) left_out: String,
     /// The message is that of a look that failed.
     is_failing: bool,
 }
@@ -120,12 +124,39 @@ impl State {
             mode: Mode::Table,
             message: String::new(),
             warning: None,
+            left_out: String::new(),
             is_failing: false,
         }
     }
 
     pub(super) fn is_paused(&self) -> bool {
         self.mode == Mode::Paused
+    }
+
+    /// A look has found these names, and has left out others.
+    pub(super) fn looked(&mut self, looked: Looked, now: Instant) {
+        let mut words = String::new();
+        // Writing to a string can't fail.
+        if let Some((keys, total)) = looked.keys {
+            // Of the keys, because nobody knows which of the others are names.
+            let _ = write!(
+                words,
+                "; from {} of {total} keys, give a pattern",
+                keys.min(total)
+            );
+        }
+        for (count, what) in [
+            (looked.others, "of other kinds"),
+            (looked.left_out.denied, "keys denied"),
+            (looked.left_out.too_long, "too long"),
+            (looked.left_out.not_utf8, "not UTF-8"),
+        ] {
+            if count > 0 {
+                let _ = write!(words, "; {count} {what}");
+            }
+        }
+        self.left_out = words;
+        self.seen(looked.found, now);
     }
 
     /// A look has found these names.

@@ -243,7 +243,7 @@ impl Majority {
 
     /// Why the lock can't be acquired, whatever the servers say.
     fn hopeless(&self, key: &Key) -> Option<Error> {
-        let doubled = || one_server(&self.members, |_, _| true);
+        let doubled = || one_server(&self.members, |_| ());
         self.closed(key).or_else(doubled)
     }
 }

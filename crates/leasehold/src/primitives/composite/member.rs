@@ -1,5 +1,8 @@
 //! What a lock that is made of several does with each of its members.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,11 +118,14 @@ impl AnyLock {
         })
     }
 
-    /// Whether two members of the same server are the same lock.
-    pub(super) fn has_the_key_of(&self, other: &Self) -> bool {
-        // The same name in another database of the server is another lock.
-        let database = |member: &Self| Some(member.context().backend.run_id()?.1);
-        self.name() == other.name() && database(self) == database(other)
+    /// Which lock of its server it is. The same name in another database is another lock.
+    pub(super) fn on_its_server(&self) -> (&str, Option<i64>) {
+        let database = self
+            .context()
+            .backend
+            .run_id()
+            .map(|(_, database)| database);
+        (self.name(), database)
     }
 
     /// What tells its server from all others, in full.
@@ -171,12 +177,9 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
             _ => sorted.push((place, member)),
         }
     }
-    let mut names = Vec::new();
-    for ((_, key), _) in &sorted {
-        if !names.contains(&key) {
-            names.push(key);
-        }
-    }
+    let mut seen = HashSet::new();
+    let names = sorted.iter().map(|((_, key), _)| key);
+    let names: Vec<_> = names.filter(|key| seen.insert(*key)).collect();
     if names.is_empty() {
         return Err(misuse(format!("a {what} of nothing; give it members")));
     }
@@ -184,25 +187,31 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
     Ok((sorted.into_iter().map(|(_, member)| member).collect(), key))
 }
 
-/// An error if two of these members are on one server that was given by two addresses, and
-/// `matter` says that this is wrong for the two. A server that does not say which one it is goes
-/// unnoticed.
-pub(super) fn one_server(
-    members: &[AnyLock],
-    matter: impl Fn(&AnyLock, &AnyLock) -> bool,
+/// An error if two of these members are on one server that was given by two addresses, and `lock`
+/// says the same of both: what must not be there twice. A server that does not say which one it is
+/// goes unnoticed.
+pub(super) fn one_server<'a, L: Eq + Hash>(
+    members: &'a [AnyLock],
+    lock: impl Fn(&'a AnyLock) -> L,
 ) -> Option<Error> {
-    let known: Vec<_> = members
-        .iter()
-        .filter_map(|member| Some((member, member.context().backend.run_id()?.0)))
-        .collect();
-    for (n, (one, run_id)) in known.iter().enumerate() {
-        for (other, same) in &known[n + 1..] {
+    // By one look each: there may be a thousand members.
+    let mut first: HashMap<_, (&AnyLock, String)> = HashMap::with_capacity(members.len());
+    for member in members {
+        let Some((run_id, _)) = member.context().backend.run_id() else {
+            continue;
+        };
+        let address = member.server();
+        match first.entry((run_id, lock(member))) {
+            Entry::Vacant(place) => {
+                place.insert((member, address));
+            }
             // With one address for both the caller knows that it is one server.
-            if run_id == same && one.server() != other.server() && matter(one, other) {
+            Entry::Occupied(place) if place.get().1 == address => {}
+            Entry::Occupied(place) => {
                 return Some(misuse(format!(
                     "{} and {} are the same server by two addresses; leave one of them out",
-                    one.shown(),
-                    other.shown()
+                    place.get().0.shown(),
+                    member.shown()
                 )));
             }
         }

@@ -185,7 +185,7 @@ impl Gathering<'_> {
         };
         // By now the servers have said which they are. A lock that is given twice would wait for
         // itself.
-        if let Some(error) = one_server(self.members, AnyLock::has_the_key_of) {
+        if let Some(error) = one_server(self.members, AnyLock::on_its_server) {
             return Err(error);
         }
         if matches!(self.deadline, Deadline::Now) {

@@ -9,7 +9,7 @@ use std::task::{Context as Task, Poll};
 
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
-use super::reading::{each, items, number};
+use super::reading::{items, number};
 use super::{Book, Found, NameInfo, look, steps, who};
 use crate::backend::step::Value;
 use crate::context::Context;
@@ -44,10 +44,25 @@ pub struct Listing {
     progress: Arc<Progress>,
 }
 
+/// Keys that a listing has left out and that may be names: see [`Listing::left_out`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// Keys that the user may not look at, of whatever type.
+    pub denied: u64,
+    /// Names longer than 1000 bytes. [`Client::inspect`](crate::Client::inspect) looks at one of them.
+    pub too_long: u64,
+    /// Names that are not UTF-8. A name of this library is; Redisson's can be anything.
+    pub not_utf8: u64,
+}
+
 #[derive(Default)]
 struct Progress {
     looked_at: AtomicU64,
     total: AtomicU64,
+    denied: AtomicU64,
+    too_long: AtomicU64,
+    not_utf8: AtomicU64,
 }
 
 impl Listing {
@@ -71,6 +86,31 @@ impl Listing {
         let total = self.progress.total.load(Ordering::Relaxed);
         let looked_at = self.progress.looked_at.load(Ordering::Relaxed);
         (looked_at, total)
+    }
+
+    /// What was left out so far. A listing of a user who may look at no key is empty, and only this
+    /// says that it is not the whole truth.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let client = leasehold::Client::embedded();
+    /// let guard = client.lock(&"x".repeat(2000)).acquire().await?;
+    /// let mut names = client.list("*");
+    /// assert!(names.next().await.is_none());
+    /// assert_eq!(names.left_out().too_long, 1);
+    /// # guard.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn left_out(&self) -> LeftOut {
+        let progress = &self.progress;
+        let counted = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        LeftOut {
+            denied: counted(&progress.denied),
+            too_long: counted(&progress.too_long),
+            not_utf8: counted(&progress.not_utf8),
+        }
     }
 }
 
@@ -108,10 +148,10 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
         shared: Arc::new(SharedWalk {
             context: Arc::clone(context),
             book: Book::default(),
+            progress: Arc::clone(&progress),
         }),
         // The prefix is no pattern.
         wanted: format!("{}{wanted}", as_pattern(&context.prefix)),
-        progress: Arc::clone(&progress),
         masters: context.backend.masters().into(),
         cursor: 0,
     };
@@ -133,20 +173,20 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
 struct SharedWalk {
     context: Arc<Context>,
     book: Book,
+    progress: Arc<Progress>,
 }
 
 struct Walk {
     shared: Arc<SharedWalk>,
     wanted: String,
-    progress: Arc<Progress>,
     /// The servers that are left, of which the first is walked over.
     masters: VecDeque<usize>,
     cursor: u64,
 }
 
-type Page = (Arc<SharedWalk>, Vec<Candidate>);
+type Candidates = (Arc<SharedWalk>, Vec<Candidate>);
 
-fn pages(walk: Walk) -> impl Stream<Item = Result<Page>> + Send {
+fn pages(walk: Walk) -> impl Stream<Item = Result<Candidates>> + Send {
     stream::try_unfold(walk, |mut walk| async move {
         let Some(master) = walk.masters.front() else {
             return Ok(None);
@@ -165,23 +205,31 @@ impl Walk {
         let page = steps::page(self.cursor, &pattern, PAGE);
         let reply = backend.submit_to(master, page).await;
         let reply = reply.map_err(|failure| failure.into_error_of_listing())?;
-        let (cursor, total, keys) = read(&reply).ok_or_else(|| {
+        let page = Page::read(&reply).ok_or_else(|| {
             let failure = backend.malformed();
             failure.into_error_of_listing()
         })?;
-        let (sum, looked_at) = (&self.progress.total, &self.progress.looked_at);
-        if self.cursor == 0 {
-            sum.fetch_add(total, Ordering::Relaxed);
+        let progress = &self.shared.progress;
+        for (count, more) in [
+            (&progress.denied, page.denied),
+            (&progress.too_long, page.too_long),
+            (&progress.not_utf8, page.not_utf8),
+        ] {
+            count.fetch_add(more, Ordering::Relaxed);
         }
-        self.cursor = cursor;
-        if cursor == 0 {
+        let (sum, looked_at) = (&progress.total, &progress.looked_at);
+        if self.cursor == 0 {
+            sum.fetch_add(page.total, Ordering::Relaxed);
+        }
+        self.cursor = page.cursor;
+        if page.cursor == 0 {
             self.masters.pop_front();
         }
         match self.masters.is_empty() {
             false => looked_at.fetch_add(PAGE, Ordering::Relaxed),
             true => looked_at.swap(sum.load(Ordering::Relaxed), Ordering::Relaxed),
         };
-        Ok(self.candidates(keys))
+        Ok(self.candidates(page.keys))
     }
 
     fn candidates(&self, keys: Vec<Typed>) -> Vec<Candidate> {
@@ -202,22 +250,45 @@ impl Walk {
 /// A key and its type.
 type Typed = (String, String);
 
-/// The next cursor, how many keys there are, and those of this page.
-fn read(reply: &Value) -> Option<(u64, u64, Vec<Typed>)> {
-    let [Value::Text(cursor), total, keys] = items(reply)? else {
-        return None;
-    };
-    let cursor = std::str::from_utf8(cursor).ok()?.parse().ok()?;
-    let total = u64::try_from(number(total)?).unwrap_or(0);
-    let keys = each(keys, |item| match items(item)? {
-        [Value::Text(key), Value::Text(kind)] => {
-            // A name of ours is UTF-8.
-            let key = String::from_utf8(key.clone()).ok();
-            Some(key.zip(String::from_utf8(kind.clone()).ok()))
+/// One page of the walk.
+#[derive(Default)]
+struct Page {
+    /// Where the walk goes on.
+    cursor: u64,
+    /// How many keys the server has.
+    total: u64,
+    keys: Vec<Typed>,
+    denied: u64,
+    too_long: u64,
+    not_utf8: u64,
+}
+
+impl Page {
+    fn read(reply: &Value) -> Option<Self> {
+        let [Value::Text(cursor), total, keys, denied, too_long] = items(reply)? else {
+            return None;
+        };
+        let count = |value: &Value| Some(u64::try_from(number(value)?).unwrap_or(0));
+        let mut page = Self {
+            cursor: std::str::from_utf8(cursor).ok()?.parse().ok()?,
+            total: count(total)?,
+            denied: count(denied)?,
+            too_long: count(too_long)?,
+            ..Self::default()
+        };
+        for item in items(keys)? {
+            let [Value::Text(key), Value::Text(kind)] = items(item)? else {
+                return None;
+            };
+            let kind = String::from_utf8_lossy(kind).into_owned();
+            match String::from_utf8(key.clone()) {
+                Ok(key) => page.keys.push((key, kind)),
+                // The keys beside a name are other types.
+                Err(_) => page.not_utf8 += u64::from(kind == "hash" || kind == "string"),
+            }
         }
-        _ => None,
-    })?;
-    Some((cursor, total, keys.into_iter().flatten().collect()))
+        Some(page)
+    }
 }
 
 /// A name that may be one of ours.
@@ -255,7 +326,10 @@ impl Candidate {
         let mut info = match look(context, &key, MOST_LISTED).await {
             Ok(info) => info,
             // A user who may see only some keys learns the names of the others.
-            Err(error) if error.kind() == ErrorKind::Denied => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                walk.progress.denied.fetch_add(1, Ordering::Relaxed);
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         };
         if !self.is_told_by(&info) {

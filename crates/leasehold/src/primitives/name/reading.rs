@@ -85,6 +85,7 @@ impl Raw {
             waiting: self.waiting(),
             more_waiting: self.length.saturating_sub(self.line.len() as u64),
             last_token: self.token.parse().ok(),
+            more_clients: false,
             clients_denied: false,
             node: None,
         }
@@ -278,7 +279,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-pub(super) fn each<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+fn each<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     items(value)?.iter().map(read).collect()
 }
 

@@ -79,10 +79,14 @@ impl List<'_> {
     /// All keys are one page: they are in this process's memory already.
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (total, all) = (keyspace.len(), keyspace.scan(self.pattern));
-        let mut keys = Vec::new();
-        for key in all.into_iter().filter(|key| key.len() <= LONGEST_NAME) {
+        let (mut keys, mut long) = (Vec::new(), 0);
+        for key in all {
             let kind = keyspace.kind(&key);
             if kind == "string" && keyspace.get(&key)?.is_some_and(|text| text.len() > 20) {
+                continue;
+            }
+            if key.len() > LONGEST_NAME {
+                long += 1;
                 continue;
             }
             keys.push(Value::List(vec![
@@ -95,6 +99,8 @@ impl List<'_> {
             Value::Text(b"0".to_vec()),
             total,
             Value::List(keys),
+            Value::Int(0),
+            Value::Int(long),
         ]))
     }
 }

@@ -1,8 +1,10 @@
 //! Who has a name and who waits for it, as far as the clients say so themselves.
 
+use std::collections::{HashMap, HashSet};
+
 use super::{Found, HoldInfo, NameInfo, PermitInfo, WaiterInfo, Wants};
 use crate::context::Context;
-use crate::primitives::presence::Book;
+use crate::primitives::presence::{Book, ClientInfo};
 
 /// Of so many holders and permits it is told who they are.
 const MOST_TOLD: usize = 100;
@@ -28,13 +30,9 @@ pub(super) async fn tell(context: &Context, book: &Book, name: &str, seen: &mut 
         }
         _ => {}
     }
-    for waiter in seen.waiting.iter_mut().take(MOST_TOLD) {
-        if let Some(known) = book.client_of(context, &waiter.id).await {
-            waiter.waited_for = known.has_waited(name);
-            waiter.client = Some(known.info.clone());
-        }
-    }
+    of_waiters(context, book, name, &mut seen.waiting).await;
     others_who_wait(context, book, name, seen).await;
+    seen.more_clients = book.has_more(context).await;
     seen.clients_denied = book.is_denied();
 }
 
@@ -52,11 +50,38 @@ async fn of_permit(context: &Context, book: &Book, permit: &mut PermitInfo) {
     }
 }
 
+/// A client says how long the oldest of its waits for a name has lasted. In a line that is the wait
+/// of its first waiter there; elsewhere it is known only if the client has one waiter.
+async fn of_waiters(context: &Context, book: &Book, name: &str, waiting: &mut [WaiterInfo]) {
+    let mut waiters: HashMap<String, usize> = HashMap::new();
+    for waiter in waiting.iter() {
+        *waiters.entry(client_of(&waiter.id).to_owned()).or_default() += 1;
+    }
+    let mut seen = HashSet::new();
+    for waiter in waiting.iter_mut().take(MOST_TOLD) {
+        let Some(known) = book.client_of(context, &waiter.id).await else {
+            continue;
+        };
+        let client = client_of(&waiter.id);
+        let is_first = seen.insert(client.to_owned()) && waiter.wants == Wants::Lock;
+        if is_first || waiters.get(client) == Some(&1) {
+            waiter.waited_for = known.has_waited(name);
+        }
+        waiter.client = Some(known.info.clone());
+    }
+}
+
+/// The client in the id of a hold or waiter.
+fn client_of(id: &str) -> &str {
+    id.split(':').next().unwrap_or(id)
+}
+
 /// Those for whom no key beside the name says that they wait.
 async fn others_who_wait(context: &Context, book: &Book, name: &str, seen: &mut NameInfo) {
     for known in book.all(context).await {
         let id = &known.info.id;
-        let is_told = seen.waiting.iter().any(|one| one.id.starts_with(id));
+        let is_told = seen.waiting.iter().any(|one| client_of(&one.id) == id)
+            || may_have_got_it(id, &seen.found);
         if let Some(waited_for) = known.has_waited(name).filter(|_| !is_told) {
             seen.waiting.push(WaiterInfo {
                 id: id.clone(),
@@ -66,4 +91,23 @@ async fn others_who_wait(context: &Context, book: &Book, name: &str, seen: &mut 
             });
         }
     }
+}
+
+/// Whether the wait that a client has told of may have ended with a hold: the client holds the name,
+/// and has not told of that hold yet. A client that told of both at the same time holds the name in
+/// one task and waits for it in another.
+fn may_have_got_it(client: &str, found: &Found) -> bool {
+    let own = |info: &Option<ClientInfo>| info.as_ref().is_some_and(|info| info.id == client);
+    let of_hold = |hold: &HoldInfo| own(&hold.client).then_some(hold.held_for.is_some());
+    let of_permit = |permit: &PermitInfo| own(&permit.client).then_some(permit.held_for.is_some());
+    let is_told: Vec<bool> = match found {
+        Found::Lock(hold) => of_hold(hold).into_iter().collect(),
+        Found::ReadWrite { writer, readers } => {
+            writer.iter().chain(readers).filter_map(of_hold).collect()
+        }
+        Found::Group(values) => values.iter().filter_map(|one| of_hold(&one.hold)).collect(),
+        Found::Leases { permits, .. } => permits.iter().filter_map(of_permit).collect(),
+        _ => Vec::new(),
+    };
+    !is_told.is_empty() && !is_told.contains(&true)
 }

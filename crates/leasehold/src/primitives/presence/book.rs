@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::sync::Mutex;
 
 /// How many clients are looked up for their waits and their permits.
-const MOST_CLIENTS: u64 = 200;
+const MOST_CLIENTS: usize = 200;
 /// How many are read side by side.
 const TOGETHER: usize = 16;
 /// More are not kept in mind.
@@ -97,10 +97,16 @@ impl Book {
         self.client(context, client).await
     }
 
+    /// Whether there are more clients than [`all`](Self::all) brings.
+    pub(crate) async fn has_more(&self, context: &Context) -> bool {
+        self.register(context).await.len() > MOST_CLIENTS
+    }
+
     /// All clients that are there, but no more than so many.
     pub(crate) async fn all(&self, context: &Context) -> Vec<Arc<Known>> {
         let register = self.register(context).await;
-        let known = register.iter().cloned().map(|client| async move {
+        let some = register.iter().take(MOST_CLIENTS).cloned();
+        let known = some.map(|client| async move {
             // Taken along: the stream outlives the look at the register's entry.
             self.client(context, &client).await
         });
@@ -112,7 +118,10 @@ impl Book {
     }
 
     async fn register(&self, context: &Context) -> &BTreeSet<String> {
-        let read = async || match self.ask(context, steps::clients(MOST_CLIENTS)).await {
+        let read = async || match self
+            .ask(context, steps::clients(MOST_CLIENTS as u64 + 1))
+            .await
+        {
             Some(Value::List(ids)) => ids.into_iter().filter_map(text).collect(),
             _ => BTreeSet::new(),
         };

@@ -133,7 +133,7 @@ pub(super) struct Said<'a> {
     pub(super) waits: &'a str,
 }
 
-/// Says so, and is believed for `ms`; zero for a client that ends.
+/// Says so, and is believed for `ms`.
 pub(super) fn announce(said: &Said<'_>, ms: u64) -> Operation {
     Announce {
         client: client_key(said.id).as_bytes(),
@@ -148,6 +148,20 @@ pub(super) fn announce(said: &Said<'_>, ms: u64) -> Operation {
         ms,
     }
     .operation()
+}
+
+/// Takes back what a client has said of itself.
+pub(super) fn forget(id: &str) -> Operation {
+    let nothing = Said {
+        id,
+        label: "",
+        host: "",
+        address: "",
+        age: Duration::ZERO,
+        holds: "",
+        waits: "",
+    };
+    announce(&nothing, 0)
 }
 
 pub(super) fn enrol(id: &str, ms: u64) -> Operation {

@@ -69,15 +69,15 @@ impl Look<'_> {
         severity: Severity,
         about: &'static str,
         (says, advice): (String, &str),
-        breaks: &'static str,
+        breaks: impl Into<Option<&'static str>>,
     ) -> Option<Finding> {
         Some(Finding {
             severity,
             about,
-            address: self.server.address.clone(),
+            addresses: vec![self.server.address.clone()],
             says,
             advice: advice.into(),
-            breaks,
+            breaks: breaks.into(),
         })
     }
 
@@ -228,7 +228,8 @@ impl Look<'_> {
         let says =
             format!("min-replicas-to-write is {wanted}, {there} replicas are connected, {now}");
         let advice = "it bounds how long a master that is cut off lives on, and costs holds when replicas are gone: keep more replicas than it asks for";
-        self.finding(severity, "min-replicas", (says, advice), promise::KEPT)
+        let breaks = (severity > Severity::Note).then_some(promise::KEPT);
+        self.finding(severity, "min-replicas", (says, advice), breaks)
     }
 
     fn acknowledgements(&self) -> Option<Finding> {
@@ -242,12 +243,7 @@ impl Look<'_> {
             missing.join(" and ")
         );
         let advice = "Redis 7.2 and Valkey know it";
-        self.finding(
-            Severity::Note,
-            "acknowledgements",
-            (says, advice),
-            promise::EXCLUSION,
-        )
+        self.finding(Severity::Note, "acknowledgements", (says, advice), None)
     }
 
     fn offset(&self) -> Option<Finding> {
@@ -291,7 +287,7 @@ impl Look<'_> {
         }
         let says = "it does not know sharded messages: each release is told to all nodes, and clients that listen to sharded ones alone (Redisson 4, `Peers::RustOnly`) poll".to_owned();
         let advice = "use Redis 7.0 or Valkey, or `Peers::Redisson3`";
-        self.finding(Severity::Note, "sharded", (says, advice), promise::SHARDED)
+        self.finding(Severity::Note, "sharded", (says, advice), None)
     }
 
     fn silence(&self) -> Option<Finding> {
@@ -346,11 +342,6 @@ impl Look<'_> {
             what.join(", ")
         );
         let advice = "run `leasehold doctor` as a user who may: +info +config|get +time";
-        self.finding(
-            Severity::Note,
-            "not-looked-at",
-            (says, advice),
-            promise::ACCESS,
-        )
+        self.finding(Severity::Note, "not-looked-at", (says, advice), None)
     }
 }

@@ -322,7 +322,7 @@ impl<'a> Ballot<'a> {
 
     /// A server that is given twice would have two votes.
     fn each_is_one_server(&self) -> Result<(), Failure> {
-        match one_server(self.members, |_, _| true) {
+        match one_server(self.members, |_| ()) {
             None => Ok(()),
             // The acquire reports it anew, as the misuse that it is.
             Some(error) => Err(Failure::new(

@@ -1,0 +1,159 @@
+//! Since when waiters of this process wait for a name. Operators see the oldest wait of each name.
+
+use std::collections::{BTreeMap, BinaryHeap};
+
+use tokio::sync::Notify;
+
+use super::Locals;
+use crate::clock::Moment;
+use crate::sync::Mutex;
+
+/// The waiters of one name, by the order in which they came.
+#[derive(Default)]
+pub(super) struct Arrivals(Mutex<Waits>);
+
+#[derive(Default)]
+struct Waits {
+    next: u64,
+    since: BTreeMap<u64, Moment>,
+    /// The wait that operators have been told of.
+    told: Option<u64>,
+}
+
+impl Arrivals {
+    /// Notes a waiter that comes now. The number is for [`leave`](Self::leave).
+    pub(super) fn come(&self, now: Moment) -> u64 {
+        let mut waits = self.0.lock();
+        let number = waits.next;
+        waits.next += 1;
+        waits.since.insert(number, now);
+        number
+    }
+
+    /// Notes that a wait has ended, and notifies `told_over` if operators were told of this wait.
+    pub(super) fn leave(&self, number: u64, told_over: &Notify) {
+        let mut waits = self.0.lock();
+        waits.since.remove(&number);
+        let was_told = waits.told.take_if(|told| *told == number).is_some();
+        drop(waits);
+        if was_told {
+            told_over.notify_one();
+        }
+    }
+
+    /// When the oldest of the present waits began.
+    fn oldest(&self) -> Option<Moment> {
+        let waits = self.0.lock();
+        waits.since.first_key_value().map(|(_, since)| *since)
+    }
+
+    /// Notes that operators are told of the oldest wait, and returns when it began.
+    fn tell(&self) -> Option<Moment> {
+        let mut waits = self.0.lock();
+        let (number, since) = waits.since.first_key_value()?;
+        let (number, since) = (*number, *since);
+        waits.told = Some(number);
+        Some(since)
+    }
+}
+
+impl Locals {
+    /// The names for which somebody has waited since `before` or longer, with the beginning of each
+    /// name's oldest wait: the `most` names with the oldest waits, the oldest first. When one of
+    /// these waits ends, [`told_wait_over`](Locals::told_wait_over) is notified.
+    pub(crate) fn tell_waits(&self, before: Moment, most: usize) -> Vec<(String, Moment)> {
+        let table = self.table.lock();
+        let waits = table.records.iter().filter_map(|(key, record)| {
+            let since = record.arrivals.oldest()?;
+            (since <= before).then_some((since, key))
+        });
+        let told = smallest(waits, most).into_iter().filter_map(|(_, key)| {
+            // A younger wait may be the oldest by now.
+            let since = table.records.get(key)?.arrivals.tell()?;
+            Some((key.as_str().to_owned(), since))
+        });
+        told.filter(|(_, since)| *since <= before).collect()
+    }
+}
+
+/// The `most` smallest of them, the smallest first. Compares each with a few: one client may wait
+/// for tens of thousands of names.
+fn smallest<T: Ord>(all: impl Iterator<Item = T>, most: usize) -> Vec<T> {
+    let mut heap = BinaryHeap::new();
+    for one in all {
+        if heap.len() < most {
+            heap.push(one);
+        } else if let Some(mut largest) = heap.peek_mut()
+            && one < *largest
+        {
+            *largest = one;
+        }
+    }
+    heap.into_sorted_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    static COMPARED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Counts each comparison.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Counted(u64);
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARED.fetch_add(1, Relaxed);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    #[test]
+    fn the_oldest_waits_of_many_are_found_by_few_comparisons() {
+        const WAITS: usize = 50_000;
+        const MOST: usize = 1000;
+        // The youngest first: each one replaces another, which is the worst case.
+        let all = (0..WAITS as u64).rev().map(Counted);
+        let found = smallest(all, MOST);
+        let compared = COMPARED.load(Relaxed);
+        let wanted: Vec<_> = (0..MOST as u64).map(Counted).collect();
+        assert_eq!(found, wanted);
+        // Two for each level of a heap of 1024.
+        assert!(compared < WAITS * 24, "{compared} comparisons");
+    }
+
+    #[test]
+    fn no_more_are_taken_than_there_are() {
+        assert_eq!(smallest([3, 1, 2].into_iter(), 5), [1, 2, 3]);
+        assert_eq!(smallest([3, 1, 2].into_iter(), 0), [0; 0]);
+    }
+
+    #[test]
+    fn end_of_a_told_wait_is_notified_and_no_other() {
+        use futures_util::FutureExt as _;
+
+        let (arrivals, over) = (Arrivals::default(), Notify::new());
+        let at = Moment::from_millis;
+        let (first, second) = (arrivals.come(at(1)), arrivals.come(at(2)));
+        assert_eq!(arrivals.tell(), Some(at(1)));
+        arrivals.leave(second, &over);
+        assert!(over.notified().now_or_never().is_none());
+        let third = arrivals.come(at(3));
+        arrivals.leave(first, &over);
+        assert!(over.notified().now_or_never().is_some());
+        assert_eq!(arrivals.oldest(), Some(at(3)));
+        arrivals.leave(third, &over);
+        assert!(over.notified().now_or_never().is_none());
+        assert_eq!(arrivals.tell(), None);
+    }
+}
