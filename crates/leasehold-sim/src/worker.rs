@@ -288,7 +288,16 @@ impl Taking<'_> {
                     self.waits_too_short() || self.stage.any(|kind| kind == Kind::Unpolled);
                 is_short && no_answer.contains(&error.kind())
             }
-            _ => self.may_be_lost_by_conduct() && error.kind() == ErrorKind::Lost,
+            _ => match error.kind() {
+                ErrorKind::Lost => self.may_be_lost_by_conduct(),
+                // A downgrade belongs to an ask here. When it is dropped on its way, its undo can't
+                // tell the writers before it what has become of their hold.
+                ErrorKind::OutcomeUnknown => {
+                    self.subject() == Subject::Rw
+                        && self.stage.any(|kind| kind == Kind::AcquireDropped)
+                }
+                _ => false,
+            },
         };
         if !explained && !by_conduct {
             self.violation(&format!("{what} failed: {error}"));

@@ -526,7 +526,7 @@ impl Release {
         let counts = local.is_some() && backend.counts_listeners();
         let channel = counts.then(|| steps.counted_channel()).flatten();
         let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
-        let mark = held.hold().mark();
+        let mark = held.hold().ends_or_turns();
         let now = context.clock.now();
         let terms = held.hold().terms();
         let is_known = |local: &Local| local.next_is_known(terms);

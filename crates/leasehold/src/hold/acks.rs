@@ -41,8 +41,8 @@ struct Waiting {
     asked: bool,
     /// A release has left, whose reply tells all.
     released: bool,
-    /// A request has left that may have made it another hold.
-    turned: bool,
+    /// A request has left that ends the hold or makes it another one, and its answer may be missed.
+    may_be_gone: bool,
 }
 
 /// Those who waited when a request left.
@@ -70,15 +70,18 @@ impl Acks {
         }))
     }
 
-    fn turn(&self) {
-        if let Some(waiting) = self.0.lock().as_mut() {
-            waiting.turned = true;
-        }
+    /// The same for a request whose answer may be missed.
+    fn end(&self) -> Mark {
+        let mut waiting = self.0.lock();
+        Mark(waiting.as_mut().map_or(0, |waiting| {
+            (waiting.released, waiting.may_be_gone) = (true, true);
+            waiting.came
+        }))
     }
 
-    fn may_have_turned(&self) -> bool {
+    fn may_be_gone(&self) -> bool {
         let waiting = self.0.lock();
-        waiting.as_ref().is_some_and(|waiting| waiting.turned)
+        waiting.as_ref().is_some_and(|waiting| waiting.may_be_gone)
     }
 
     fn is_released(&self) -> bool {
@@ -131,17 +134,15 @@ impl Grant {
         self.acks.release()
     }
 
-    /// A request leaves that makes it another hold. From then on it says nothing of this one that
-    /// the server does not have it.
-    pub(crate) fn turns(&self) -> Mark {
-        let mark = self.mark();
-        self.acks.turn();
-        mark
+    /// A request leaves that ends this hold or makes it another one. Its future may be dropped before
+    /// the answer, so from then on the hold's absence does not mean that it was lost.
+    pub(crate) fn ends_or_turns(&self) -> Mark {
+        self.acks.end()
     }
 
-    /// Whether such a request has left.
-    pub(super) fn may_have_turned(&self) -> bool {
-        self.acks.may_have_turned()
+    /// Reports whether such a request has left.
+    pub(super) fn may_be_gone(&self) -> bool {
+        self.acks.may_be_gone()
     }
 
     /// The server has answered a release.

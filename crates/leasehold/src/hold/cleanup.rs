@@ -77,7 +77,7 @@ impl Return for Grant {
         // without a wait of its own.
         let word = match was_ours(reply) {
             true => Word::Held,
-            false if sure && !self.may_have_turned() => Word::Lost(LossReason::Deleted),
+            false if sure && !self.may_be_gone() => Word::Lost(LossReason::Deleted),
             false => Word::Unknown,
         };
         self.tell(self.mark(), &word);

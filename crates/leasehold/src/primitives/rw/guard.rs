@@ -299,7 +299,7 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     // may have either.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
     // Those who had the write hold before are told by this answer, as by that to a release.
-    let mark = write.hold().turns();
+    let mark = write.hold().ends_or_turns();
     match ask_until_answered(&context, &mut undo, operation).await? {
         Turned::Yes => write.hold().tell(mark, &Word::Held),
         Turned::No { asked_before } => {
