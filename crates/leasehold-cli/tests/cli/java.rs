@@ -64,7 +64,7 @@ fn each_kind_that_java_holds_is_recognised_and_can_be_released() {
             let text = text(&server, name);
             assert!(text.contains(&format!(":{thread}")), "{kind:?}: {text}");
             assert!(
-                text.contains("client  one of Redisson's"),
+                text.contains("client  unknown (a Redisson client"),
                 "{kind:?}: {text}"
             );
         }

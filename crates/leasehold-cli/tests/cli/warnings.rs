@@ -51,7 +51,7 @@ fn quiet_runs_still_tell_why_they_failed() {
     // The exit code says so.
     let busy = done(&mut run_script(&server, &["-q", "-n", "-E", "0"], "true")).expect_code(0);
     assert_eq!(busy.stderr, "");
-    let busy = done(&mut run_script(&server, &["-q", "--wait", "100ms"], "true")).expect_code(75);
+    let busy = done(&mut run_script(&server, &["-q", "--wait", "3s"], "true")).expect_code(75);
     assert_eq!(busy.stderr, "");
     holder.done();
     let limit = ["-q", "--limit", "2"];

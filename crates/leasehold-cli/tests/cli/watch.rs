@@ -58,7 +58,7 @@ fn watch_says_who_a_holder_is() {
     assert_eq!(known["client"]["pid"], pid.to_string(), "{known}");
     let host = known["client"]["host"].as_str().expect("a name").to_owned();
     let mut later = start(leasehold_at(&server).args(["watch", "job"]));
-    let who = format!(" (nightly billing on {host}, process {pid})\n");
+    let who = format!(" (nightly billing on {host}, process {pid})");
     let told = later.line();
     assert!(told.ends_with(&who), "{told}");
     later.signal(Signal::SIGINT);

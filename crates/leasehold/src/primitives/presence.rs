@@ -190,6 +190,7 @@ fn host() -> String {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has tasks of its own")]
 mod tests {
     use super::*;
     use crate::inspect::{Found, NameInfo, Wants};

@@ -66,43 +66,43 @@ async fn serves<A: Kind, B: Kind>(
 #[tokio::test]
 async fn a_plain_lock() {
     let lock = |client: &Client| client.lock("x");
-    serves(lock, lock).await;
+    Box::pin(serves(lock, lock)).await;
 }
 
 #[tokio::test]
 async fn a_fair_lock() {
     let lock = |client: &Client| client.fair_lock("x");
-    serves(lock, lock).await;
+    Box::pin(serves(lock, lock)).await;
 }
 
 #[tokio::test]
 async fn a_fenced_lock() {
     let lock = |client: &Client| client.fenced_lock("x");
-    serves(lock, lock).await;
+    Box::pin(serves(lock, lock)).await;
 }
 
 #[tokio::test]
 async fn a_reader() {
     let write = |client: &Client| client.rw_lock("x").write_lock();
-    serves(write, |client| client.rw_lock("x").read_lock()).await;
+    Box::pin(serves(write, |client| client.rw_lock("x").read_lock())).await;
 }
 
 #[tokio::test]
 async fn a_writer() {
     let read = |client: &Client| client.rw_lock("x").read_lock();
-    serves(read, |client| client.rw_lock("x").write_lock()).await;
+    Box::pin(serves(read, |client| client.rw_lock("x").write_lock())).await;
 }
 
 #[tokio::test]
 async fn a_group() {
     let lock = |client: &Client| client.group_lock("x", ["a", "b"]);
-    serves(lock, lock).await;
+    Box::pin(serves(lock, lock)).await;
 }
 
 #[tokio::test]
 async fn several_locks_as_one() {
     let both = |client: &Client| MultiLock::new([client.lock("x"), client.lock("y")]).unwrap();
-    serves(|client| client.lock("y"), both).await;
+    Box::pin(serves(|client| client.lock("y"), both)).await;
 }
 
 #[tokio::test]

@@ -30,10 +30,13 @@ async fn until_it_sleeps(waiter: &mut Waiter) {
     }
 }
 
+/// A kind of lock by its name, and a lock of the kind.
+type Kind = (&'static str, fn(&Client) -> AnyLock);
+
 /// Its answer has come, and so has another waiter, when it is polled again.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_is_polled_late_has_what_it_was_granted() {
-    let kinds: [(&str, fn(&Client) -> AnyLock); 4] = [
+    let kinds: [Kind; 4] = [
         ("plain", |client| client.lock("x").into()),
         ("fenced", |client| client.fenced_lock("x").into()),
         ("write", |client| client.rw_lock("x").write_lock().into()),

@@ -110,6 +110,7 @@ fn locks(two: &Two) -> Result<()> {
         let guard = lock.acquire().await?;
         assert!(lock.force_unlock().await?);
         drop(guard);
+        lock.acquire().await?.keep_for(SHORT).await?;
         let short = lock.clone().fixed_lease(HELD + SHORT).acquire().await?;
         short.lost().await;
         assert!(short.protect(std::future::pending::<()>()).await.is_err());
