@@ -29,6 +29,7 @@ use crate::primitives::holds::{self, HeldInfo};
 use crate::primitives::latch::CountDownLatch;
 use crate::primitives::lock::{GroupLock, Lock, Plain};
 use crate::primitives::name::{self, Listing, NameInfo};
+#[cfg(any(feature = "redis", test))]
 use crate::primitives::presence;
 use crate::primitives::rw::RwLock;
 use crate::primitives::semaphore::Semaphore;

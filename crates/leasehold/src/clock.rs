@@ -59,12 +59,14 @@ impl Sub<Duration> for Moment {
 
 /// A point on tokio's clock and on the real one. A test can pause the first, and then it runs ahead
 /// of every server.
+#[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Both {
     tokios: Instant,
     real: std::time::Instant,
 }
 
+#[cfg(feature = "redis")]
 impl Both {
     #[expect(clippy::disallowed_methods, reason = "it is compared with tokio's")]
     pub(crate) fn now() -> Self {
