@@ -1,16 +1,17 @@
 //! A wall clock for a server that tests can move.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io,
     os::unix::fs::FileExt,
     path::PathBuf,
-    process::Command,
     sync::Mutex,
     time::Duration,
 };
 
 use tempfile::TempDir;
+
+use crate::shim::{LIBRARY, compile};
 
 /// The wall clock of the servers that are started with it
 /// ([`Builder::clock`](crate::server::Builder::clock)): right at first, and moved while they
@@ -42,20 +43,7 @@ impl ClockShim {
     ///
     /// As [`ClockShim::new`].
     pub fn running_fast(parts_per_million: i64) -> io::Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix("leasehold-clock-")
-            .tempdir()?;
-        let source = dir.path().join("shim.c");
-        fs::write(&source, include_str!("clock_shim.c"))?;
-        let output = Command::new("cc")
-            .args(["-O1", "-shared", "-fPIC", "-o"])
-            .arg(dir.path().join(LIBRARY))
-            .arg(&source)
-            .output()?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(io::Error::other(said));
-        }
+        let dir = compile("leasehold-clock-", include_str!("clock_shim.c"))?;
         let setting = OpenOptions::new()
             .create_new(true)
             .write(true)
@@ -105,7 +93,6 @@ impl ClockShim {
     }
 }
 
-const LIBRARY: &str = "shim.so";
 const SETTING: &str = "setting";
 
 #[cfg(test)]

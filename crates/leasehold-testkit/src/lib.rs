@@ -19,6 +19,7 @@ pub mod replicas;
 pub mod reply;
 pub mod sentinels;
 pub mod server;
+mod shim;
 mod tls;
 mod wait;
 
