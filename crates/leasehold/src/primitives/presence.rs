@@ -193,7 +193,7 @@ fn host() -> String {
 #[expect(clippy::disallowed_methods, reason = "a test has tasks of its own")]
 mod tests {
     use super::*;
-    use crate::inspect::{Found, NameInfo, Wants};
+    use crate::primitives::name::{Found, NameInfo, Wants};
     use crate::{Client, Embedded, Lock, LockGuard};
 
     #[test]
