@@ -6,9 +6,13 @@
 //! (`hold/acks.rs`). The last one gives the hold back. Nobody keeps it for readers that may come,
 //! but a holder that is quick must not give it back before those have entered that have waited for
 //! its answer: a share of theirs keeps it until then ([`Keeper`]).
+//! A hold takes no more than [`MOST`], so each request has a crowd of its own: thousands of readers
+//! make several requests at the same time, and each reader is woken by the answer to one of them.
+//!
 //! A reader behind a writer of its process does not come here: its line keeps it back (`line.rs`).
 
 use std::any::Any;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -31,25 +35,42 @@ const UNPOLLED: Duration = Duration::from_millis(10);
 
 /// The readers of one name.
 #[derive(Default)]
-pub(crate) struct Crowd {
-    state: Mutex<State>,
-    /// Notified when a request was answered, or given up.
-    changed: Notify,
-}
+pub(crate) struct Crowd(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    open: Option<Open>,
-    /// The request that is on its way.
-    asking: Option<u64>,
+    /// The request that was granted last.
+    open: Option<Arc<Request>>,
+    /// The request that left last.
+    asking: Option<Arc<Request>>,
     /// How many requests have ever left.
     asked: u64,
-    /// The last one that was refused, and for how long others have the lock.
-    refused: Option<(u64, Option<Duration>)>,
-    /// How many readers wait for the answer to the request of another one.
-    waiting: usize,
-    /// What keeps the hold for them that the request of this number was granted.
-    keeper: Option<(u64, Keeper)>,
+}
+
+/// A request of one reader, for itself and for those that wait for its answer. Locked behind the
+/// crowd.
+struct Request {
+    number: u64,
+    state: Mutex<Crew>,
+    /// Notified when it was answered, or given up.
+    answered: Notify,
+}
+
+#[derive(Default)]
+struct Crew {
+    answer: Option<Answer>,
+    /// How many readers wait for the answer, or have not come since.
+    waiting: u32,
+    /// What keeps the hold for them.
+    keeper: Option<Keeper>,
+}
+
+enum Answer {
+    Granted(Open),
+    /// Others have the lock, for so long.
+    Refused(Option<Duration>),
+    /// The reader that asked has gone.
+    GivenUp,
 }
 
 /// A share in a hold. It is left when this is dropped.
@@ -59,6 +80,7 @@ pub(crate) type Keeper = Box<dyn Any + Send + Sync>;
 struct Open {
     held: Weak<Held>,
     until: Moment,
+    /// How many have entered. Those that have waited for the answer count from the first.
     entered: u32,
 }
 
@@ -83,104 +105,134 @@ impl Record {
     /// no time to wait for the request of another one asks at once.
     pub(crate) async fn meet(&self, terms: Terms, has_time: bool, timers: &Timers) -> Met<'_> {
         // What was asked before may have been answered before the reader began to listen.
-        let first = self.crowd.state.lock().asked + 1;
+        let first = self.crowd.0.lock().asked + 1;
         let mut late = (!has_time).then_some(Late::All);
-        let mut _waiting = None;
         loop {
-            let mut changed = std::pin::pin!(self.crowd.changed.notified());
-            // Registered before the look, or a change between the two would be missed.
-            changed.as_mut().enable();
-            let asking = match self.look(terms, first, late, timers.now()) {
+            let waiting = match self.look(terms, late, timers.now()) {
                 Ok(met) => return met,
-                Err(asking) => asking,
+                Err(waiting) => waiting,
             };
-            _waiting.get_or_insert_with(|| Waiting::of(&self.crowd));
-            // The one that asks may not be polled.
-            let answered = timers.timeout(UNPOLLED, changed).await;
-            late = answered.is_none().then_some(Late::One(asking));
+            let in_time = waiting.answered(timers).await;
+            match waiting.take(terms, timers.now()) {
+                Some(Met::Refused(_)) if waiting.0.number < first => {}
+                Some(met) => return met,
+                None => {}
+            }
+            late = (!in_time).then_some(Late::One(waiting.0.number));
         }
     }
 
-    /// An error has the request that is on its way, unless that is `late`.
-    fn look(
-        &self,
-        terms: Terms,
-        first: u64,
-        late: Option<Late>,
-        now: Moment,
-    ) -> Result<Met<'_>, u64> {
-        let mut state = self.crowd.state.lock();
-        if let Some(open) = state.open.as_mut()
+    /// An error has a place among those that wait for a request that is on its way, unless that is
+    /// `late` or full.
+    fn look(&self, terms: Terms, late: Option<Late>, now: Moment) -> Result<Met<'_>, Waiting> {
+        let mut state = self.crowd.0.lock();
+        if let Some(open) = &state.open
             && let Some((held, joined)) = open.enter(terms, now)
         {
             return Ok(Met::Entered(held, joined));
         }
-        let waits = |asking: &u64| match late {
+        let waits = |asking: &&Arc<Request>| match late {
             None => true,
-            Some(Late::One(late)) => late != *asking,
+            Some(Late::One(late)) => late != asking.number,
             Some(Late::All) => false,
         };
-        if let Some(asking) = state.asking.filter(waits) {
-            return Err(asking);
-        }
-        if let Some((number, left)) = state.refused
-            && number >= first
-        {
-            return Ok(Met::Refused(left));
+        if let Some(waiting) = state.asking.as_ref().filter(waits).and_then(Waiting::of) {
+            return Err(waiting);
         }
         state.asked += 1;
-        let number = state.asked;
-        state.asking = Some(number);
+        let request = Arc::new(Request {
+            number: state.asked,
+            state: Mutex::default(),
+            answered: Notify::new(),
+        });
+        state.asking = Some(Arc::clone(&request));
         Ok(Met::Ask(Asking {
             crowd: &self.crowd,
-            number,
+            request,
         }))
     }
 }
 
-/// A reader that waits for the answer to the request of another one, until it has entered.
-struct Waiting<'a>(&'a Crowd);
+impl Request {
+    /// Enters its hold, as one that has not waited for it.
+    fn enter(&self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
+        let mut crew = self.state.lock();
+        let Some(Answer::Granted(open)) = &mut crew.answer else {
+            return None;
+        };
+        if open.entered >= MOST {
+            return None;
+        }
+        let entered = open.join(terms, now)?;
+        open.entered += 1;
+        Some(entered)
+    }
 
-impl<'a> Waiting<'a> {
-    fn of(crowd: &'a Crowd) -> Self {
-        crowd.state.lock().waiting += 1;
-        Self(crowd)
+    fn is_answered(&self) -> bool {
+        self.state.lock().answer.is_some()
     }
 }
 
-impl Drop for Waiting<'_> {
+/// A reader that waits for the answer to the request of another one, until it has entered.
+struct Waiting(Arc<Request>);
+
+impl Waiting {
+    /// `None` if the answer is there, or the hold has no room for one more.
+    fn of(request: &Arc<Request>) -> Option<Self> {
+        let mut crew = request.state.lock();
+        // One place is that of the reader that asks.
+        if crew.answer.is_some() || crew.waiting + 1 >= MOST {
+            return None;
+        }
+        crew.waiting += 1;
+        drop(crew);
+        Some(Self(Arc::clone(request)))
+    }
+
+    /// Waits for the answer. `false` if it does not come in time: the reader that asked may not be
+    /// polled.
+    async fn answered(&self, timers: &Timers) -> bool {
+        let mut answered = pin!(self.0.answered.notified());
+        // Registered before the look, or an answer between the two would be missed.
+        answered.as_mut().enable();
+        self.0.is_answered() || timers.timeout(UNPOLLED, answered).await.is_some()
+    }
+
+    /// What the answer is for a reader that has waited for it; `None` if it has to look again.
+    fn take(&self, terms: Terms, now: Moment) -> Option<Met<'static>> {
+        let crew = self.0.state.lock();
+        match crew.answer.as_ref()? {
+            Answer::Granted(open) => {
+                let (held, joined) = open.join(terms, now)?;
+                Some(Met::Entered(held, joined))
+            }
+            Answer::Refused(left) => Some(Met::Refused(*left)),
+            Answer::GivenUp => None,
+        }
+    }
+}
+
+impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.waiting -= 1;
-        let keeper = match state.waiting {
-            0 => state.keeper.take(),
+        let mut crew = self.0.state.lock();
+        crew.waiting -= 1;
+        let keeper = match crew.waiting {
+            0 => crew.keeper.take(),
             _ => None,
         };
         // A share is left with nothing locked.
-        drop(state);
-        drop(keeper);
-    }
-}
-
-impl Record {
-    /// Ends what keeps a hold for those that have waited for it: some of them may not be polled.
-    pub(crate) async fn is_kept(&self, number: u64) {
-        tokio::time::sleep(UNPOLLED).await;
-        let mut state = self.crowd.state.lock();
-        let keeper = state.keeper.take_if(|(kept, _)| *kept == number);
-        drop(state);
+        drop(crew);
         drop(keeper);
     }
 }
 
 impl Open {
-    fn enter(&mut self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
-        if now > self.until || self.entered >= MOST {
+    fn join(&self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
+        if now > self.until {
             return None;
         }
         let held = self.held.upgrade()?;
         let joined = held.hold().share(terms)?;
-        self.entered += 1;
         Some((held, joined))
     }
 }
@@ -188,44 +240,57 @@ impl Open {
 /// A reader that asks. Dropped without an answer, it leaves the next request to another one.
 pub(crate) struct Asking<'a> {
     crowd: &'a Crowd,
-    number: u64,
+    request: Arc<Request>,
 }
+
+/// A hold that is kept for those that have waited for its answer.
+pub(crate) struct Kept(Arc<Request>);
 
 impl Asking<'_> {
     /// The server has granted it: others may enter the hold until then. If readers wait for that, a
-    /// share from `keeper` keeps it for them, and the caller sees to the end of that (`is_kept`).
+    /// share from `keeper` keeps it for them, and the caller sees to the end of that ([`Kept`]).
     pub(crate) fn opens(
         self,
         held: &Arc<Held>,
         until: Moment,
         keeper: impl FnOnce() -> Option<Keeper>,
-    ) -> Option<u64> {
-        let mut state = self.crowd.state.lock();
-        state.open = Some(Open {
+    ) -> Option<Kept> {
+        let mut state = self.crowd.0.lock();
+        let mut crew = self.request.state.lock();
+        crew.answer = Some(Answer::Granted(Open {
             held: Arc::downgrade(held),
             until,
-            entered: 1,
-        });
-        let kept = (state.waiting > 0).then(keeper).flatten();
-        let kept = kept.map(|keeper| (self.number, keeper));
-        let is_kept = kept.is_some().then_some(self.number);
-        let before = std::mem::replace(&mut state.keeper, kept);
+            entered: 1 + crew.waiting,
+        }));
+        crew.keeper = (crew.waiting > 0).then(keeper).flatten();
+        let is_kept = crew.keeper.is_some();
+        drop(crew);
+        let before = state.open.replace(Arc::clone(&self.request));
         drop(state);
         drop(before);
-        is_kept
+        is_kept.then(|| Kept(Arc::clone(&self.request)))
     }
 
     /// Others have the lock, for so long.
     pub(crate) fn refused(self, left: Option<Duration>) {
-        self.crowd.state.lock().refused = Some((self.number, left));
+        self.request.state.lock().answer = Some(Answer::Refused(left));
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        let mut state = self.crowd.state.lock();
-        state.asking.take_if(|number| *number == self.number);
-        drop(state);
-        self.crowd.changed.notify_waiters();
+        let mut crew = self.request.state.lock();
+        crew.answer.get_or_insert(Answer::GivenUp);
+        drop(crew);
+        self.request.answered.notify_waiters();
+    }
+}
+
+impl Kept {
+    /// Ends what keeps the hold: some of those for which it is kept may not be polled.
+    pub(crate) async fn ends(self) {
+        tokio::time::sleep(UNPOLLED).await;
+        let keeper = self.0.state.lock().keeper.take();
+        drop(keeper);
     }
 }

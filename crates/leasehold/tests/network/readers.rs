@@ -1,11 +1,13 @@
 //! Readers of one process: one of them asks the server, and the others enter its hold.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use leasehold::{Owner, ReadGuard, RwLock};
+use leasehold::{Owner, ReadGuard, RwLock, WriteGuard};
+use tokio::sync::Barrier;
 use tokio::task::JoinHandle;
 
 use super::hand_over::{Sent, at, near};
@@ -315,6 +317,66 @@ async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     assert!(!server.keys().contains(&marks));
     first.release().await.unwrap();
     second.release().await.unwrap();
+}
+
+/// How often the futures of this many readers are polled, each in a task of its own, from the
+/// release of the writer that keeps them out until all of them have read. `at_once`: all of them
+/// hold the lock at the same time.
+async fn polls_of_readers(
+    lock: &RwLock,
+    writing: WriteGuard,
+    count: usize,
+    at_once: bool,
+) -> usize {
+    let (polls, together) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(count)));
+    let task = |_| {
+        let (lock, polls, together) = (lock.clone(), Arc::clone(&polls), Arc::clone(&together));
+        tokio::spawn(async move {
+            let mut reads = std::pin::pin!(lock.read());
+            let reading = poll_fn(|context| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                reads.as_mut().poll(context)
+            });
+            let reading = reading.await.unwrap();
+            if at_once {
+                together.wait().await;
+            }
+            reading.release().await.unwrap();
+        })
+    };
+    let tasks: Vec<_> = (0..count).map(task).collect();
+    sleep(20 * MS).await;
+    polls.store(0, Ordering::Relaxed);
+    writing.release().await.unwrap();
+    join_all(tasks).await.into_iter().for_each(Result::unwrap);
+    polls.load(Ordering::Relaxed)
+}
+
+/// Each of them is woken a few times, however many they are: by the writer that leaves, and by the
+/// answer to one request.
+#[tokio::test(start_paused = true)]
+async fn each_reader_behind_a_writer_is_woken_a_few_times() {
+    const READERS: usize = 1024;
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let (rival, _its_network, _) = near(&server);
+    let lock = client.rw_lock("x").poll_interval(3600 * 1000 * MS);
+    for writer in [&lock, &rival.rw_lock("x")] {
+        for at_once in [true, false] {
+            let writing = writer.write().await.unwrap();
+            let before = asked(&sent).0;
+            let polls = polls_of_readers(&lock, writing, READERS, at_once).await;
+            assert!(polls <= 3 * READERS, "{polls} polls of {READERS} readers");
+            // A hold takes 128. Behind a stranger they ask in vain when they come, and once more
+            // when they listen.
+            let asks = asked(&sent).0 - before;
+            assert!(
+                asks <= 3 * READERS / 128 + 2,
+                "{asks} asks for {READERS} readers"
+            );
+        }
+    }
+    assert_eq!(server.keys().len(), 0);
 }
 
 /// So many tasks read all the time. Every hold is judged.

@@ -730,9 +730,8 @@ impl<K: Named> Asker<'_, K> {
                         Share::of_crowd(Arc::clone(context), Arc::clone(&held), Some(joined));
                     Some(Box::new(keeper) as Keeper)
                 };
-                if let Some(number) = asking.opens(&held, until, keeper) {
-                    let ends = async move { local.is_kept(number).await };
-                    context.cleanup.carry(ends);
+                if let Some(kept) = asking.opens(&held, until, keeper) {
+                    context.cleanup.carry(kept.ends());
                 }
                 let share = Share::of_crowd(Arc::clone(context), held, None);
                 Answer::Granted(Granted::Entered(share))
