@@ -37,6 +37,10 @@ pub(crate) struct Step {
     /// a token, the same hold in another form. A failover guard lets such a step run.
     #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) for_holders: bool,
+    /// It only makes holds last longer. It leaves before all that waits for the connection: a hold must
+    /// not end because thousands of waiters ask.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) renews: bool,
     /// It touches only keys that are declared, and none that it may have removed before. Then it may
     /// run while its slot moves from one node of a cluster to another, as soon as all of them are on
     /// one side. Any other step waits until the slot is whole.
@@ -74,6 +78,7 @@ macro_rules! step {
     (
         $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
         $(for_holders: $for_holders:literal,)?
+        $(renews: $renews:literal,)?
         $(while_moving: $while_moving:literal,)?
         $(own_script: $own_script:literal,)?
         keys: [$($key:ident),*],
@@ -89,6 +94,7 @@ macro_rules! step {
             many: false,
             grants: $grants,
             for_holders: false $(|| $for_holders)?,
+            renews: false $(|| $renews)?,
             while_moving: false $(|| $while_moving)?,
             own_script: false $(|| $own_script)?,
             twin: |keyspace, parts| $Arguments::read(parts)?.twin(keyspace),

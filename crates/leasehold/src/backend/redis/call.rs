@@ -394,6 +394,7 @@ mod tests {
         parameters: &["name", "channel", "argument"],
         grants: true,
         for_holders: false,
+        renews: false,
         twin: |_, _| Ok(Value::Nil),
     };
     static RELEASE: Step = Step {

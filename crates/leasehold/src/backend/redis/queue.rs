@@ -1,6 +1,14 @@
 //! The operations that wait for one connection, in order of arrival. Pure data: it knows no
 //! connection and no clock, and nothing in it waits. Operations leave it a call at a time.
 //!
+//! Renewals alone leave before what came earlier: thousands of waiters may ask at the same time, and a
+//! hold must not end behind them. That is safe because nothing that came earlier has to run before a
+//! renewal. A hold is renewed once its grant was answered. A release ends the renewals before it is
+//! queued (`guard.rs`), so one that leaves before it makes the hold longer for a moment only. What puts
+//! a hold into another form, or another hold into its place, stops its renewals until it was answered
+//! (`rw/guard.rs`, `exchange.rs`). Among themselves renewals keep their order: the last one of a kept
+//! lock makes it shorter (`Share::keep_for`).
+//!
 //! Operations that the server did not run, because it had forgotten the script or refused a call
 //! as a whole, are sent again in their old place: nothing leaves until the calls on their way are
 //! back. (One gap is left: if another client brings the script between two calls of ours that
@@ -30,6 +38,8 @@ const MAX_REFUSED: usize = 1024;
 /// The queue of one connection.
 #[derive(Default)]
 pub(crate) struct Queue {
+    /// They leave first.
+    renewals: VecDeque<Waiting>,
     waiting: VecDeque<Waiting>,
     /// The numbers of the calls on their way.
     calls: Vec<u64>,
@@ -43,16 +53,32 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn push(&mut self, waiting: Waiting) {
-        self.waiting.push_back(waiting);
+        self.line_of(&waiting).push_back(waiting);
+    }
+
+    fn push_front(&mut self, waiting: Waiting) {
+        self.line_of(&waiting).push_front(waiting);
+    }
+
+    fn line_of(&mut self, waiting: &Waiting) -> &mut VecDeque<Waiting> {
+        match waiting.operation.step.renews {
+            true => &mut self.renewals,
+            false => &mut self.waiting,
+        }
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let renewal = self.renewals.pop_front();
+        renewal.or_else(|| self.waiting.pop_front())
     }
 
     /// How many wait to leave.
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+        self.renewals.len() + self.waiting.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.len() == 0
     }
 
     /// How many calls are on their way.
@@ -82,6 +108,7 @@ impl Queue {
             return None;
         }
         let operations = self.take_operations(most);
+        self.renewals.give_back();
         self.waiting.give_back();
         // Before anything is counted: a call of nothing never ends, and `drained` would wait for
         // it.
@@ -100,7 +127,7 @@ impl Queue {
     fn take_operations(&mut self, most: usize) -> Vec<Waiting> {
         let mut operations = Vec::new();
         let (mut bytes, mut wanted) = (0, None);
-        while let Some(waiting) = self.waiting.pop_front() {
+        while let Some(waiting) = self.pop() {
             // One that does not fit opens the next call.
             let alone = self.travels_alone(&waiting);
             let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == most;
@@ -108,7 +135,7 @@ impl Queue {
             let own = waiting.route.wanted();
             let differs = own.is_some() && wanted.is_some() && own != wanted;
             if !operations.is_empty() && (alone || full || differs) {
-                self.waiting.push_front(waiting);
+                self.push_front(waiting);
                 break;
             }
             // Its waiter has taken it out: it never ran, so nothing undoes it.
@@ -168,23 +195,23 @@ impl Queue {
                 .into_iter()
                 .filter(|waiting| waiting.ticket.recall());
             for waiting in wanted.rev() {
-                self.waiting.push_front(waiting);
+                self.push_front(waiting);
             }
         }
     }
 
     /// Takes out all operations that wait.
     pub(crate) fn take_all(&mut self) -> VecDeque<Waiting> {
-        std::mem::take(&mut self.waiting)
+        let mut all = std::mem::take(&mut self.renewals);
+        all.append(&mut self.waiting);
+        all
     }
 
     /// Takes out the waiting operations for which `stays` is false.
     pub(crate) fn take_unless(&mut self, stays: impl Fn(&Operation) -> bool) -> VecDeque<Waiting> {
-        let (kept, taken) = self
-            .take_all()
-            .into_iter()
-            .partition(|waiting| stays(&waiting.operation));
-        self.waiting = kept;
+        let all = self.take_all().into_iter();
+        let (kept, taken): (VecDeque<_>, _) = all.partition(|waiting| stays(&waiting.operation));
+        kept.into_iter().for_each(|waiting| self.push(waiting));
         taken
     }
 
@@ -327,11 +354,23 @@ mod tests {
         parameters: &["name", "argument"],
         grants: true,
         for_holders: false,
+        renews: false,
         twin: |_, _| Ok(Value::Nil),
+    };
+    static RENEWAL: Step = Step {
+        name: "test.renewal",
+        renews: true,
+        ..STEP
     };
 
     fn operation(name: &str, argument: &[u8]) -> Operation {
-        Operation::new(&STEP, [name.as_bytes(), argument])
+        // By the first letter of the name.
+        let step = if name.starts_with('r') {
+            &RENEWAL
+        } else {
+            &STEP
+        };
+        Operation::new(step, [name.as_bytes(), argument])
     }
 
     fn push(queue: &mut Queue, name: &str) -> Ticket {
@@ -360,6 +399,12 @@ mod tests {
     /// The names of the next call.
     fn next(queue: &mut Queue) -> Vec<String> {
         names(&queue.next_batch(MAX_OPERATIONS).expect("something waits"))
+    }
+
+    /// A call of these, which leaves.
+    fn call_of(queue: &mut Queue, names: &[&str]) -> Batch {
+        names.iter().for_each(|name| drop(push(queue, name)));
+        queue.next_batch(MAX_OPERATIONS).expect("these")
     }
 
     #[test]
@@ -420,6 +465,37 @@ mod tests {
         queue.return_batch(first);
         assert!(queue.call_is_back(1));
         assert_eq!(next(&mut queue), ["a", "b", "c", "d"]);
+    }
+
+    /// Thousands of waiters may ask before it.
+    #[test]
+    fn renewals_leave_before_what_waits() {
+        let mut queue = Queue::default();
+        for n in 0..MAX_OPERATIONS {
+            push(&mut queue, &n.to_string());
+        }
+        push(&mut queue, "r1");
+        push(&mut queue, "a");
+        push(&mut queue, "r2");
+        assert_eq!(queue.len(), MAX_OPERATIONS + 3);
+        let first = next(&mut queue);
+        assert_eq!(first.len(), MAX_OPERATIONS);
+        assert_eq!(first[..4], ["r1", "r2", "0", "1"]);
+        assert_eq!(next(&mut queue), ["254", "255", "a"]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn renewals_that_go_again_leave_first_in_their_order() {
+        let mut queue = queue_of(&["a", "r1"]);
+        let first = queue.next_batch(MAX_OPERATIONS).expect("both");
+        let second = call_of(&mut queue, &["r2", "b"]);
+        queue.return_batch(first);
+        queue.return_batch(second);
+        push(&mut queue, "r3");
+        queue.call_is_back(1);
+        queue.call_is_back(2);
+        assert_eq!(next(&mut queue), ["r1", "r2", "r3", "a", "b"]);
     }
 
     #[test]

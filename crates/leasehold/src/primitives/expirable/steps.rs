@@ -114,6 +114,7 @@ impl Exchange<'_> {
 step! {
     RENEW: Renew = expirable.renew, grants: true,
     for_holders: true,
+    renews: true,
     keys: [permits, timeout],
     args: [ids, lease_ms: u64, most_ms: u64],
     uses: [LEASES],

@@ -158,6 +158,7 @@ impl ReleaseAndCall<'_> {
 step! {
     RENEW: Renew = lock.renew, grants: true,
     for_holders: true,
+    renews: true,
     while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
@@ -194,6 +195,7 @@ pub(crate) static RENEW_MANY: Step = Step {
     own_script: false,
     grants: true,
     for_holders: true,
+    renews: true,
     twin: renew_many,
 };
 

@@ -180,6 +180,7 @@ impl ReleaseWrite<'_> {
 step! {
     RENEW_READ: RenewRead = rw.renew_read, grants: true,
     for_holders: true,
+    renews: true,
     while_moving: true,
     keys: [lock, timeout],
     args: [hold, lease_ms: u64, most_ms: u64],
@@ -213,6 +214,7 @@ impl RenewRead<'_> {
 step! {
     RENEW_WRITE: RenewWrite = rw.renew_write, grants: true,
     for_holders: true,
+    renews: true,
     while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],

@@ -114,6 +114,7 @@ impl Release<'_> {
 step! {
     RENEW: Renew = group.renew, grants: true,
     for_holders: true,
+    renews: true,
     while_moving: true,
     keys: [group],
     args: [hold, lease_ms: u64, most_ms: u64, fields],
