@@ -14,7 +14,10 @@ pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
 /// A year: a server that was started has no vote for that long.
 const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often a waiter asks when nothing wakes it.
-pub(crate) const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A waiter that listens asks this often at least. Thousands of names with a waiter each would keep
+/// client and server busy while nothing happens.
+const LONGEST_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a wait goes on while no server answers. One default lease: by then every earlier hold
 /// is over. It has no range: any span is allowed (`Lock::outage_timeout` in `setters.rs`).
 pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
@@ -174,7 +177,8 @@ pub(crate) struct Settings {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
-    pub(crate) poll_interval: Duration,
+    /// `None`: the default, which grows while a waiter listens and nothing wakes it.
+    pub(crate) poll_interval: Option<Duration>,
     /// How often a waiter asks at least, whatever its strategy is: what it leaves on the server while
     /// it waits ends otherwise.
     pub(crate) ask_every: Option<Duration>,
@@ -195,7 +199,7 @@ impl Settings {
             max_hold: None,
             longest_lease: None,
             strategy: WaitStrategy::PubSub,
-            poll_interval: DEFAULT_POLL_INTERVAL,
+            poll_interval: None,
             ask_every: None,
             outage_timeout: DEFAULT_OUTAGE_TIMEOUT,
             local_hand_over: DEFAULT_TURN,
@@ -207,11 +211,25 @@ impl Settings {
     pub(crate) fn check_waiting(&self, key: &Key) -> Result<()> {
         check_span(
             "poll interval",
-            self.poll_interval,
+            self.poll_interval(),
             Duration::from_millis(1),
             "",
             key,
         )
+    }
+
+    /// How often a waiter asks when nothing wakes it.
+    pub(crate) fn poll_interval(&self) -> Duration {
+        self.poll_interval.unwrap_or(DEFAULT_POLL_INTERVAL)
+    }
+
+    /// How long a waiter sleeps that listens, and that nothing has woken that often in a row.
+    pub(crate) fn poll_interval_after(&self, quiet: u32) -> Duration {
+        // An interval that was set is a promise: no lost message costs more than that.
+        self.poll_interval.unwrap_or_else(|| {
+            let grown = DEFAULT_POLL_INTERVAL.saturating_mul(1 << quiet.min(16));
+            grown.min(LONGEST_POLL_INTERVAL)
+        })
     }
 
     /// How long a hold lasts if nothing renews it.
@@ -257,7 +275,7 @@ impl Settings {
         }
         // Checked for all, although `try_acquire` does not wait: so the first call finds a wrong
         // setting, and not the first one that is contended.
-        check_span("poll interval", self.poll_interval, least, "", key)?;
+        check_span("poll interval", self.poll_interval(), least, "", key)?;
         Ok(Terms {
             lease,
             renew_every,

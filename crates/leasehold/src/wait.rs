@@ -316,6 +316,10 @@ impl Wait<'_> {
                     return Ok(Asked::Again);
                 }
                 sleep.throttle.busy(sent, clock.now(), ttl);
+                if ttl.is_none() {
+                    // The wait ends if that stays so, and not much later than it has to.
+                    sleep.polls_anew();
+                }
                 sleep.after_busy(ttl)
             }
             Ok(Answer::Later { within, evidence }) => {
@@ -323,7 +327,10 @@ impl Wait<'_> {
                 if sleep.listen() {
                     return Ok(Asked::Again);
                 }
-                sleep.throttle.refused(sent, evidence);
+                if sleep.throttle.refused(sent, evidence) {
+                    // Perhaps without a message.
+                    sleep.polls_anew();
+                }
                 sleep.after_busy(within)
             }
             Err(failure) if failure.may_heal() => {

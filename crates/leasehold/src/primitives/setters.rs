@@ -67,11 +67,13 @@ macro_rules! wait_setters {
         }
 
         /// Sets how often a waiter asks when nothing wakes it. This is the longest delay that a
-        /// lost message can cause. 1 s by default, at least 1 ms.
+        /// lost message can cause. At least 1 ms. By default a waiter asks after 1 s; while it
+        /// listens and nothing wakes it, it doubles its pause up to 5 s, and begins anew with the
+        /// next message or connection.
         $(#[$poll_interval])*
         #[must_use]
         pub fn poll_interval(mut self, interval: Duration) -> Self {
-            self.settings.poll_interval = interval;
+            self.settings.poll_interval = Some(interval);
             self
         }
 

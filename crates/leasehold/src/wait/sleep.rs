@@ -26,6 +26,8 @@ pub(super) struct Sleep<'a> {
     pauses: Option<Pauses>,
     failures: Pauses,
     pub(super) throttle: WakeUpThrottle,
+    /// How many times in a row it has slept to the end, and found nothing changed.
+    quiet: u32,
     /// How many other clients are called before this one, if it is called.
     pub(super) before: Option<u32>,
 }
@@ -61,6 +63,7 @@ impl<'a> Sleep<'a> {
             pauses,
             failures: Pauses::after_failures(),
             throttle: WakeUpThrottle::default(),
+            quiet: 0,
             before: None,
         }
     }
@@ -85,19 +88,29 @@ impl<'a> Sleep<'a> {
         self.marks().iter().any(|signal| signal.live)
     }
 
+    /// A message may have been lost: the next pauses are short again.
+    pub(super) fn polls_anew(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// How long it sleeps unless a message wakes it.
+    fn poll_pause(&self) -> Duration {
+        let (marks, settings) = (self.marks(), self.wait.settings);
+        if marks.iter().any(|signal| signal.denied) {
+            return settings.poll_interval().min(POLL_INTERVAL_WHEN_DENIED);
+        }
+        // Longer and longer only while the server has confirmed that it sends the messages.
+        match !marks.is_empty() && marks.iter().all(|signal| signal.live) {
+            true => settings.poll_interval_after(self.quiet),
+            false => settings.poll_interval(),
+        }
+    }
+
     pub(super) fn after_busy(&mut self, ttl: Option<Duration>) -> Duration {
         self.failures.restart();
         let pause = match &mut self.pauses {
             Some(pauses) => pauses.next(),
-            None => {
-                let denied = self.marks().iter().any(|signal| signal.denied);
-                let cap = self.wait.settings.poll_interval;
-                if denied {
-                    cap.min(POLL_INTERVAL_WHEN_DENIED)
-                } else {
-                    cap
-                }
-            }
+            None => self.poll_pause(),
         };
         let ask_every = match self.wait.line {
             Line::OnServer { ask_every } => Some(ask_every),
@@ -111,6 +124,8 @@ impl<'a> Sleep<'a> {
     }
 
     pub(super) fn after_failure(&mut self) -> Duration {
+        // The connection for messages may be as dead.
+        self.polls_anew();
         self.failures.next()
     }
 
@@ -146,11 +161,17 @@ impl<'a> Sleep<'a> {
                 timers.sleep_until(not_before).await;
             }
         };
-        tokio::select! {
+        let woken = tokio::select! {
             biased;
             () = woken => true,
             () = timers.sleep_until(moment) => false,
-        }
+        };
+        // A lost connection and a new subscription wake it as well.
+        self.quiet = match woken {
+            true => 0,
+            false => self.quiet.saturating_add(1),
+        };
+        woken
     }
 }
 

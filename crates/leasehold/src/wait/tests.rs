@@ -57,7 +57,7 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
     let context = context();
     let clock = context.clock;
     let mut settings = context.settings();
-    settings.poll_interval = Duration::from_secs(3600);
+    settings.poll_interval = Some(Duration::from_secs(3600));
     let wait = Wait {
         context: &context,
         key: &Key::parse("x").expect("a name"),
@@ -184,4 +184,126 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     let _behind = context.locals.of(&key).line_up(Line::OneAsks);
     assert!(waits.as_mut().now_or_never().is_none());
     assert_eq!(polite.asks.load(Ordering::SeqCst), 1);
+}
+
+/// How many asks leave within so many seconds, of a lock that is held for long.
+async fn asks_within(
+    seconds: u64,
+    poll_interval: Option<Duration>,
+    channels: &Arc<Channels>,
+) -> usize {
+    let context = context();
+    let (clock, mut settings) = (context.clock, context.settings());
+    settings.poll_interval = poll_interval;
+    let key = Key::parse("x").expect("a name");
+    let wait = Wait {
+        context: &context,
+        key: &key,
+        line_key: &key,
+        channels: &[(channels, "channel")],
+        settings: &settings,
+        deadline: Deadline::At(clock.now() + Duration::from_secs(seconds)),
+        line: Line::OneAsks,
+        place: None,
+        was_held: false,
+        told: None,
+    };
+    let counter = Counter {
+        asks: AtomicUsize::new(0),
+        clock,
+        left: |_| Some(Duration::from_secs(3600)),
+    };
+    let granted = wait.until_granted(&counter).await;
+    assert!(matches!(granted, Ok(None)));
+    counter.asks.into_inner()
+}
+
+#[tokio::test]
+async fn a_waiter_that_listens_asks_less_and_less_often() {
+    let live = Channels::new(true);
+    // Twice at first, because it has begun to listen behind the first answer. Then after 1, 2 and
+    // 4 s, and each 5 s.
+    assert_eq!(asks_within(60, None, &live).await, 15);
+}
+
+#[tokio::test]
+async fn a_waiter_that_does_not_listen_asks_each_second() {
+    let not_live = Channels::new(false);
+    assert_eq!(asks_within(60, None, &not_live).await, 60);
+}
+
+#[tokio::test]
+async fn a_poll_interval_that_was_set_stays() {
+    let live = Channels::new(true);
+    let set = Some(Duration::from_secs(2));
+    assert_eq!(asks_within(60, set, &live).await, 31);
+}
+
+#[tokio::test]
+async fn a_message_makes_the_waiter_ask_often_again() {
+    let live = Channels::new(true);
+    let wakes = async {
+        tokio::time::sleep(Duration::from_millis(20_500)).await;
+        live.wake_all();
+        std::future::pending().await
+    };
+    let asks = tokio::select! {
+        asks = asks_within(25, None, &live) => asks,
+        () = wakes => 0,
+    };
+    // At 0, 0, 1, 3, 7, 12, 17 and 20.5 s, and a second and three behind that.
+    assert_eq!(asks, 10);
+}
+
+/// Refuses, and shows a change at an ask.
+struct Refuses {
+    asks: AtomicUsize,
+    changes_at: usize,
+}
+
+impl Ask for Refuses {
+    type Grant = ();
+
+    async fn ask(&self) -> Result<Answer<()>, Failure> {
+        let asks = self.asks.fetch_add(1, Ordering::SeqCst);
+        Ok(Answer::Later {
+            within: None,
+            evidence: (i64::from(asks >= self.changes_at), Vec::new()),
+        })
+    }
+}
+
+/// How many asks leave within a minute, of which one shows a change.
+async fn asks_beside_a_change(changes_at: usize) -> usize {
+    let context = context();
+    let (clock, settings) = (context.clock, context.settings());
+    let key = Key::parse("x").expect("a name");
+    let wait = Wait {
+        context: &context,
+        key: &key,
+        line_key: &key,
+        channels: &[(context.backend.channels(), "channel")],
+        settings: &settings,
+        deadline: Deadline::At(clock.now() + Duration::from_secs(60)),
+        line: Line::OneAsks,
+        place: None,
+        was_held: false,
+        told: None,
+    };
+    let refuses = Refuses {
+        asks: AtomicUsize::new(0),
+        changes_at,
+    };
+    assert!(matches!(wait.until_granted(&refuses).await, Ok(None)));
+    refuses.asks.into_inner()
+}
+
+#[tokio::test]
+async fn refusals_that_are_alike_make_the_waiter_ask_less_often() {
+    assert_eq!(asks_beside_a_change(usize::MAX).await, 15);
+}
+
+#[tokio::test]
+async fn a_change_that_no_message_told_makes_the_waiter_ask_often_again() {
+    assert_eq!(asks_beside_a_change(10).await, 17);
 }

@@ -60,14 +60,17 @@ impl WakeUpThrottle {
         self.asked_at = Some(sent);
     }
 
-    /// The server was asked at `sent` and has refused, with this evidence.
-    pub(crate) fn refused(&mut self, sent: Moment, evidence: Evidence) {
-        self.unchanged = match &self.evidence {
-            Some(known) if *known == evidence => self.unchanged.saturating_add(1),
-            _ => 0,
+    /// The server was asked at `sent` and has refused, with this evidence. `true` if something has
+    /// changed there since the last answer.
+    pub(crate) fn refused(&mut self, sent: Moment, evidence: Evidence) -> bool {
+        let before = self.evidence.replace(evidence);
+        let changed = before.is_some() && before != self.evidence;
+        self.unchanged = match before.is_some() && !changed {
+            true => self.unchanged.saturating_add(1),
+            false => 0,
         };
-        self.evidence = Some(evidence);
         self.asked_at = Some(sent);
+        changed
     }
 
     /// Before when no wake-up is followed; `None` when the next one is, at once.

@@ -248,7 +248,7 @@ impl<'a> Ballot<'a> {
             return Err(failure);
         }
         // A hold without expiry on some members is no reason to end the wait.
-        let cap = self.terms.settings.poll_interval;
+        let cap = self.terms.settings.poll_interval();
         let free_in = votes.free_in(self.quorum, self.members.len());
         let ttl = free_in.unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
