@@ -214,18 +214,21 @@ impl Suite {
         let command = |parts: &[&str]| server.command(parts).unwrap();
         match action {
             Action::Run(operations) => {
-                // All are submitted before the first one is awaited. Awaited one by one, each would
-                // be alone in its call.
-                let operations = operations.iter().map(|sample| self.operation(*sample));
-                let replies: Vec<_> = operations
-                    .map(|operation| (operation.step, redis.submit(operation)))
-                    .collect();
+                // Submitted before the first one is awaited. Awaited one by one, each would be alone in
+                // its call. A renewal leaves before what waits, so it is submitted behind that.
                 let mut shown_replies = Vec::new();
-                for (step, reply) in replies {
-                    shown_replies.push(match reply.await {
-                        Ok(reply) => shown_reply(step, &reply),
-                        Err(failure) => shown_failure(&failure),
-                    });
+                let renews = |sample: &_| self.operation(*sample).step.renews;
+                for together in operations.chunk_by(|_, next| !renews(next)) {
+                    let together = together.iter().map(|sample| self.operation(*sample));
+                    let replies: Vec<_> = together
+                        .map(|operation| (operation.step, redis.submit(operation)))
+                        .collect();
+                    for (step, reply) in replies {
+                        shown_replies.push(match reply.await {
+                            Ok(reply) => shown_reply(step, &reply),
+                            Err(failure) => shown_failure(&failure),
+                        });
+                    }
                 }
                 shown_replies
             }
