@@ -115,6 +115,52 @@ async fn removing_dead_waiters_lowers_later_timeouts() {
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
+/// Its timeout and those of all behind it move when a waiter leaves: together, and not one by one.
+#[tokio::test]
+async fn a_grant_before_many_java_waiters_takes_few_commands() {
+    const JAVAS: usize = 1200;
+    let server = RedisServer::start().unwrap();
+    let client = builder().connect(&server.url()).await.unwrap();
+    let guard = lock_of(&client).acquire().await.unwrap();
+    let next = waiter(lock_of(&client), &client).await;
+    let first = 4_000_000_000_000_u64;
+    let (mut listed, mut timed) = (vec![], vec![]);
+    for n in 0..JAVAS {
+        let java = format!("8743c9c0-0795-4907-87fd-6c719a6b4586:{n}");
+        timed.extend([(first + n as u64).to_string(), java.clone()]);
+        listed.push(java);
+    }
+    let run = |command: &[&str], rest: &[String]| {
+        let rest = rest.iter().map(String::as_str);
+        let whole: Vec<_> = command.iter().copied().chain(rest).collect();
+        server.command(&whole).unwrap()
+    };
+    run(&["RPUSH", "redisson_lock_queue:{x}"], &listed);
+    run(&["ZADD", "redisson_lock_timeout:{x}"], &timed);
+
+    let calls = || server.calls("zadd") + server.calls("zscore") + server.calls("zrange");
+    let before = calls();
+    guard.release().await.unwrap();
+    let next = served(next).await;
+    let used = calls() - before;
+    assert!(used <= 50, "{used} commands for {JAVAS} that move up");
+    for n in [0, JAVAS - 1] {
+        let score = run(&["ZSCORE", "redisson_lock_timeout:{x}"], &listed[n..=n]);
+        let moved = (first + n as u64 - 300_000).to_string();
+        assert_eq!(score.as_text(), Some(&*moved));
+    }
+    run(
+        &[
+            "DEL",
+            "redisson_lock_queue:{x}",
+            "redisson_lock_timeout:{x}",
+        ],
+        &[],
+    );
+    next.release().await.unwrap();
+    nothing_is_left(&server, &[&client]).await;
+}
+
 #[tokio::test]
 async fn a_place_in_line_outlives_the_connection() {
     let (server, proxy, ours, beside) = through_proxy().await;

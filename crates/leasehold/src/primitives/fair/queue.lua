@@ -19,6 +19,8 @@
 local ALLOWANCE_MS = 300000
 -- `waiters` ends when nobody has asked for that long.
 local KEPT_MS = 3600000
+-- Scores and waiters in one command: Lua passes no more than some thousands.
+local MOST_MOVED = 1000
 
 local function wrong(size, what, key)
   if type(size) == 'number' then return false end
@@ -71,17 +73,25 @@ local function take_out(queue, timeouts, waiters, gone, free_at)
   if not line then
     return settle_last(queue, timeouts, waiters, free_at)
   end
-  local taken = 0
+  -- By few commands, and not by two for each waiter: the line may be long.
+  local timeout_of, scores = {}, redis.call('ZRANGE', timeouts, 0, -1, 'WITHSCORES')
+  for n = 1, #scores, 2 do timeout_of[scores[n]] = tonumber(scores[n + 1]) end
+  local taken, moved = 0, {}
   for _, waiter in ipairs(line) do
+    local timeout = timeout_of[waiter]
     if is_gone[waiter] then
       taken = taken + ALLOWANCE_MS
-    elseif taken > 0 then
-      local timeout = tonumber(redis.call('ZSCORE', timeouts, waiter))
-      if timeout and timeout > free_at then
-        redis.pcall('ZADD', timeouts, math.max(timeout - taken, free_at), waiter)
+    elseif taken > 0 and timeout and timeout > free_at then
+      timeout_of[waiter] = math.max(timeout - taken, free_at)
+      moved[#moved + 1] = timeout_of[waiter]
+      moved[#moved + 1] = waiter
+      if #moved == MOST_MOVED then
+        redis.pcall('ZADD', timeouts, unpack(moved))
+        moved = {}
       end
     end
   end
+  if #moved > 0 then redis.pcall('ZADD', timeouts, unpack(moved)) end
 end
 
 -- Takes out the waiters that are gone, ours by their silence and Redisson's by its own rule,
