@@ -64,9 +64,17 @@ impl Site {
     }
 }
 
+fn confirmed(builder: ClientBuilder) -> ClientBuilder {
+    builder.acknowledged_by(Acknowledgement::replicas(1))
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_feature_outlasts_an_outage() {
-    let site = Site::new();
+    outlasts_an_outage(Site::new()).await;
+    outlasts_an_outage(Site::with(Embedded::new, confirmed)).await;
+}
+
+async fn outlasts_an_outage(site: Site) {
     let outage = async || {
         for network in &site.networks {
             network.refuse(true);
@@ -92,7 +100,12 @@ async fn every_feature_outlasts_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn every_feature_outlasts_a_sleep_of_the_machine() {
     let machine = Machine::new();
-    let site = Site::of(|| machine.embedded());
+    outlasts_a_sleep(machine, Site::of(|| machine.embedded())).await;
+    let site = Site::with(|| machine.embedded(), confirmed);
+    outlasts_a_sleep(machine, site).await;
+}
+
+async fn outlasts_a_sleep(machine: Machine, site: Site) {
     let sleeps = async || {
         sleep(SECOND).await;
         machine.sleep(10 * SECOND);
@@ -135,9 +148,7 @@ async fn every_feature_has_a_maximum() {
 /// The replicas are away for less than a lease.
 #[tokio::test(start_paused = true)]
 async fn every_feature_is_confirmed() {
-    let site = Site::with(Embedded::new, |builder| {
-        builder.acknowledged_by(Acknowledgement::replicas(1))
-    });
+    let site = Site::with(Embedded::new, confirmed);
     let replicas_are_away = async || {
         for replicas in [0, 2] {
             for network in &site.networks {

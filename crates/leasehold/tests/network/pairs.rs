@@ -208,7 +208,9 @@ impl Held {
 
 impl Stage {
     async fn new(kind: Kind, acts: [Act; 2], rng: &mut Rng) -> Self {
-        let servers: Vec<_> = std::iter::repeat_with(Embedded::new).take(MASTERS).collect();
+        let servers: Vec<_> = std::iter::repeat_with(Embedded::new)
+            .take(MASTERS)
+            .collect();
         let confirmed = acts.contains(&Act::IsConfirmed);
         let stage = Self {
             kind,
@@ -244,9 +246,10 @@ impl Stage {
             Kind::Sides if writes => client.rw_lock("x").write_lock().into(),
             Kind::Sides => client.rw_lock("x").read_lock().into(),
             Kind::Group => client.group_lock("x", ["a", "b"]).into(),
-            Kind::Several => MultiLock::new(["x", "y"].map(|name| client.lock(name)))
-                .unwrap()
-                .into(),
+            Kind::Several => {
+                let members: [AnyLock; 2] = [client.lock("x").into(), client.fair_lock("y").into()];
+                MultiLock::new(members).unwrap().into()
+            }
             Kind::Majority => RedLock::new(clients.iter().map(|client| client.lock("x")))
                 .unwrap()
                 .distrust_restarted(false)
@@ -275,9 +278,7 @@ impl Stage {
     fn refused(&self, error: &Error) {
         let allowed = match error.kind() {
             ErrorKind::Deadlock => self.has(Act::ClosesACircle),
-            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => {
-                self.has(Act::LosesItsConnection)
-            }
+            ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => self.has(Act::LosesItsConnection),
             _ => false,
         };
         assert!(allowed, "{error:?}");
@@ -304,9 +305,9 @@ impl Stage {
             Act::Reenters | Act::ClosesACircle => wanted.owned_by(&owner),
             Act::HasAMaximum => wanted.max_hold(MAXIMUM),
             Act::Forgets => wanted.fixed_lease(LEFT),
-            Act::BacksOff => {
-                wanted.wait_strategy(WaitStrategy::Backoff(Backoff::constant(rng.u32(1..40) * MS)))
-            }
+            Act::BacksOff => wanted.wait_strategy(WaitStrategy::Backoff(Backoff::constant(
+                rng.u32(1..40) * MS,
+            ))),
             _ => wanted,
         };
         let acquire = wanted.acquire();
@@ -496,7 +497,10 @@ impl Holding<'_> {
         match first {
             // Several may hold these at a time.
             Err(error) if error.kind() == ErrorKind::Misuse => {
-                assert!([Kind::Sides, Kind::Group].contains(&self.stage.kind), "{error}");
+                assert!(
+                    [Kind::Sides, Kind::Group].contains(&self.stage.kind),
+                    "{error}"
+                );
             }
             Err(error) => self.stage.given_back(guard.is_held(), Err(error)),
             Ok(_) => {}
@@ -528,7 +532,8 @@ impl Holding<'_> {
                 }
             }
         }
-        self.stage.given_back(beside.is_held(), beside.release().await);
+        self.stage
+            .given_back(beside.is_held(), beside.release().await);
     }
 }
 

@@ -12,8 +12,8 @@ use leasehold::inspect::Found;
 use leasehold::settings::{Backoff, WaitStrategy};
 use leasehold::testing::history::Recorder;
 use leasehold::{
-    AnyLock, Client, Embedded, ErrorKind, LockGuard, LossReason, MultiLock, Owner, RedLock,
-    blocking,
+    AnyLock, Client, ClientBuilder, Embedded, ErrorKind, LockGuard, LossReason, MultiLock, Owner,
+    ReadGuard, RedLock, WriteGuard, blocking,
 };
 use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
@@ -37,7 +37,29 @@ pub(crate) struct Company {
     pub(crate) beside: [Embedded; 2],
     /// That of threads, where the server is a real one.
     pub(crate) threads: Option<blocking::Client>,
+    /// The longest lease that anybody sets.
+    pub(crate) long: Duration,
 }
+
+/// A name that is ours through the trouble, and a name that others hold.
+pub(crate) const OUR_NAMES: [&str; 16] = [
+    "plain",
+    "fenced",
+    "fair",
+    "write",
+    "group",
+    "leased",
+    "handed over",
+    "read",
+    "run",
+    "owned",
+    "backed off",
+    "two of several",
+    "majority",
+    "many 7",
+    "tokens",
+    "one of a circle",
+];
 
 /// What a task knows of it.
 #[derive(Clone)]
@@ -95,18 +117,40 @@ impl Company {
             set: |lock| lock,
             beside: [Embedded::new(), Embedded::new()],
             threads: None,
+            long: HOUR,
+        }
+    }
+
+    /// The same beside threads with a client of their own.
+    pub(crate) async fn with_threads(self, builder: &ClientBuilder, url: &str) -> Self {
+        let (builder, url) = (builder.clone(), url.to_owned());
+        let connect = move || blocking::Client::connect_with(&builder, &url).unwrap();
+        Self {
+            threads: Some(spawn_blocking(connect).await.unwrap()),
+            ..self
+        }
+    }
+
+    /// Returns when each client is answered again.
+    pub(crate) async fn is_answered(&self) {
+        let threads = self.threads.as_ref().map(blocking::Client::as_async);
+        for client in [&self.ours, &self.theirs].into_iter().chain(threads) {
+            while client.inspect("anything").await.is_err() {
+                sleep(MOMENT).await;
+            }
         }
     }
 
     /// Brings all of them through a trouble, and judges what they held.
     pub(crate) async fn goes_through(self, trouble: impl AsyncFnOnce()) {
-        let (scene, mut tasks) = self.begins();
+        let (scene, mut tasks) = self.clone().begins();
         let [begun, over] = &*scene.stages;
         tokio::select! {
             _ = begun.wait() => {}
             ended = tasks.join_next() => panic!("one ended before the trouble: {ended:?}"),
         }
         trouble().await;
+        self.is_answered().await;
         over.wait().await;
         while let Some(done) = tasks.join_next().await {
             done.unwrap();
@@ -115,10 +159,10 @@ impl Company {
     }
 
     /// Begins all of them, and returns when each holds what it holds first.
-    pub(crate) async fn is_busy(self) -> impl Send {
-        let (scene, tasks) = self.begins();
+    pub(crate) async fn is_busy(self) {
+        let (scene, mut tasks) = self.begins();
         scene.stages[0].wait().await;
-        tasks
+        tasks.detach_all();
     }
 
     fn begins(self) -> (Scene, JoinSet<()>) {
@@ -268,11 +312,25 @@ async fn both_sides(scene: Scene) {
     let [_, theirs] = scene.both(|client| client.rw_lock(name).write_lock());
     assert!(theirs.try_acquire().await.unwrap().is_none());
     scene.trouble().await;
-    let guard = guard.try_upgrade().await.unwrap();
+    let guard = until_upgraded(guard).await;
     assert!(theirs.try_acquire().await.unwrap().is_none());
     let guard = guard.downgrade().await.unwrap();
     guard.release().await.unwrap();
     scene.waits(theirs).await.unwrap();
+}
+
+/// During the span of a failover guard nobody becomes a writer.
+async fn until_upgraded(mut guard: ReadGuard) -> WriteGuard {
+    loop {
+        match guard.try_upgrade().await {
+            Ok(guard) => return guard,
+            Err(refused) => {
+                assert!(refused.error().is_none(), "{refused:?}");
+                guard = refused.into_guard();
+            }
+        }
+        sleep(MOMENT).await;
+    }
 }
 
 async fn exchange(scene: Scene) {
@@ -284,10 +342,11 @@ async fn exchange(scene: Scene) {
         let permits = permits.clone();
         tokio::spawn(async move { permits.acquire().await.unwrap().release().await.unwrap() })
     });
-    assert!(ours.update_lease(permit.id(), LONGEST).await.unwrap());
+    let long = scene.company.long;
+    assert!(ours.update_lease(permit.id(), long).await.unwrap());
     scene.trouble().await;
     assert_eq!(permit.loss(), None);
-    assert!(ours.update_lease(permit.id(), LONGEST).await.unwrap());
+    assert!(ours.update_lease(permit.id(), long).await.unwrap());
     permit.release().await.unwrap();
     for waiter in waiters {
         waiter.await.unwrap();
@@ -350,12 +409,13 @@ async fn owner(scene: Scene) {
 
 async fn extension(scene: Scene) {
     let [ours, theirs] = scene.plain("extended");
-    let guard = ours.fixed_lease(LONGEST).acquire().await.unwrap();
-    guard.extend(2 * LONGEST).await.unwrap();
+    let long = scene.company.long;
+    let guard = ours.fixed_lease(long / 2).acquire().await.unwrap();
+    guard.extend(long).await.unwrap();
     scene.trouble().await;
     let before = Instant::now();
-    guard.extend(HOUR).await.unwrap();
-    assert!(guard.valid_until() > before + HOUR / 2);
+    guard.extend(long).await.unwrap();
+    assert!(guard.valid_until() > before + long / 2);
     guard.release().await.unwrap();
     scene.waits(theirs).await.unwrap();
 }
@@ -547,7 +607,10 @@ async fn until_known(scene: &Scene) {
         let seen = scene.company.theirs.inspect("told").await;
         if let Ok(seen) = seen
             && let Found::Lock(hold) = &seen.found
-            && hold.client.as_ref().is_some_and(|client| client.id == holder)
+            && hold
+                .client
+                .as_ref()
+                .is_some_and(|client| client.id == holder)
             && seen.waiting.iter().any(|one| one.id == waiter)
         {
             return;
