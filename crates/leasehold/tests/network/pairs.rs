@@ -523,6 +523,9 @@ impl Holding<'_> {
             tokio::join!(crossed.try_acquire_for(limit), ours.try_acquire_for(limit));
         for guard in [theirs, ours] {
             match guard {
+                Err(error) if error.is_transient() => {
+                    // The limit was over before the answer came.
+                }
                 Err(error) => self.stage.refused(&error),
                 Ok(None) => {}
                 // The readers, and those who lost it meanwhile.
