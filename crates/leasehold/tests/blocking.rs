@@ -14,6 +14,8 @@ mod support;
 mod ends;
 #[path = "blocking/rw.rs"]
 mod rw;
+#[path = "blocking/settings.rs"]
+mod settings;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;

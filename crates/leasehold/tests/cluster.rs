@@ -14,6 +14,7 @@ mod cluster {
     mod account;
     mod acknowledged;
     mod bad_input;
+    mod company;
     mod crew;
     mod declared;
     mod mapped;

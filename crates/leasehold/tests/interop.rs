@@ -50,6 +50,8 @@ mod between;
 mod checks;
 #[path = "interop/child.rs"]
 mod child;
+#[path = "interop/company.rs"]
+mod company;
 #[path = "interop/counts.rs"]
 mod counts;
 #[path = "interop/failovers.rs"]

@@ -8,6 +8,8 @@ mod acknowledged;
 mod asleep;
 #[path = "network/calls.rs"]
 mod calls;
+#[path = "network/company.rs"]
+mod company;
 #[path = "network/exchange.rs"]
 mod exchange;
 #[path = "network/hand_over.rs"]
@@ -16,6 +18,8 @@ mod hand_over;
 mod limits;
 #[path = "network/majority.rs"]
 mod majority;
+#[path = "network/pairs.rs"]
+mod pairs;
 #[path = "network/permits.rs"]
 mod permits;
 #[path = "network/queue.rs"]
@@ -32,6 +36,8 @@ mod restarts;
 mod unpolled;
 #[path = "network/writers.rs"]
 mod writers;
+
+mod support;
 
 use std::time::Duration;
 

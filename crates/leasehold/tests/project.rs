@@ -16,6 +16,7 @@ mod project {
     mod guarantees;
     mod layers;
     mod metrics;
+    mod pairs;
     mod surfaces;
     mod wire_format;
 }

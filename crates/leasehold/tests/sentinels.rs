@@ -17,6 +17,7 @@ mod sentinels {
     mod asked;
     mod bad_input;
     mod both_connections;
+    mod company;
     mod failovers;
     mod fencing;
     mod guard;

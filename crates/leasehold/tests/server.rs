@@ -16,6 +16,7 @@ mod server {
     mod addresses;
     mod child;
     mod clocks;
+    mod company;
     mod connections;
     mod ends;
     mod fair;

@@ -391,4 +391,68 @@ mod tests {
             assert_eq!(server.keys(), [""; 0], "closed: {closes}");
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn hold_is_as_old_as_it_is_and_not_as_its_client() {
+        let server = Embedded::new();
+        let (client, operator) = (client_of(&server), server.client());
+        after(100).await;
+        let guard = client.lock("x").acquire().await.expect("it is free");
+        // Told at the next announcement.
+        after(25).await;
+        assert_eq!(held_for(&operator, "x").await, Some(25));
+        let seen = operator.inspect("x").await.expect("the keyspace answers");
+        let Found::Lock(hold) = seen.found else {
+            panic!("{seen:?}");
+        };
+        let age = hold.client.expect("it says who it is").age;
+        assert!((124..=125).contains(&age.as_secs()), "{age:?}");
+        guard.release().await.expect("it is held");
+    }
+
+    /// It waits for two values under one name.
+    #[tokio::test(start_paused = true)]
+    async fn name_that_is_waited_for_twice_is_told_once() {
+        let server = Embedded::new();
+        let (holder, client) = (client_of(&server), client_of(&server));
+        let operator = server.client();
+        let all = holder.group_lock("g", ["a", "b"]);
+        let guard = all.acquire().await.expect("it is free");
+        let waits = ["a", "b"].map(|value| {
+            let lock = client.group_lock("g", [value]);
+            tokio::spawn(async move { lock.acquire().await })
+        });
+        after(25).await;
+        let seen = operator.inspect("g").await.expect("the keyspace answers");
+        let [waiter] = &seen.waiting[..] else {
+            panic!("{seen:?}");
+        };
+        let known = waiter.client.as_ref().expect("it says who it is");
+        assert_eq!(known.waits_for, ["g"]);
+        waits.into_iter().for_each(|wait| wait.abort());
+        guard.release().await.expect("it is held");
+    }
+
+    /// The client says how long its first waiter has waited, and of no other.
+    #[tokio::test(start_paused = true)]
+    async fn age_of_a_wait_in_a_line_is_that_of_the_first_of_its_client() {
+        let server = Embedded::new();
+        let (holder, client) = (client_of(&server), client_of(&server));
+        let operator = server.client();
+        let guard = holder.fair_lock("x").acquire().await.expect("it is free");
+        let waits = [0, 50].map(|later| {
+            let lock = client.fair_lock("x");
+            tokio::spawn(async move {
+                after(later).await;
+                lock.acquire().await
+            })
+        });
+        after(100).await;
+        let seen = operator.inspect("x").await.expect("the keyspace answers");
+        let waited = seen.waiting.iter().map(|one| one.waited_for);
+        let waited: Vec<_> = waited.map(|span| span.map(|span| span.as_secs())).collect();
+        assert_eq!(waited, [Some(100), None]);
+        waits.into_iter().for_each(|wait| wait.abort());
+        guard.release().await.expect("it is held");
+    }
 }

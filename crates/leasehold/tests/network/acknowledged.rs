@@ -247,3 +247,29 @@ async fn unconfirmed_downgrade_of_a_removed_lock_leaves_no_key() {
     sleep(MS).await;
     assert_eq!(server.keys(), [""; 0]);
 }
+
+/// What needs no confirmation is renewed at the same time, and confirms nothing for the others.
+#[tokio::test(start_paused = true)]
+async fn renewals_with_and_without_confirmations_are_told_apart() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    noted(&network);
+    let (mut plain, mut confirmed) = (Vec::new(), Vec::new());
+    for number in 0..20 {
+        let lock = client.lock(&number.to_string()).renew_every(300 * MS);
+        match number % 2 {
+            0 => plain.push(lock.acquire().await.unwrap()),
+            _ => confirmed.push(lock.acknowledged_by(by(1)).acquire().await.unwrap()),
+        }
+    }
+    network.confirm_by(0);
+    sleep(3000 * MS).await;
+    for guard in &plain {
+        assert_eq!(guard.loss(), None, "`{}`", guard.name());
+    }
+    for guard in &confirmed {
+        let loss = guard.loss();
+        let told = matches!(&loss, Some(LossReason::RenewalFailed { .. }));
+        assert!(told, "`{}`: {loss:?}", guard.name());
+    }
+}

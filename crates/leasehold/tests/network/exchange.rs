@@ -499,3 +499,29 @@ async fn waiters_of_a_process_seldom_ask() {
         assert!(asked * 2 < all, "{asked} asks for {all} permits");
     }
 }
+
+/// The answer to an exchange comes when the lease of the new permit is over.
+#[tokio::test(start_paused = true)]
+async fn no_waiter_gets_a_permit_whose_lease_is_over() {
+    let server = Embedded::new();
+    let (client, network, sent) = near(&server);
+    let semaphore = semaphore(&client, 1).await;
+    let first = semaphore.fixed_lease(100 * MS).acquire().await.unwrap();
+    let leased = client.expirable_semaphore("x").fixed_lease(100 * MS);
+    let [second] = [waits(&leased, 1)];
+    sleep(6 * MS).await;
+    let noted = sent.clone();
+    network.on_request(move |asked| {
+        noted.note(asked.step);
+        match asked.step {
+            Step::ExpirableExchange => Fate::delivered(MS, 150 * MS),
+            _ => Fate::delivered(MS, MS),
+        }
+    });
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    assert_eq!(sent.count(Step::ExpirableExchange), 1);
+    assert_eq!(second.loss(), None);
+    second.release().await.unwrap();
+    assert_eq!(counts(&server).await, (1, 0));
+}

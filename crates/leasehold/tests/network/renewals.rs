@@ -139,3 +139,35 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
         next.release().await.unwrap();
     }
 }
+
+/// Each for its own lease: one that is renewed for less than its holder believes is lost unseen.
+#[tokio::test(start_paused = true)]
+async fn holds_with_leases_of_their_own_are_each_renewed_for_theirs() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    network.on_request(takes(MS));
+    let mut guards = Vec::new();
+    for number in 0..60 {
+        let lease = [1000, 3000, 9000][number % 3] * MS;
+        // All of them are due at the same time.
+        let lock = client.lock(&number.to_string()).lease(lease);
+        guards.push(lock.renew_every(300 * MS).acquire().await.unwrap());
+    }
+    let other = server.client();
+    for _ in 0..20 {
+        sleep(1000 * MS).await;
+        for guard in &guards {
+            assert_eq!(guard.loss(), None, "`{}`", guard.name());
+            let until = guard.valid_until();
+            let left = other.lock(guard.name()).remaining_ttl().await.unwrap();
+            let Ttl::Left(left) = left else {
+                panic!("`{}` is not there: {left:?}", guard.name());
+            };
+            assert!(
+                Instant::now() + left > until,
+                "`{}`: {left:?}",
+                guard.name()
+            );
+        }
+    }
+}

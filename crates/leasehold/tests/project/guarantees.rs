@@ -11,7 +11,7 @@ fn page() -> String {
     read("docs/guarantees.md")
 }
 
-fn read(page: &str) -> String {
+pub(super) fn read(page: &str) -> String {
     std::fs::read_to_string(root().join(page)).unwrap()
 }
 
@@ -35,12 +35,12 @@ fn rows(page: &str) -> Vec<Vec<String>> {
 }
 
 /// What stands between backticks.
-fn names(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
 /// What is wrong with a name; nothing for one that is no reference.
-fn missing(name: &str) -> Option<String> {
+pub(super) fn missing(name: &str) -> Option<String> {
     if name.ends_with(".patch") {
         return (!root().join(name).is_file()).then(|| format!("there is no {name}"));
     }

@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::scene::NAME;
 use crate::support::child::{Child, job};
+use crate::support::company::Company;
 use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -153,6 +154,29 @@ fn runtime_end_releases_guards_of_its_tasks() {
         }
     };
     at_runtime_end(&server, work, everything_is_free);
+}
+
+/// Whatever its tasks hold and wait for, of every feature.
+#[test]
+fn runtime_end_leaves_nothing_of_any_feature() {
+    let server = RedisServer::start().unwrap();
+    let work = async || {
+        let builder = for_an_hour();
+        let ours = builder.connect(&server.url()).await.unwrap();
+        let theirs = builder.connect(&server.url()).await.unwrap();
+        Company::new(&ours, &theirs).is_busy().await;
+    };
+    // The line of a fair lock ends with its waiters, and counts that somebody set stay.
+    at_runtime_end(&server, work, |server| {
+        let set = |key: &str| key == "permits" || key.contains("leased") || key == "latch";
+        let stays =
+            |key: &str| set(key) || key.contains("_token:") || key.starts_with("leasehold:");
+        soon("nothing is left", SOON, || {
+            server.keys().iter().all(|key| stays(key))
+        });
+        let free = server.command(&["GET", "permits"]).unwrap();
+        assert_eq!(free.as_text(), Some("1"));
+    });
 }
 
 fn nothing_is_left(server: &RedisServer) {

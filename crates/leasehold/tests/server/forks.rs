@@ -8,12 +8,14 @@ use std::process::{abort, exit};
 use std::thread;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use leasehold::{Client, ErrorKind, Owner, Result, blocking};
 use leasehold_testkit::{ForkShim, RedisServer, fork};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::HOUR;
 use crate::support::child::{Child, job};
+use crate::support::company::Company;
 
 const TEST: &str = "server::forks::a_process_that_forks";
 /// A child that hangs is ended after this.
@@ -62,6 +64,15 @@ fn every_call_in_a_child_is_misuse_and_the_parent_goes_on() {
 }
 
 #[test]
+fn every_feature_of_the_parent_outlasts_a_child() {
+    for flavor in ["current", "several"] {
+        let lines = said(flavor, "company");
+        has(&lines, "child acquires: misuse");
+        has(&lines, "parent goes on");
+    }
+}
+
+#[test]
 fn child_whose_parent_has_ended_is_told_and_connects_anew() {
     for flavor in ["current", "several"] {
         has(&said(flavor, "outlives"), "child has it");
@@ -80,6 +91,7 @@ fn a_process_that_forks() {
         ["blocking", "calls", url] => blocking_child_calls(url),
         [flavor, "ends", url] => child_ends(flavor, url),
         [flavor, "calls", url] => child_calls(&runtime(flavor), url),
+        [flavor, "company", url] => company_beside_a_child(&runtime(flavor), url),
         [flavor, "outlives", url] => child_outlives(&runtime(flavor), url),
         _ => panic!("no such job: {job:?}"),
     }
@@ -201,6 +213,24 @@ fn child_calls(runtime: &Runtime, url: &str) {
         reader.release().await.unwrap();
         permit.release().await.unwrap();
     });
+}
+
+/// A child that begins and ends while the parent holds and waits.
+fn company_beside_a_child(runtime: &Runtime, url: &str) {
+    runtime.block_on(async {
+        let builder = Client::builder().lease(Duration::from_secs(20));
+        let ours = builder.connect(url).await.unwrap();
+        let theirs = builder.connect(url).await.unwrap();
+        let company = Company::new(&ours, &theirs);
+        let company = company.goes_through(async || {
+            in_child(|| {
+                let asked = ours.lock("y").try_acquire().now_or_never();
+                tell("child acquires", asked.expect("at once"));
+            });
+        });
+        company.await;
+    });
+    println!("parent goes on");
 }
 
 /// The parent ends, and the child goes on with what it has.

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 pub(crate) mod child;
+pub(crate) mod company;
 pub(crate) mod executor;
 pub(crate) mod guarded;
 pub(crate) mod metrics;

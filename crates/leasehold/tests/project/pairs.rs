@@ -1,0 +1,88 @@
+//! `docs/pairs.md` has each pair of features once, with tests that exist.
+
+use std::collections::BTreeMap;
+
+use super::guarantees::{missing, names, read};
+
+const PAGE: &str = "docs/pairs.md";
+/// How many pairs no test makes meet. It may only become smaller.
+const REASONED: usize = 20;
+/// Where the page's files are, unless it says more.
+const TESTS: &str = "crates/leasehold/tests/";
+
+/// The two features of each row, and what it says of them.
+fn rows(page: &str) -> Vec<([&str; 2], &str)> {
+    let (mut feature, mut rows) = ("", Vec::new());
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            feature = heading;
+        }
+        let row = line
+            .strip_prefix("| ")
+            .and_then(|row| row.strip_suffix(" |"));
+        let Some((with, says)) = row.and_then(|row| row.split_once(" | ")) else {
+            continue;
+        };
+        if !feature.is_empty() && with != "With" {
+            rows.push(([feature, with], says));
+        }
+    }
+    rows
+}
+
+#[test]
+fn each_pair_of_features_stands_in_the_page_once() {
+    let page = read(PAGE);
+    // A heading has a capital letter where a row has none.
+    let plain = |feature: &str| feature.to_lowercase();
+    let mut times = BTreeMap::<[String; 2], usize>::new();
+    for (pair, _) in rows(&page) {
+        let mut pair = pair.map(plain);
+        pair.sort();
+        *times.entry(pair).or_default() += 1;
+    }
+    let mut features: Vec<_> = times.keys().flatten().cloned().collect();
+    features.sort();
+    features.dedup();
+    assert!(features.len() >= 32, "{features:#?}");
+    let wrong = features.iter().enumerate().flat_map(|(number, one)| {
+        let others = features[number + 1..].iter();
+        others.map(|other| [one.clone(), other.clone()])
+    });
+    let wrong: Vec<_> = wrong.filter(|pair| times.get(pair) != Some(&1)).collect();
+    assert!(wrong.is_empty(), "missing, or more than once: {wrong:#?}");
+    let pairs = features.len() * (features.len() - 1) / 2;
+    assert_eq!(times.len(), pairs, "a feature with itself");
+    let says = format!("once, with the tests in which they meet: {pairs} pairs.");
+    assert!(page.contains(&says), "it has to say: {says}");
+}
+
+#[test]
+fn each_pair_has_a_test_that_exists_or_says_why_not() {
+    let page = read(PAGE);
+    let wrong = names(&page)
+        .filter(|name| name.contains('#'))
+        .filter_map(|name| match name.starts_with("crates/") {
+            true => missing(name),
+            false => missing(&format!("{TESTS}{name}")),
+        });
+    let wrong: Vec<_> = wrong.collect();
+    assert!(wrong.is_empty(), "{PAGE}: {wrong:#?}");
+    let mut reasoned = 0;
+    for (pair, says) in rows(&page) {
+        match says.split_once(": ") {
+            Some(("cannot meet", why)) => assert!(!why.is_empty(), "{pair:?}"),
+            Some(("reasoned", why)) => {
+                reasoned += 1;
+                assert!(!why.is_empty(), "{pair:?}");
+            }
+            _ => assert!(
+                says.starts_with('`') && says.contains(".rs#"),
+                "{pair:?}: {says}"
+            ),
+        }
+    }
+    assert_eq!(reasoned, REASONED, "only fewer pairs may lack a test");
+    let says = format!("these {reasoned} pairs meet");
+    assert!(page.contains(&says), "it has to say: {says}");
+}
