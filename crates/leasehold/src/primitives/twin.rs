@@ -3,6 +3,7 @@
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Value, number};
 
+pub(super) static ASKING: Shared = Shared::new(include_str!("asking.lua"), &[]);
 pub(super) static IDEMPOTENCY: Shared = Shared::new(include_str!("idempotency.lua"), &[]);
 pub(super) static NOW_MS: Shared = Shared::new(include_str!("now_ms.lua"), &[]);
 pub(super) static NUMBER_AT: Shared = Shared::new(include_str!("number_at.lua"), &[]);
@@ -79,6 +80,45 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     keyspace.publish(channel, b"0");
     keyspace.publish(channel, b"0");
     told
+}
+
+/// When a list of waiting clients is forgotten that none of them asks for.
+const FORGOTTEN_AFTER_MS: u64 = 4000;
+
+/// How many clients are called before this one, -1 if it is not called: the twin of `place_of` in
+/// `asking.lua`.
+pub(super) fn place_of(keyspace: &mut Keyspace, asking: &[u8], client: &[u8], called: bool) -> i64 {
+    let before = take_place(keyspace, asking, client, called).map_or(-1, whole);
+    keyspace.pexpire(asking, FORGOTTEN_AFTER_MS);
+    before
+}
+
+fn take_place(
+    keyspace: &mut Keyspace,
+    asking: &[u8],
+    client: &[u8],
+    called: bool,
+) -> Result<u64, Refusal> {
+    let others = keyspace.lrange(asking)?;
+    if let Some(before) = others.iter().position(|other| other == client) {
+        return Ok(before as u64);
+    }
+    if called {
+        keyspace.lpush(asking, client)?;
+        return Ok(0);
+    }
+    keyspace.rpush(asking, client)?;
+    Ok(others.len() as u64)
+}
+
+/// Calls the first client that waits: the twin of `call_first` in `asking.lua`.
+pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
+    if let Ok(Some(first)) = keyspace.lpop(asking)
+        && first.len() > 2
+        && first.iter().all(u8::is_ascii_digit)
+    {
+        keyspace.publish(channel, &first);
+    }
 }
 
 /// A number of ms, or another that is not negative, as Redis counts.

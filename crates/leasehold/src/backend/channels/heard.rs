@@ -14,8 +14,36 @@ pub(crate) enum Transport {
 /// in one read.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// A release of this channel, which may call a client.
-    release: Option<(String, Transport)>,
+    release: Option<Release>,
+}
+
+/// A release, which may call a client.
+#[derive(Debug)]
+struct Release {
+    channel: String,
+    transport: Transport,
+    /// It has published a `1`, before the zeros.
+    wakes_all: bool,
+    zeros: u8,
+}
+
+/// So many zeros follow the `1` that wakes all.
+const ZEROS: u8 = 2;
+
+impl Release {
+    fn goes_on(&self, channel: &str, payload: &[u8]) -> bool {
+        self.wakes_all && self.zeros < ZEROS && payload == b"0" && self.channel == channel
+    }
+
+    /// Tells its messages one by one: it calls nobody.
+    fn tell(&self, mut tell: impl FnMut(Message<'_>)) {
+        if self.wakes_all {
+            tell(Message::new(&self.channel, b"1", self.transport));
+        }
+        for _ in 0..self.zeros {
+            tell(Message::new(&self.channel, b"0", self.transport));
+        }
+    }
 }
 
 /// A message.
@@ -49,32 +77,46 @@ impl Heard {
         transport: Transport,
         mut tell: impl FnMut(Message<'_>),
     ) {
-        if let Some((release, by)) = self.release.take() {
-            let called = number(payload).filter(|_| release == channel);
-            tell(Message {
-                called,
-                ..Message::new(&release, b"0", by)
-            });
-            if called.is_some() {
+        if let Some(mut release) = self.release.take() {
+            if let Some(called) = number(payload).filter(|_| release.channel == channel) {
+                let payload = if release.wakes_all { b"1" } else { b"0" };
+                tell(Message {
+                    called: Some(called),
+                    ..Message::new(&channel, payload, release.transport)
+                });
                 return;
             }
+            if release.goes_on(&channel, payload) {
+                release.zeros += 1;
+                self.release = Some(release);
+                return;
+            }
+            release.tell(&mut tell);
         }
-        match payload {
-            b"0" => self.release = Some((channel, transport)),
-            _ => tell(Message::new(&channel, payload, transport)),
+        let wakes_all = payload == b"1";
+        if wakes_all || payload == b"0" {
+            self.release = Some(Release {
+                channel,
+                transport,
+                wakes_all,
+                zeros: u8::from(!wakes_all),
+            });
+        } else {
+            tell(Message::new(&channel, payload, transport));
         }
     }
 
     /// Nothing more has come: a release that calls nobody.
-    pub(crate) fn end(&mut self, mut tell: impl FnMut(Message<'_>)) {
-        if let Some((release, transport)) = self.release.take() {
-            tell(Message::new(&release, b"0", transport));
+    pub(crate) fn end(&mut self, tell: impl FnMut(Message<'_>)) {
+        if let Some(release) = self.release.take() {
+            release.tell(tell);
         }
     }
 }
 
+/// The number of a client. It is longer than any number of permits, which may follow a message `0`.
 fn number(payload: &[u8]) -> Option<u64> {
-    let digits = payload.len() > 2 && payload.iter().all(u8::is_ascii_digit);
+    let digits = payload.len() > 10 && payload.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(payload).ok().filter(|_| digits)?;
     text.parse().ok()
 }
@@ -100,18 +142,43 @@ mod tests {
         told
     }
 
+    const ONE: &str = "111111111111111";
+    const OTHER: &str = "222222222222222";
+
     #[test]
     fn call_belongs_to_the_release_before_it() {
         let calls = [
             ("x", "0"),
-            ("x", "123"),
+            ("x", ONE),
             ("x", "0"),
             ("x", "0"),
-            ("x", "456"),
+            ("x", OTHER),
         ];
         assert_eq!(
             heard(&calls),
-            ["x 0 Some(123)", "x 0 None", "x 0 Some(456)"]
+            [
+                "x 0 Some(111111111111111)",
+                "x 0 None",
+                "x 0 Some(222222222222222)"
+            ]
+        );
+    }
+
+    #[test]
+    fn call_belongs_to_all_messages_of_a_release_that_wakes_all() {
+        let calls = [("x", "1"), ("x", "0"), ("x", "0"), ("x", ONE)];
+        assert_eq!(heard(&calls), ["x 1 Some(111111111111111)"]);
+        // Without a call each message is told, and a release behind it is another one.
+        assert_eq!(heard(&calls[..3]), ["x 1 None", "x 0 None", "x 0 None"]);
+        let mixed = [&calls[..3], &[("x", "0"), ("x", ONE)]].concat();
+        assert_eq!(
+            heard(&mixed),
+            [
+                "x 1 None",
+                "x 0 None",
+                "x 0 None",
+                "x 0 Some(111111111111111)"
+            ]
         );
     }
 
@@ -119,17 +186,23 @@ mod tests {
     fn what_is_no_call_is_told_by_itself() {
         let mixed = [
             ("x", "0"),
-            ("y", "123"),
+            ("y", ONE),
             ("x", "0"),
             ("x", "1"),
-            ("x", "123"),
+            ("y", "0"),
+            ("x", ONE),
+            ("x", "0"),
+            ("x", "2147483647"),
         ];
         let told = [
             "x 0 None",
-            "y 123 None",
+            "y 111111111111111 None",
             "x 0 None",
             "x 1 None",
-            "x 123 None",
+            "y 0 None",
+            "x 111111111111111 None",
+            "x 0 None",
+            "x 2147483647 None",
         ];
         assert_eq!(heard(&mixed), told);
     }
