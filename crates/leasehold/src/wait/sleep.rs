@@ -144,25 +144,18 @@ impl<'a> Sleep<'a> {
         let poll_at = |before| refused_at + polls.after(Some(before));
         let (listeners, before) = (&mut self.listeners, self.before);
         let woken = async {
-            match &mut listeners[..] {
-                [] => std::future::pending().await,
-                // Without a mark, listening began after the ask. Then whatever the channel has
-                // ever brought counts, and so does the confirmation of the subscription: only
-                // an ask behind that finds a release that nobody heard.
-                [listener] => {
-                    let mark = marks.first().copied().unwrap_or_default();
-                    match before {
-                        Some(before) => its_turn(listener, mark, before, timers, poll_at).await,
-                        None => listener.moved_since(mark).await,
+            match (&mut listeners[..], before) {
+                ([], _) => std::future::pending().await,
+                ([listener], None) => listener.moved_since(mark_of(marks, 0)).await,
+                ([listener, own @ ..], Some(before)) => {
+                    let turn = its_turn(listener, mark_of(marks, 0), before, timers, poll_at);
+                    tokio::select! {
+                        biased;
+                        () = any_moves(own, marks.get(1..).unwrap_or_default()) => {}
+                        () = turn => {}
                     }
                 }
-                several => {
-                    let moved = several.iter_mut().enumerate().map(|(n, listener)| {
-                        let mark = marks.get(n).copied().unwrap_or_default();
-                        Box::pin(listener.moved_since(mark))
-                    });
-                    select_all(moved).await;
-                }
+                (several, None) => any_moves(several, marks).await,
             }
             // Put off, not thrown away: this wake-up may be the one that matters.
             if let Some(not_before) = not_before {
@@ -175,6 +168,24 @@ impl<'a> Sleep<'a> {
             () = timers.sleep_until(moment) => false,
         }
     }
+}
+
+/// Without a mark, listening began after the ask. Then whatever the channel has ever brought counts,
+/// and so does the confirmation of the subscription: only an ask behind that finds a release that
+/// nobody heard.
+fn mark_of(marks: &[Signal], n: usize) -> Signal {
+    marks.get(n).copied().unwrap_or_default()
+}
+
+async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
+    if listeners.is_empty() {
+        return std::future::pending().await;
+    }
+    let moved = listeners
+        .iter_mut()
+        .enumerate()
+        .map(|(n, listener)| Box::pin(listener.moved_since(mark_of(marks, n))));
+    select_all(moved).await;
 }
 
 /// When one waiter asks although no message comes.

@@ -15,6 +15,9 @@ pub(crate) enum Transport {
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     release: Option<Release>,
+    /// The channel of the permits that came back last, for which clients were called. The zeros behind
+    /// that message are for Redisson.
+    permits: Option<String>,
 }
 
 /// A release, which may call a client.
@@ -93,6 +96,19 @@ impl Heard {
             }
             release.tell(&mut tell);
         }
+        // In a later read as well.
+        let is_for_redisson = payload == b"0" && self.permits.as_ref() == Some(&channel);
+        if is_for_redisson {
+            return;
+        }
+        self.permits = (called_for_permits(payload) > 0).then(|| channel.clone());
+        if let Some(own) = number(payload).filter(|_| is_of(&channel, payload)) {
+            tell(Message {
+                called: Some(own),
+                ..Message::new(&channel, payload, transport)
+            });
+            return;
+        }
         let wakes_all = payload == b"1";
         if wakes_all || payload == b"0" {
             self.release = Some(Release {
@@ -112,6 +128,21 @@ impl Heard {
             release.tell(tell);
         }
     }
+}
+
+/// For how many clients that were called there is a zero before the number of free permits.
+pub(super) fn called_for_permits(payload: &[u8]) -> u64 {
+    let zeros = payload.iter().take_while(|byte| **byte == b'0').count();
+    let is_number = payload.iter().all(u8::is_ascii_digit);
+    // The number itself is no zero.
+    let calls = is_number && zeros < payload.len();
+    if calls { zeros as u64 } else { 0 }
+}
+
+/// Whether a client of this number is called on that channel.
+fn is_of(channel: &str, number: &[u8]) -> bool {
+    let own = channel.as_bytes().strip_suffix(number);
+    own.is_some_and(|before| before.ends_with(b":"))
 }
 
 /// The number of a client. It is longer than any number of permits, which may follow a message `0`.
@@ -147,13 +178,7 @@ mod tests {
 
     #[test]
     fn call_belongs_to_the_release_before_it() {
-        let calls = [
-            ("x", "0"),
-            ("x", ONE),
-            ("x", "0"),
-            ("x", "0"),
-            ("x", OTHER),
-        ];
+        let calls = [("x", "0"), ("x", ONE), ("x", "0"), ("x", "0"), ("x", OTHER)];
         assert_eq!(
             heard(&calls),
             [
@@ -205,5 +230,39 @@ mod tests {
             "x 2147483647 None",
         ];
         assert_eq!(heard(&mixed), told);
+    }
+
+    #[test]
+    fn clients_are_called_for_permits_on_channels_of_their_own() {
+        let own = format!("x:{ONE}");
+        let came_back = [
+            (&*own, ONE),
+            ("x", "001"),
+            ("x", "0"),
+            ("x", "0"),
+            ("x", "3"),
+            ("x", "0"),
+        ];
+        let told = [
+            "x:111111111111111 111111111111111 Some(111111111111111)",
+            "x 001 None",
+            "x 3 None",
+            "x 0 None",
+        ];
+        assert_eq!(heard(&came_back), told);
+        let zeros = ["001", "0", "00", "10", "1", "", "0a", "0000123"];
+        let called = zeros.map(|payload| called_for_permits(payload.as_bytes()));
+        assert_eq!(called, [2, 0, 0, 0, 0, 0, 0, 4]);
+    }
+
+    #[test]
+    fn zeros_behind_a_call_are_for_redisson_in_a_later_read_as_well() {
+        let (mut heard, mut told) = (Heard::default(), 0);
+        for payload in ["01", "0", "0"] {
+            let payload = payload.as_bytes();
+            heard.message("x".into(), payload, Transport::Global, |_| told += 1);
+            heard.end(|_| told += 1);
+        }
+        assert_eq!(told, 1);
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::kind::Side;
 use super::steps;
-use crate::primitives::lock::steps as lock;
 use crate::backend::step::{Operation, Value};
 use crate::config::wire_ms;
 use crate::hold::{Asked, Caller, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::primitives::lock::steps as lock;
 
 /// The end of a write hold's field, as Redisson has it.
 // By this ending the scripts tell a writer from readers, and a thread of Redisson that writes is
