@@ -67,7 +67,9 @@ macro_rules! wait_setters {
         }
 
         /// Sets how often a waiter asks when nothing wakes it. This is the longest delay that a
-        /// lost message can cause. 1 s by default, at least 1 ms.
+        /// lost message can cause. 1 s by default, at least 1 ms. Where releases call one client after
+        /// the other, as on a single server, those behind the fourth ask less often, each 10 s at
+        /// least.
         $(#[$poll_interval])*
         #[must_use]
         pub fn poll_interval(mut self, interval: Duration) -> Self {
