@@ -15,7 +15,12 @@ local function place_of(asking, client, called)
     end
   end
   -- Whoever waits asks now and then. What nobody asks for any more is forgotten.
-  redis.pcall('PEXPIRE', asking, 4000)
+  local expiry = redis.pcall('PEXPIRE', asking, 4000)
+  if type(expiry) == 'table' then
+    -- A list without an end would stay for ever.
+    redis.pcall('DEL', asking)
+    return -1
+  end
   return type(before) == 'number' and before or -1
 end
 
