@@ -3,6 +3,7 @@
 
 mod absence;
 pub(crate) mod any;
+mod calls;
 pub(crate) mod composite;
 pub(crate) mod expirable;
 pub(crate) mod fair;

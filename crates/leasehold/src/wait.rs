@@ -90,8 +90,8 @@ pub(crate) trait Ask: Sync {
     /// Called when a message has woken the waiter.
     fn woken(&self) {}
 
-    /// Called before each ask, so that the primitive can look at what the channel has brought.
-    fn heard(&self, _listener: &Listener) {}
+    /// Called before each ask, so that the primitive can look at what the channels have brought.
+    fn heard(&self, _listeners: &[Listener]) {}
 
     /// How many other clients are called before this one, if a release calls it; by the last answer.
     fn before(&self) -> Option<u32> {
@@ -280,9 +280,7 @@ impl Wait<'_> {
     /// Asks once, as the one who asks for its line.
     async fn ask<A: Ask>(&self, asker: &A, place: &Place, sleep: &Sleep<'_>) -> Answered<A::Grant> {
         let clock = self.context.clock;
-        for listener in &sleep.listeners {
-            asker.heard(listener);
-        }
+        asker.heard(&sleep.listeners);
         let sent = clock.now();
         // Noted before it leaves: if the time is up meanwhile, the error must not say that
         // nothing ran.

@@ -14,6 +14,8 @@ mod company;
 mod exchange;
 #[path = "network/hand_over.rs"]
 mod hand_over;
+#[path = "network/herds.rs"]
+mod herds;
 #[path = "network/limits.rs"]
 mod limits;
 #[path = "network/majority.rs"]

@@ -9,7 +9,7 @@
 //!
 //! A release may call one client by its number, in a message right behind its `0`. The two are taken
 //! together ([`Heard`]): to the client that is called they mean "ask again", to the others that
-//! somebody else does.
+//! somebody else does. Permits that come back call each client on a channel of its own.
 
 mod heard;
 #[cfg(any(feature = "redis", feature = "testing"))]
@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, watch};
 
+use self::heard::called_for_permits;
 pub(crate) use self::heard::{Heard, Message, Transport};
 #[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) use self::section::Section;
@@ -169,7 +170,7 @@ pub(crate) struct Signal {
     zeros: Zeros,
     /// Releases that have called this client so far.
     pub(crate) called: u64,
-    /// Releases that have called another client so far.
+    /// Clients that releases have called so far; of locks, other ones.
     pub(crate) passed: u64,
 }
 
@@ -310,6 +311,9 @@ impl Channels {
                 }
                 match message.called {
                     Some(number) if number != self.number => signal.passed += 1,
+                    None if called_for_permits(message.payload) > 0 => {
+                        signal.passed += called_for_permits(message.payload);
+                    }
                     called => {
                         signal.count += 1;
                         signal.called += u64::from(called.is_some());
@@ -355,9 +359,13 @@ impl Channels {
         }
     }
 
-    /// How many channels have an entry: for checks that nothing is left behind.
+    /// How many channels have an entry, those aside on which this client alone is called: for checks
+    /// that nothing is left behind.
     pub(crate) fn len(&self) -> usize {
-        self.table.lock().entries.len()
+        let own = format!(":{}", self.number);
+        let table = self.table.lock();
+        let names = table.entries.keys();
+        names.filter(|name| !name.ends_with(&own)).count()
     }
 }
 

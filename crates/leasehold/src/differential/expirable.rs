@@ -19,6 +19,17 @@ pub(super) const SUITE: Suite = Suite {
             "9000000000000",
             "61616161616161616161616161616130",
         ],
+        &["SET", "KEY:asking", "text"],
+        &[
+            "RPUSH",
+            "KEY:asking",
+            "text",
+            "1234:2",
+            "5678:x",
+            "9:1:1",
+            ":1",
+            "9012:1",
+        ],
     ],
 };
 
@@ -45,6 +56,9 @@ fn argument(to: &Sample, name: &str) -> String {
         "timeout" => format!("{key}:timeout"),
         "marker" => to.marker(),
         "done" => to.done(),
+        "asking" => format!("{key}:asking"),
+        "client" => ["1234:1", "5678:3", "", "3456:10"][to.variant / 2].into(),
+        "called" => (to.variant % 2).to_string(),
         "channel" => format!("channel:{key}"),
         "ids" => ids(to.hold, to.variant % 3 + 1),
         "next" => ids(next(to.hold), to.variant % 3 + 1),

@@ -30,6 +30,8 @@ pub(super) const SUITE: Suite = Suite {
         // Marks that are no marks: they keep nobody out.
         &["SET", "KEY:writers", "text"],
         &["SET", "KEY:readers", "text"],
+        &["SET", "KEY:asking", "text"],
+        &["RPUSH", "KEY:asking", "text", "1234"],
     ],
 };
 
@@ -48,7 +50,9 @@ fn argument(to: &Sample, name: &str) -> String {
         // One whose own key is not there: its lease has ended.
         ("rw.acquire_read", "timeout") if to.variant == 7 => format!("{key}:elsewhere"),
         (_, "timeout") => Key::parse(key).unwrap().read_timeout(hold),
-        (_, "writers" | "readers") => format!("{key}:{name}"),
+        (_, "client") => ["1234", "5678", "0", "3456"][to.variant / 2].into(),
+        (_, "called") => (to.variant % 2).to_string(),
+        (_, "writers" | "readers" | "asking") => format!("{key}:{name}"),
         (_, "marks") => format!("{key}:{}", if odd { "readers" } else { "writers" }),
         (_, "marker") => format!("{key}:forced"),
         (_, "channel") => name.into(),

@@ -16,6 +16,17 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "-4"],
         &["HSET", "KEY", "<c>:1", "1"],
         &["RPUSH", "KEY", "item"],
+        &["SET", "KEY:asking", "text"],
+        &[
+            "RPUSH",
+            "KEY:asking",
+            "text",
+            "1234:2",
+            "5678:x",
+            "9:1:1",
+            ":1",
+            "9012:1",
+        ],
     ],
 };
 
@@ -31,6 +42,9 @@ fn argument(to: &Sample, name: &str) -> String {
         // One that is something else, now and then.
         (_, "released") if to.variant == 7 => "x".into(),
         (_, "released") => format!("released:{key}"),
+        (_, "asking") => format!("{key}:asking"),
+        (_, "client") => ["1234:1", "5678:3", "", "3456:10"][to.variant / 2].into(),
+        (_, "called") => (to.variant % 2).to_string(),
         (_, "channel") => format!("channel:{key}"),
         (_, "sizes") => {
             // Some begin with an ask that rarely fits: those behind it must not overtake it.

@@ -16,6 +16,7 @@ use crate::config::{Settings, WaitStrategy, check_lease, check_number, check_wai
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::primitives::calls::own_channel;
 use crate::primitives::lock::Ttl;
 use crate::primitives::semaphore::MOST_PERMITS;
 use crate::primitives::semaphore::steps as plain;
@@ -90,9 +91,13 @@ pub struct ExpirableSemaphore {
 /// Settings. Each changes this handle only; permits that are already held keep their terms.
 impl ExpirableSemaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let names = context.key(name, NameOf::Other).map(|key| Names {
-            channel: key.semaphore_channel().into(),
-            key,
+        let names = context.key(name, NameOf::Other).map(|key| {
+            let channel = key.semaphore_channel();
+            Names {
+                own_channel: own_channel(&context, &channel),
+                channel: channel.into(),
+                key,
+            }
         });
         Self {
             settings: context.settings(),
@@ -459,7 +464,7 @@ impl ExpirableSemaphore {
     /// As [`release`](Self::release).
     #[doc(alias = "trySetPermits")]
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
-        let Names { key, channel } = self.names()?;
+        let Names { key, channel, .. } = self.names()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         // The step of the plain semaphore: both kinds keep the number of free permits under the
         // name itself.
@@ -501,7 +506,7 @@ impl ExpirableSemaphore {
     /// As [`release`](Self::release).
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
-        let Names { key, channel } = self.names()?;
+        let Names { key, channel, .. } = self.names()?;
         // The step of the plain semaphore, as in `try_set_permits`.
         let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
         request::idempotent(&self.context, key, make)

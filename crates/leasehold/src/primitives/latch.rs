@@ -358,7 +358,8 @@ impl Ask for Asker<'_> {
         })
     }
 
-    fn heard(&self, listener: &Listener) {
+    fn heard(&self, listeners: &[Listener]) {
+        let [listener] = listeners else { return };
         let mut seen = self.seen.lock();
         seen.mark = Some(listener.mark().count());
         seen.told |= listener.heard_zero();

@@ -2,7 +2,6 @@
 //! lock; `kind.rs` has what differs between the kinds.
 
 pub(in crate::primitives) mod ask;
-mod calls;
 pub(crate) mod group;
 mod guard;
 mod info;

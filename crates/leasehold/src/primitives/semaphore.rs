@@ -17,6 +17,7 @@ use crate::config::{Settings, WaitStrategy, check_life, check_number, check_wait
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
+use crate::primitives::calls::own_channel;
 use crate::primitives::setters::{must_exist_setter, wait_setters};
 use crate::primitives::{absence, namesake, request};
 use crate::wait::Deadline;
@@ -77,6 +78,8 @@ pub struct Semaphore {
     /// A name is checked when it is used, so that making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
+    /// Where a release calls this client, if it is called.
+    own_channel: Option<Arc<str>>,
     settings: Settings,
     must_exist: bool,
 }
@@ -91,6 +94,7 @@ impl Semaphore {
             .map_or_else(|_| String::new(), Key::semaphore_channel);
         Self {
             settings: context.settings(),
+            own_channel: own_channel(&context, &channel),
             context,
             key,
             channel: channel.into(),

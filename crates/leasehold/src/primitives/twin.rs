@@ -3,6 +3,7 @@
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Value, number};
 
+pub(super) static ASKING: Shared = Shared::new(include_str!("asking.lua"), &[]);
 pub(super) static IDEMPOTENCY: Shared = Shared::new(include_str!("idempotency.lua"), &[]);
 pub(super) static NOW_MS: Shared = Shared::new(include_str!("now_ms.lua"), &[]);
 pub(super) static NUMBER_AT: Shared = Shared::new(include_str!("number_at.lua"), &[]);
@@ -52,18 +53,73 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
     number(&text).map(Some)
 }
 
+/// Permits that have become free, and whom that concerns.
+#[derive(Clone, Copy)]
+pub(super) struct Freed<'a> {
+    pub(super) asking: &'a [u8],
+    pub(super) channel: &'a [u8],
+    /// How many are free now.
+    pub(super) free: i64,
+    /// How many of them have just become free.
+    pub(super) more: i64,
+    /// For so many of Redisson's waiters there is a message besides.
+    pub(super) extra: i64,
+}
+
+/// The twin of `call_waiting` in `publish_free.lua`.
+pub(super) fn call_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
+    let waiting = keyspace.lrange(freed.asking).unwrap_or_default();
+    let (mut free, mut called) = (freed.free, 0);
+    for client in waiting.iter().take(100) {
+        if called >= freed.more || free <= 0 {
+            break;
+        }
+        let Some((own, wants)) = wanted(client).filter(|(_, wants)| *wants <= free) else {
+            continue;
+        };
+        keyspace.lrem_first(freed.asking, client);
+        let channel = [freed.channel, b":", own].concat();
+        keyspace.publish(&channel, own);
+        if keyspace.listeners(&channel) > 0 {
+            (called, free) = (called + 1, free - wants);
+        }
+    }
+    usize::try_from(called)
+        .unwrap_or(0)
+        .max(usize::from(!waiting.is_empty()))
+}
+
+/// The number of a client that waits, and how many permits it wants.
+fn wanted(client: &[u8]) -> Option<(&[u8], i64)> {
+    let (own, wants) = client.split_at_checked(client.iter().position(|byte| *byte == b':')?)?;
+    let wants = wants.strip_prefix(b":")?;
+    let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    (digits(own) && digits(wants)).then(|| Some((own, number(wants).ok()?)))?
+}
+
 /// The twin of `publish_free.lua`.
-pub(super) fn tell(keyspace: &mut Keyspace, channel: &[u8], free: i64, more: i64) -> i64 {
+pub(super) fn tell(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
+    let Freed {
+        channel,
+        free,
+        more,
+        ..
+    } = freed;
     if free <= 0 {
         return NOBODY_KNOWS;
     }
-    keyspace.publish(channel, free.to_string().as_bytes());
+    let calls = Freed {
+        more: more.min(64),
+        ..freed
+    };
+    let zeros = "0".repeat(call_waiting(keyspace, calls));
+    keyspace.publish(channel, format!("{zeros}{free}").as_bytes());
     if keyspace.listeners(channel) == 0 {
         return 0;
     }
     // Each message wakes one of Redisson's asynchronous waiters, whatever it says: so there is one
     // for each permit, within reason.
-    for _ in 1..more.min(64) {
+    for _ in 1..(more + freed.extra).min(64) {
         keyspace.publish(channel, b"0");
     }
     keyspace.listeners(channel)
@@ -79,6 +135,45 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     keyspace.publish(channel, b"0");
     keyspace.publish(channel, b"0");
     told
+}
+
+/// When a list of waiting clients is forgotten that none of them asks for.
+const FORGOTTEN_AFTER_MS: u64 = 4000;
+
+/// How many clients are called before this one, -1 if it is not called: the twin of `place_of` in
+/// `asking.lua`.
+pub(super) fn place_of(keyspace: &mut Keyspace, asking: &[u8], client: &[u8], called: bool) -> i64 {
+    let before = take_place(keyspace, asking, client, called).map_or(-1, whole);
+    keyspace.pexpire(asking, FORGOTTEN_AFTER_MS);
+    before
+}
+
+fn take_place(
+    keyspace: &mut Keyspace,
+    asking: &[u8],
+    client: &[u8],
+    called: bool,
+) -> Result<u64, Refusal> {
+    let others = keyspace.lrange(asking)?;
+    if let Some(before) = others.iter().position(|other| other == client) {
+        return Ok(before as u64);
+    }
+    if called {
+        keyspace.lpush(asking, client)?;
+        return Ok(0);
+    }
+    keyspace.rpush(asking, client)?;
+    Ok(others.len() as u64)
+}
+
+/// Calls the first client that waits: the twin of `call_first` in `asking.lua`.
+pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
+    if let Ok(Some(first)) = keyspace.lpop(asking)
+        && first.len() > 2
+        && first.iter().all(u8::is_ascii_digit)
+    {
+        keyspace.publish(channel, &first);
+    }
 }
 
 /// A number of ms, or another that is not negative, as Redis counts.

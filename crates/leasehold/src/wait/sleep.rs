@@ -30,14 +30,22 @@ pub(super) struct Sleep<'a> {
     quiet: u32,
     /// How many other clients are called before this one, if it is called.
     pub(super) before: Option<u32>,
+    /// When it was refused last.
+    refused_at: Moment,
 }
 
 /// After a release that has called another client, the one behind that asks when this time is over
 /// and nothing more has come; the next one in twice that time, and so on. Whoever was called may be
 /// gone.
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
-/// No further than this: a poll interval is no longer as a rule.
+/// No further than this.
 const MOST_DOUBLINGS: u32 = 9;
+/// So many clients poll as often as one that is alone, because the first of them may be gone. Those
+/// behind them poll less often, the later they are called: however many there are, hardly more
+/// polls come to one.
+const POLL_FULLY: u32 = 4;
+/// The longest pause between two polls of a client that is called.
+const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 impl<'a> Sleep<'a> {
     /// `has_asked`: a request has left before, and no message since then is marked.
@@ -65,6 +73,7 @@ impl<'a> Sleep<'a> {
             throttle: WakeUpThrottle::default(),
             quiet: 0,
             before: None,
+            refused_at: wait.context.clock.now(),
         }
     }
 
@@ -93,34 +102,47 @@ impl<'a> Sleep<'a> {
         self.quiet = 0;
     }
 
-    /// How long it sleeps unless a message wakes it.
-    fn poll_pause(&self) -> Duration {
-        let (marks, settings) = (self.marks(), self.wait.settings);
-        if marks.iter().any(|signal| signal.denied) {
-            return settings.poll_interval().min(POLL_INTERVAL_WHEN_DENIED);
-        }
-        // Longer and longer only while the server has confirmed that it sends the messages.
-        match !marks.is_empty() && marks.iter().all(|signal| signal.live) {
-            true => settings.poll_interval_after(self.quiet),
-            false => settings.poll_interval(),
-        }
-    }
-
     pub(super) fn after_busy(&mut self, ttl: Option<Duration>) -> Duration {
         self.failures.restart();
+        self.refused_at = self.wait.context.clock.now();
         let pause = match &mut self.pauses {
-            Some(pauses) => pauses.next(),
-            None => self.poll_pause(),
+            Some(pauses) => {
+                let pause = pauses.next();
+                self.asks_every().map_or(pause, |most| pause.min(most))
+            }
+            None => self.polls().after(self.before),
         };
-        let ask_every = match self.wait.line {
-            Line::OnServer { ask_every } => Some(ask_every),
-            _ => self.wait.settings.ask_every,
-        };
-        // The server takes a waiter that asks less often for dead, and its place or its mark is gone.
-        let pause = ask_every.map_or(pause, |most| pause.min(most));
         // Not the TTL alone: with one of 0 a key is about to end, and the waiter would ask at
         // full speed until it has.
         ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
+    }
+
+    /// How often it asks at least: the server takes a waiter that asks less often for dead, and its
+    /// place or its mark is gone.
+    fn asks_every(&self) -> Option<Duration> {
+        match self.wait.line {
+            Line::OnServer { ask_every } => Some(ask_every),
+            _ => self.wait.settings.ask_every,
+        }
+    }
+
+    /// When it asks although no message comes.
+    fn polls(&self) -> Polls {
+        let (signals, settings) = (self.marks(), self.wait.settings);
+        let hears = !signals.is_empty() && signals.iter().all(|signal| signal.live);
+        let every = match hears {
+            // Longer and longer only while the server has confirmed that it sends the messages.
+            true => settings.poll_interval_after(self.quiet),
+            false if signals.iter().any(|signal| signal.denied) => {
+                settings.poll_interval().min(POLL_INTERVAL_WHEN_DENIED)
+            }
+            false => settings.poll_interval(),
+        };
+        Polls {
+            every: self.asks_every().map_or(every, |most| every.min(most)),
+            // An interval that was set is a promise.
+            grows: hears && settings.poll_interval.is_none(),
+        }
     }
 
     pub(super) fn after_failure(&mut self) -> Duration {
@@ -134,27 +156,22 @@ impl<'a> Sleep<'a> {
     pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) -> bool {
         let timers = &self.wait.context.timers;
         let not_before = self.throttle.not_before();
+        let (polls, refused_at) = (self.polls(), self.refused_at);
+        let poll_at = |before| refused_at + polls.after(Some(before));
         let (listeners, before) = (&mut self.listeners, self.before);
         let woken = async {
-            match &mut listeners[..] {
-                [] => std::future::pending().await,
-                // Without a mark, listening began after the ask. Then whatever the channel has
-                // ever brought counts, and so does the confirmation of the subscription: only
-                // an ask behind that finds a release that nobody heard.
-                [listener] => {
-                    let mark = marks.first().copied().unwrap_or_default();
-                    match before {
-                        Some(before) => its_turn(listener, mark, before, timers).await,
-                        None => listener.moved_since(mark).await,
+            match (&mut listeners[..], before) {
+                ([], _) => std::future::pending().await,
+                ([listener], None) => listener.moved_since(mark_of(marks, 0)).await,
+                ([listener, own @ ..], Some(before)) => {
+                    let turn = its_turn(listener, mark_of(marks, 0), before, timers, poll_at);
+                    tokio::select! {
+                        biased;
+                        () = any_moves(own, marks.get(1..).unwrap_or_default()) => {}
+                        () = turn => {}
                     }
                 }
-                several => {
-                    let moved = several.iter_mut().enumerate().map(|(n, listener)| {
-                        let mark = marks.get(n).copied().unwrap_or_default();
-                        Box::pin(listener.moved_since(mark))
-                    });
-                    select_all(moved).await;
-                }
+                (several, None) => any_moves(several, marks).await,
             }
             // Put off, not thrown away: this wake-up may be the one that matters.
             if let Some(not_before) = not_before {
@@ -175,8 +192,54 @@ impl<'a> Sleep<'a> {
     }
 }
 
+/// Without a mark, listening began after the ask. Then whatever the channel has ever brought counts,
+/// and so does the confirmation of the subscription: only an ask behind that finds a release that
+/// nobody heard.
+fn mark_of(marks: &[Signal], n: usize) -> Signal {
+    marks.get(n).copied().unwrap_or_default()
+}
+
+async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
+    if listeners.is_empty() {
+        return std::future::pending().await;
+    }
+    let moved = listeners
+        .iter_mut()
+        .enumerate()
+        .map(|(n, listener)| Box::pin(listener.moved_since(mark_of(marks, n))));
+    select_all(moved).await;
+}
+
+/// When one waiter asks although no message comes.
+#[derive(Clone, Copy)]
+struct Polls {
+    every: Duration,
+    /// Clients that are called late may ask less often: messages reach them, as far as they know.
+    grows: bool,
+}
+
+impl Polls {
+    /// How long it sleeps, if so many clients are called before its own.
+    fn after(self, before: Option<u32>) -> Duration {
+        match before.filter(|_| self.grows) {
+            Some(before) => {
+                let pause = self.every.saturating_mul(1 + before / POLL_FULLY);
+                pause.min(LONGEST_POLL.max(self.every))
+            }
+            None => self.every,
+        }
+    }
+}
+
 /// Resolves when a client asks that is called by its number, and before which so many are called.
-async fn its_turn(listener: &mut Listener, mark: Signal, before: u32, timers: &Timers) {
+/// As those have had their turns, it polls more often.
+async fn its_turn(
+    listener: &mut Listener,
+    mark: Signal,
+    before: u32,
+    timers: &Timers,
+    poll_at: impl Fn(u32) -> Moment,
+) {
     let mut seen = mark;
     loop {
         let signal = listener.mark();
@@ -190,7 +253,8 @@ async fn its_turn(listener: &mut Listener, mark: Signal, before: u32, timers: &T
                 passed => {
                     let before = before.saturating_sub(passed.unwrap_or(u32::MAX));
                     let times = 1 << before.min(MOST_DOUBLINGS);
-                    timers.sleep(TIME_TO_ASK * times).await;
+                    let over = timers.now() + TIME_TO_ASK * times;
+                    timers.sleep_until(over.min(poll_at(before))).await;
                 }
             }
         };
@@ -200,5 +264,36 @@ async fn its_turn(listener: &mut Listener, mark: Signal, before: u32, timers: &T
             () = listener.moved_since(seen) => seen = listener.mark(),
             () = first => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn clients_poll_less_often_the_later_they_are_called() {
+        let polls = Polls {
+            every: SECOND,
+            grows: true,
+        };
+        let after = |before| polls.after(Some(before)).as_secs();
+        assert_eq!([0, 3, 4, 11, 36, 1000].map(after), [1, 1, 2, 3, 10, 10]);
+        assert_eq!(polls.after(None), SECOND, "one that is not called");
+        let deaf = Polls {
+            grows: false,
+            ..polls
+        };
+        assert_eq!(deaf.after(Some(1000)), SECOND);
+        // All of a thousand together ask no more often than a hundred and ten would.
+        let each = (0..1000).map(|before| 1.0 / polls.after(Some(before)).as_secs_f64());
+        assert!(each.sum::<f64>() < 111.0);
+        let seldom = Polls {
+            every: SECOND * 60,
+            ..polls
+        };
+        assert_eq!(seldom.after(Some(1000)), SECOND * 60);
     }
 }

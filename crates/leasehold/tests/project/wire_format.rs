@@ -64,7 +64,16 @@ impl Place {
     /// A waiter for the lock that a release would call.
     async fn waits_to_be_called(&self, name: &str, client: &Client) -> JoinHandle<LockGuard> {
         let lock = client.lock(name);
-        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        self.is_to_be_called(async move { lock.acquire().await.unwrap() })
+            .await
+    }
+
+    /// The same for what this waits for.
+    async fn is_to_be_called<T: Send + 'static>(
+        &self,
+        waits: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let waiter = tokio::spawn(waits);
         eventually("it is in the list of those to call", async || {
             let keys = self.server.keys();
             keys.iter().any(|key| key.ends_with(":asking"))
@@ -234,6 +243,15 @@ async fn the_read_write_lock() {
             wire.look();
         }
 
+        // A writer that is called.
+        let writing = lock.write().await.unwrap();
+        let writer = place.other.rw_lock(name);
+        let waits = async move { writer.write().await.unwrap() };
+        let called = place.is_to_be_called(waits).await;
+        wire.look();
+        writing.release().await.unwrap();
+        called.await.unwrap().release().await.unwrap();
+
         // A reader that waits for long, and gives up.
         let writing = lock.write().await.unwrap();
         let reader = place.other.rw_lock(name);
@@ -322,6 +340,12 @@ async fn the_semaphore() {
         .await;
         wire.look();
         semaphore.drain().await.unwrap();
+        let other = place.other.semaphore(name);
+        let waits = async move { other.acquire().await.unwrap() };
+        let called = place.is_to_be_called(waits).await;
+        wire.look();
+        semaphore.add_permits(1).await.unwrap();
+        called.await.unwrap().release().await.unwrap();
         wire.finish();
     }
 }
@@ -351,6 +375,13 @@ async fn the_semaphore_with_leases() {
         wire.look();
         permit.release().await.unwrap();
         wire.look();
+        let all = semaphore.acquire_many(4).await.unwrap();
+        let other = place.other.expirable_semaphore(name);
+        let waits = async move { other.acquire().await.unwrap() };
+        let called = place.is_to_be_called(waits).await;
+        wire.look();
+        all.release().await.unwrap();
+        called.await.unwrap().release().await.unwrap();
         assert!(semaphore.delete().await.unwrap());
         wire.finish();
     }

@@ -14,8 +14,39 @@ pub(crate) enum Transport {
 /// in one read.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// A release of this channel, which may call a client.
-    release: Option<(String, Transport)>,
+    release: Option<Release>,
+    /// The channel of the permits that came back last, for which clients were called. The zeros behind
+    /// that message are for Redisson.
+    permits: Option<String>,
+}
+
+/// A release, which may call a client.
+#[derive(Debug)]
+struct Release {
+    channel: String,
+    transport: Transport,
+    /// It has published a `1`, before the zeros.
+    wakes_all: bool,
+    zeros: u8,
+}
+
+/// So many zeros follow the `1` that wakes all.
+const ZEROS: u8 = 2;
+
+impl Release {
+    fn goes_on(&self, channel: &str, payload: &[u8]) -> bool {
+        self.wakes_all && self.zeros < ZEROS && payload == b"0" && self.channel == channel
+    }
+
+    /// Tells its messages one by one: it calls nobody.
+    fn tell(&self, mut tell: impl FnMut(Message<'_>)) {
+        if self.wakes_all {
+            tell(Message::new(&self.channel, b"1", self.transport));
+        }
+        for _ in 0..self.zeros {
+            tell(Message::new(&self.channel, b"0", self.transport));
+        }
+    }
 }
 
 /// A message.
@@ -49,32 +80,74 @@ impl Heard {
         transport: Transport,
         mut tell: impl FnMut(Message<'_>),
     ) {
-        if let Some((release, by)) = self.release.take() {
-            let called = number(payload).filter(|_| release == channel);
-            tell(Message {
-                called,
-                ..Message::new(&release, b"0", by)
-            });
-            if called.is_some() {
+        if let Some(mut release) = self.release.take() {
+            if let Some(called) = number(payload).filter(|_| release.channel == channel) {
+                let payload = if release.wakes_all { b"1" } else { b"0" };
+                tell(Message {
+                    called: Some(called),
+                    ..Message::new(&channel, payload, release.transport)
+                });
                 return;
             }
+            if release.goes_on(&channel, payload) {
+                release.zeros += 1;
+                self.release = Some(release);
+                return;
+            }
+            release.tell(&mut tell);
         }
-        match payload {
-            b"0" => self.release = Some((channel, transport)),
-            _ => tell(Message::new(&channel, payload, transport)),
+        // In a later read as well.
+        let is_for_redisson = payload == b"0" && self.permits.as_ref() == Some(&channel);
+        if is_for_redisson {
+            return;
+        }
+        self.permits = (called_for_permits(payload) > 0).then(|| channel.clone());
+        if let Some(own) = number(payload).filter(|_| is_of(&channel, payload)) {
+            tell(Message {
+                called: Some(own),
+                ..Message::new(&channel, payload, transport)
+            });
+            return;
+        }
+        let wakes_all = payload == b"1";
+        if wakes_all || payload == b"0" {
+            self.release = Some(Release {
+                channel,
+                transport,
+                wakes_all,
+                zeros: u8::from(!wakes_all),
+            });
+        } else {
+            tell(Message::new(&channel, payload, transport));
         }
     }
 
     /// Nothing more has come: a release that calls nobody.
-    pub(crate) fn end(&mut self, mut tell: impl FnMut(Message<'_>)) {
-        if let Some((release, transport)) = self.release.take() {
-            tell(Message::new(&release, b"0", transport));
+    pub(crate) fn end(&mut self, tell: impl FnMut(Message<'_>)) {
+        if let Some(release) = self.release.take() {
+            release.tell(tell);
         }
     }
 }
 
+/// For how many clients that were called there is a zero before the number of free permits.
+pub(super) fn called_for_permits(payload: &[u8]) -> u64 {
+    let zeros = payload.iter().take_while(|byte| **byte == b'0').count();
+    let is_number = payload.iter().all(u8::is_ascii_digit);
+    // The number itself is no zero.
+    let calls = is_number && zeros < payload.len();
+    if calls { zeros as u64 } else { 0 }
+}
+
+/// Whether a client of this number is called on that channel.
+fn is_of(channel: &str, number: &[u8]) -> bool {
+    let own = channel.as_bytes().strip_suffix(number);
+    own.is_some_and(|before| before.ends_with(b":"))
+}
+
+/// The number of a client. It is longer than any number of permits, which may follow a message `0`.
 fn number(payload: &[u8]) -> Option<u64> {
-    let digits = payload.len() > 2 && payload.iter().all(u8::is_ascii_digit);
+    let digits = payload.len() > 10 && payload.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(payload).ok().filter(|_| digits)?;
     text.parse().ok()
 }
@@ -100,18 +173,37 @@ mod tests {
         told
     }
 
+    const ONE: &str = "111111111111111";
+    const OTHER: &str = "222222222222222";
+
     #[test]
     fn call_belongs_to_the_release_before_it() {
-        let calls = [
-            ("x", "0"),
-            ("x", "123"),
-            ("x", "0"),
-            ("x", "0"),
-            ("x", "456"),
-        ];
+        let calls = [("x", "0"), ("x", ONE), ("x", "0"), ("x", "0"), ("x", OTHER)];
         assert_eq!(
             heard(&calls),
-            ["x 0 Some(123)", "x 0 None", "x 0 Some(456)"]
+            [
+                "x 0 Some(111111111111111)",
+                "x 0 None",
+                "x 0 Some(222222222222222)"
+            ]
+        );
+    }
+
+    #[test]
+    fn call_belongs_to_all_messages_of_a_release_that_wakes_all() {
+        let calls = [("x", "1"), ("x", "0"), ("x", "0"), ("x", ONE)];
+        assert_eq!(heard(&calls), ["x 1 Some(111111111111111)"]);
+        // Without a call each message is told, and a release behind it is another one.
+        assert_eq!(heard(&calls[..3]), ["x 1 None", "x 0 None", "x 0 None"]);
+        let mixed = [&calls[..3], &[("x", "0"), ("x", ONE)]].concat();
+        assert_eq!(
+            heard(&mixed),
+            [
+                "x 1 None",
+                "x 0 None",
+                "x 0 None",
+                "x 0 Some(111111111111111)"
+            ]
         );
     }
 
@@ -119,18 +211,58 @@ mod tests {
     fn what_is_no_call_is_told_by_itself() {
         let mixed = [
             ("x", "0"),
-            ("y", "123"),
+            ("y", ONE),
             ("x", "0"),
             ("x", "1"),
-            ("x", "123"),
+            ("y", "0"),
+            ("x", ONE),
+            ("x", "0"),
+            ("x", "2147483647"),
         ];
         let told = [
             "x 0 None",
-            "y 123 None",
+            "y 111111111111111 None",
             "x 0 None",
             "x 1 None",
-            "x 123 None",
+            "y 0 None",
+            "x 111111111111111 None",
+            "x 0 None",
+            "x 2147483647 None",
         ];
         assert_eq!(heard(&mixed), told);
+    }
+
+    #[test]
+    fn clients_are_called_for_permits_on_channels_of_their_own() {
+        let own = format!("x:{ONE}");
+        let came_back = [
+            (&*own, ONE),
+            ("x", "001"),
+            ("x", "0"),
+            ("x", "0"),
+            ("x", "3"),
+            ("x", "0"),
+        ];
+        let told = [
+            "x:111111111111111 111111111111111 Some(111111111111111)",
+            "x 001 None",
+            "x 3 None",
+            "x 0 None",
+        ];
+        assert_eq!(heard(&came_back), told);
+        let zeros = ["001", "0", "00", "10", "1", "", "0a", "0000123"];
+        let called = zeros.map(|payload| called_for_permits(payload.as_bytes()));
+        assert_eq!(called, [2, 0, 0, 0, 0, 0, 0, 4]);
+    }
+
+    #[test]
+    fn zeros_behind_a_call_are_for_redisson_in_a_later_read_as_well() {
+        let (mut heard, mut told) = (Heard::default(), 0);
+        for payload in ["01", "0", "0"] {
+            let payload = payload.as_bytes();
+            heard.message("x".into(), payload, Transport::Global, |_| told += 1);
+            heard.end(|_| told += 1);
+        }
+        assert_eq!(told, 1);
     }
 }

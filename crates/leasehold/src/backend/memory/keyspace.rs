@@ -366,6 +366,19 @@ impl Keyspace {
         Ok(head)
     }
 
+    /// Removes the first `item`.
+    pub(crate) fn lrem_first(&mut self, key: &[u8], item: &[u8]) {
+        let Ok(Some(list)) = self.list(key) else {
+            return;
+        };
+        if let Some(at) = list.iter().position(|other| other == item) {
+            list.remove(at);
+        }
+        if list.is_empty() {
+            self.entries.remove(key);
+        }
+    }
+
     /// Removes every `item`; says how many there were.
     pub(crate) fn lrem(&mut self, key: &[u8], item: &[u8]) -> Result<usize, Refusal> {
         let Some(list) = self.list(key)? else {

@@ -114,6 +114,8 @@ steps! {
     RwInspect = "rw.inspect",
     /// A waiter asks for permits.
     SemaphoreAcquire = "semaphore.acquire",
+    /// A client that would be called when permits come back waits for them no longer.
+    SemaphoreLeaveTurn = "semaphore.leave_turn",
     /// A client undoes an acquire whose answer it may never see.
     SemaphoreUndo = "semaphore.undo",
     /// A client gives permits back, or changes their number.

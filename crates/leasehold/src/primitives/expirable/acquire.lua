@@ -15,17 +15,22 @@ end
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- asking    list: the clients to call, `number:permits`, in the order in which they came
 -- ids       the ids, one after the other
 -- lease_ms  how long they last
 -- channel   where the waiters listen; the message is the number of free permits
+-- client    this client and how many permits it wants, as in `asking`; nothing if nobody is to
+--           call it
+-- called    1 if a release has called it, and somebody else was quicker
 -- Returns   free           granted, and so many are free still; a request that comes a second
 --                          time changes nothing
---           { free, ttl, there, held }  so many are free; the next lease ends in ttl ms, -1
+--           { free, ttl, there, held, before }  so many are free; the next lease ends in ttl ms, -1
 --                          for never; there is 0 when there is no semaphore, else 1; held is
---                          another number when other permits are in use
+--                          another number when other permits are in use; so many clients are
+--                          called before this one, -1 if it is not called
 --           text WRONGKIND: not a semaphore; nothing was changed
 
-local function acquire(permits, timeout, ids, lease_ms, channel)
+local function acquire(permits, timeout, asking, ids, lease_ms, channel, client, called)
   local free, other = number_at(permits)
   other = other or not_a_semaphore(timeout)
   if other then
@@ -36,14 +41,15 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
   end
   -- The server's clock: every client must mean the same by the end of a lease.
   local now = now_ms()
-  reclaim(permits, timeout, channel, now)
+  reclaim(permits, timeout, asking, channel, now)
   free = redis.call('GET', permits)
   local there = free and 1 or 0
   free = tonumber(free or 0)
   if free < #ids / 16 then
     local next, ttl = redis.call('ZRANGE', timeout, 0, 0, 'WITHSCORES')[2], -1
     if next and tonumber(next) < NEVER then ttl = math.max(tonumber(next) - now, 0) end
-    return { free, ttl, there, held(timeout) }
+    local before = client ~= '' and place_of(asking, client, called) or -1
+    return { free, ttl, there, held(timeout), before }
   end
   -- The set must not outlive a semaphore that has an end. Asked before anything is written: an
   -- ACL may deny any of these commands, and half a grant would stay for a lease.
@@ -64,5 +70,7 @@ local function acquire(permits, timeout, ids, lease_ms, channel)
     end
     redis.call('INCRBY', permits, #ids / 16)
   end
+  -- A client that has its permits is called in vain, and the one behind it too late.
+  if client ~= '' then redis.pcall('LREM', asking, 0, client) end
   return failed or free
 end

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::steps::{Names, Permits};
 use super::{ExpirablePermit, ExpirableSemaphore};
+use crate::backend::channels::Listener;
 use crate::backend::failure::Failure;
+use crate::backend::route::Route;
 use crate::backend::step::Value;
 use crate::config::Terms;
 use crate::error::Result;
@@ -18,6 +20,7 @@ use crate::local::reentry::Held;
 use crate::local::turn;
 use crate::observe::{Kind, Observed, Way};
 use crate::primitives::absence::Absence;
+use crate::primitives::calls::Called;
 use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
 
 pub(super) async fn acquire(
@@ -41,11 +44,14 @@ pub(super) async fn acquire(
     });
     let observed = context.observer.of(Kind::Permit, &names.key);
     let acquiring = observed.acquires(&names.key, &context.timers);
+    let own = names.own_channel.as_deref();
+    let channels = [&*names.channel, own.unwrap_or_default()];
+    let channels = channels.map(|channel| (context.backend.channels(), channel));
     let wait = Wait {
         context,
         key: &names.key,
         line_key: &names.key,
-        channels: &[(context.backend.channels(), &names.channel)],
+        channels: &channels[..=usize::from(own.is_some())],
         settings: &semaphore.settings,
         deadline,
         line,
@@ -60,6 +66,7 @@ pub(super) async fn acquire(
         terms,
         permits,
         place: turn.and(place.as_ref()),
+        called: Called::new(&context.backend, Route::Plain),
         absence: Absence::new(semaphore.must_exist, deadline),
     };
     let granted = acquiring.watch(pin!(wait.until_granted(&asker))).await;
@@ -81,6 +88,7 @@ struct Asker<'a> {
     permits: u32,
     /// Its place, if the waiters of its line take turns.
     place: Option<&'a Place>,
+    called: Called<'a>,
     absence: Absence,
 }
 
@@ -91,7 +99,13 @@ impl Ask for Asker<'_> {
         let context = &self.semaphore.context;
         // Fresh ids each time, so that no other request can be taken for this one.
         let steps = Permits::fresh(self.names.clone(), &context.client_id, self.permits);
-        let operation = steps.acquire(self.terms.lease);
+        let calls = &self.called.calls;
+        let caller = self.place.and_then(|_| self.called.caller());
+        let in_turn = caller.and_then(|caller| {
+            calls.asks(steps.leave_turn(caller));
+            steps.acquire_in_turn(self.terms.lease, caller)
+        });
+        let operation = in_turn.unwrap_or_else(|| steps.acquire(self.terms.lease));
         let hold = Grant::new(
             self.names.key.clone(),
             Box::new(steps),
@@ -115,6 +129,7 @@ impl Ask for Asker<'_> {
         match reply.await {
             Ok(Value::Int(left)) => {
                 undo.granted();
+                calls.granted();
                 self.answered(given_back, left, true);
                 if hold.granted(None) {
                     return Ok(Answer::Granted(undo));
@@ -128,9 +143,11 @@ impl Ask for Asker<'_> {
                     Value::Int(ttl_ms),
                     Value::Int(there),
                     Value::Int(held),
+                    Value::Int(before),
                 ] => {
                     // The step grants all or none, so nothing has to go back.
                     undo.disarm();
+                    calls.answered(u32::try_from(before).ok());
                     self.answered(given_back, free, false);
                     if there != 1 {
                         self.absence.found(context, &self.names.key)?;
@@ -161,8 +178,18 @@ impl Ask for Asker<'_> {
         own.or_else(|| turns.not_before(now).map(NotBefore::Others))
     }
 
+    fn heard(&self, listeners: &[Listener]) {
+        self.called.calls.heard(listeners);
+    }
+
+    fn before(&self) -> Option<u32> {
+        self.called.calls.before()
+    }
+
     fn woken(&self) {
-        if let Some(place) = self.place {
+        // A client that is called in its turn lets nobody go first.
+        let is_called = self.before().is_some();
+        if let Some(place) = self.place.filter(|_| !is_called) {
             let now = self.semaphore.context.clock.now();
             place.turns().lock().hears(now);
         }

@@ -3,19 +3,20 @@
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- asking   list: the clients to call, `number:permits`, in the order in which they came
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  { free, held, there }  free is negative when some are missing; there is 0 when
 --                                 there is no semaphore, else 1
 --          text WRONGKIND: not a semaphore
 
-local function counts(permits, timeout, channel)
+local function counts(permits, timeout, asking, channel)
   local _, other = number_at(permits)
   other = other or not_a_semaphore(timeout)
   if other then
     return other
   end
   local now = now_ms()
-  reclaim(permits, timeout, channel, now)
+  reclaim(permits, timeout, asking, channel, now)
   -- `reclaim` takes back some at a time. The others whose leases are over are free as well.
   local ended = redis.call('ZCOUNT', timeout, '-inf', now)
   local free = redis.call('GET', permits)

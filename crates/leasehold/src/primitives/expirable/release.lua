@@ -2,6 +2,7 @@
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- asking   list: the clients to call, `number:permits`, in the order in which they came
 -- ids      the ids, one after the other
 -- all      1: all of them or none; 0: whatever is there
 -- channel  where the waiters listen; the message is the number of free permits
@@ -10,7 +11,7 @@
 --             back all the same, unless it is all or none
 --          text WRONGKIND: not a semaphore; nothing was changed
 
-local function release(permits, timeout, ids, all, channel)
+local function release(permits, timeout, asking, ids, all, channel)
   local _, other = number_at(permits)
   other = other or not_a_semaphore(timeout)
   if other then
@@ -25,5 +26,5 @@ local function release(permits, timeout, ids, all, channel)
   if #members == 0 or (held == 0 and all == '1') then
     return 0
   end
-  return held * (1 + give_back(permits, timeout, members, channel))
+  return held * (1 + give_back(permits, timeout, members, asking, channel))
 end

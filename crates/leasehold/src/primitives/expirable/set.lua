@@ -4,12 +4,13 @@
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- marker   this request's: its reply
 -- done     a marker that is not needed any more
+-- asking   list: the clients to call, `number:permits`, in the order in which they came
 -- total    how many there are in all
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  1
 --          text WRONGKIND: not a semaphore; nothing was changed
 
-local function set(permits, timeout, marker, done, total, channel)
+local function set(permits, timeout, marker, done, asking, total, channel)
   if redis.call('GET', marker) then
     return 1
   end
@@ -30,6 +31,6 @@ local function set(permits, timeout, marker, done, total, channel)
     return changed.err
   end
   redis.pcall('DEL', done)
-  if changed then publish_free(channel, changed, changed) end
+  if changed then publish_free(asking, channel, changed, changed, 0) end
   return 1
 end

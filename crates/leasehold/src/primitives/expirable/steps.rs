@@ -8,12 +8,14 @@ use super::PermitId;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Shared, Step, Value, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, Exchanged, HoldSteps};
+use crate::hold::{Asked, Caller, Exchanged, HoldSteps};
 use crate::key::Key;
 use crate::local::Marked;
 use crate::loss::LossReason;
+use crate::primitives::semaphore::steps as semaphore;
 use crate::primitives::twin::{
-    IDEMPOTENCY, NOW_MS, NUMBER_AT, PUBLISH_FREE, list, note, number_at, replied, tell, whole,
+    ASKING, Freed, IDEMPOTENCY, NOW_MS, NUMBER_AT, PUBLISH_FREE, list, note, number_at, place_of,
+    replied, tell, whole,
 };
 
 static LEASES: Shared = Shared::new(include_str!("leases.lua"), &[&NOW_MS, &NUMBER_AT]);
@@ -26,9 +28,9 @@ const CHUNK: usize = 1000;
 
 step! {
     ACQUIRE: Acquire = expirable.acquire, grants: true,
-    keys: [permits, timeout],
-    args: [ids, lease_ms: u64, channel],
-    uses: [LEASES, RECLAIM],
+    keys: [permits, timeout, asking],
+    args: [ids, lease_ms: u64, channel, client, called: bool],
+    uses: [LEASES, RECLAIM, ASKING],
 }
 
 impl Acquire<'_> {
@@ -41,7 +43,13 @@ impl Acquire<'_> {
             return Ok(Value::Int(free.unwrap_or(0)));
         }
         let now = now_ms(keyspace);
-        reclaim(keyspace, self.permits, self.timeout, self.channel, now)?;
+        reclaim(
+            keyspace,
+            self.permits,
+            self.timeout,
+            (self.asking, self.channel),
+            now,
+        )?;
         let free = number_at(keyspace, self.permits)?;
         let (there, free) = (free.is_some(), free.unwrap_or(0));
         let wanted = self.ids.len() / 16;
@@ -52,12 +60,12 @@ impl Acquire<'_> {
                 .map(|(_, ends)| *ends);
             let ttl = next.filter(|ends| *ends < NEVER);
             let ttl = ttl.map_or(-1, |ends| (ends - now).max(0));
-            return Ok(list(&[
-                free,
-                ttl,
-                there.into(),
-                held(keyspace, self.timeout)?,
-            ]));
+            let held = held(keyspace, self.timeout)?;
+            let before = match self.client.is_empty() {
+                true => -1,
+                false => place_of(keyspace, self.asking, self.client, self.called),
+            };
+            return Ok(list(&[free, ttl, there.into(), held, before]));
         }
         let free = keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
         // A lease that ends must not look like one that never does.
@@ -69,6 +77,9 @@ impl Acquire<'_> {
         // name would find leases of the old one.
         if let Ok(ttl @ 1..) = u64::try_from(keyspace.pttl(self.permits)) {
             keyspace.pexpire(self.timeout, ttl);
+        }
+        if !self.client.is_empty() {
+            let _ = keyspace.lrem(self.asking, self.client);
         }
         Ok(Value::Int(free))
     }
@@ -148,7 +159,7 @@ impl Renew<'_> {
 
 step! {
     RELEASE: Release = expirable.release, grants: false,
-    keys: [permits, timeout],
+    keys: [permits, timeout, asking],
     args: [ids, all: bool, channel],
     uses: [LEASES, RECLAIM],
 }
@@ -177,8 +188,7 @@ impl Release<'_> {
             removed += i64::from(keyspace.zrem(self.timeout, &member)?);
         }
         let free = keyspace.incr_by(self.permits, removed)?;
-        // `reclaim.lua` says for which of Redisson's waiters the eight more messages are.
-        let told = tell(keyspace, self.channel, free, removed + 8).max(0);
+        let told = tell(keyspace, back((self.asking, self.channel), free, removed)).max(0);
         Ok(Value::Int(i64::from(held) * (1 + told)))
     }
 }
@@ -186,7 +196,7 @@ impl Release<'_> {
 step! {
     UPDATE: Update = expirable.update, grants: true,
     for_holders: true,
-    keys: [permits, timeout],
+    keys: [permits, timeout, asking],
     args: [id, lease_ms: u64, channel],
     uses: [LEASES, RECLAIM],
 }
@@ -195,7 +205,13 @@ impl Update<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
-        reclaim(keyspace, self.permits, self.timeout, self.channel, now)?;
+        reclaim(
+            keyspace,
+            self.permits,
+            self.timeout,
+            (self.asking, self.channel),
+            now,
+        )?;
         match find(keyspace, self.timeout, self.id)? {
             Some((member, ends)) if ends > now => {
                 let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
@@ -229,7 +245,7 @@ impl Left<'_> {
 
 step! {
     COUNTS: Counts = expirable.counts, grants: false,
-    keys: [permits, timeout],
+    keys: [permits, timeout, asking],
     args: [channel],
     uses: [LEASES, RECLAIM],
 }
@@ -238,7 +254,13 @@ impl Counts<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
-        reclaim(keyspace, self.permits, self.timeout, self.channel, now)?;
+        reclaim(
+            keyspace,
+            self.permits,
+            self.timeout,
+            (self.asking, self.channel),
+            now,
+        )?;
         let leases = keyspace.zrange(self.timeout)?;
         let ended = leases.iter().filter(|(_, ends)| *ends <= now).count();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -251,7 +273,7 @@ impl Counts<'_> {
 
 step! {
     SET: Set = expirable.set, grants: false,
-    keys: [permits, timeout, marker, done],
+    keys: [permits, timeout, marker, done, asking],
     args: [total: u64, channel],
     uses: [LEASES, IDEMPOTENCY, PUBLISH_FREE],
 }
@@ -273,7 +295,11 @@ impl Set<'_> {
             // By the difference: to set the number would drop the expiry that the semaphore may
             // have.
             let free = keyspace.incr_by(self.permits, more)?;
-            tell(keyspace, self.channel, free, free);
+            let freed = Freed {
+                extra: 0,
+                ..back((self.asking, self.channel), free, free)
+            };
+            tell(keyspace, freed);
         }
         Ok(Value::Int(1))
     }
@@ -325,7 +351,7 @@ fn reclaim(
     keyspace: &mut Keyspace,
     permits: &[u8],
     timeout: &[u8],
-    channel: &[u8],
+    (asking, channel): (&[u8], &[u8]),
     now: i64,
 ) -> Result<(), Refusal> {
     let ended = keyspace.zrange_by_score(timeout, now, CHUNK)?;
@@ -337,8 +363,20 @@ fn reclaim(
     }
     let removed = i64::try_from(ended.len()).unwrap_or(i64::MAX);
     let free = keyspace.incr_by(permits, removed)?;
-    tell(keyspace, channel, free, removed + 8);
+    tell(keyspace, back((asking, channel), free, removed));
     Ok(())
+}
+
+/// So many permits have come back. `reclaim.lua` says for which of Redisson's waiters the eight more
+/// messages are.
+fn back<'a>((asking, channel): (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
+    Freed {
+        asking,
+        channel,
+        free,
+        more,
+        extra: 8,
+    }
 }
 
 /// A number made from the ids of permits in use.
@@ -372,6 +410,8 @@ fn find(
 pub(crate) struct Names {
     pub(crate) key: Key,
     pub(crate) channel: Arc<str>,
+    /// Where a release calls this client, if it is called.
+    pub(crate) own_channel: Option<Arc<str>>,
 }
 
 impl Names {
@@ -379,6 +419,7 @@ impl Names {
         Release {
             permits: self.key.as_str().as_bytes(),
             timeout: self.key.timeout_key().as_bytes(),
+            asking: self.key.asking_clients().as_bytes(),
             ids: &in_a_row(ids),
             all,
             channel: self.channel.as_bytes(),
@@ -390,6 +431,7 @@ impl Names {
         Update {
             permits: self.key.as_str().as_bytes(),
             timeout: self.key.timeout_key().as_bytes(),
+            asking: self.key.asking_clients().as_bytes(),
             id: &in_a_row(&[id]),
             lease_ms: wire_ms(lease),
             channel: self.channel.as_bytes(),
@@ -410,6 +452,7 @@ impl Names {
         Counts {
             permits: self.key.as_str().as_bytes(),
             timeout: self.key.timeout_key().as_bytes(),
+            asking: self.key.asking_clients().as_bytes(),
             channel: self.channel.as_bytes(),
         }
         .operation()
@@ -421,6 +464,7 @@ impl Names {
             timeout: self.key.timeout_key().as_bytes(),
             marker: marked.marker.as_bytes(),
             done: marked.done.as_bytes(),
+            asking: self.key.asking_clients().as_bytes(),
             total: total.into(),
             channel: self.channel.as_bytes(),
         }
@@ -461,18 +505,35 @@ impl Permits {
         let first = ids.first().map(PermitId::to_string).unwrap_or_default();
         Self { names, ids, first }
     }
+
+    /// Asks for the permits, and for a call if `client` is one that a release may call.
+    fn asks(&self, lease: Duration, client: Option<Caller>) -> Operation {
+        Acquire {
+            permits: self.names.key.as_str().as_bytes(),
+            timeout: self.names.key.timeout_key().as_bytes(),
+            asking: self.names.key.asking_clients().as_bytes(),
+            ids: &in_a_row(&self.ids),
+            lease_ms: wire_ms(lease),
+            channel: self.names.channel.as_bytes(),
+            client: semaphore::called_for(client, self.permits()).as_bytes(),
+            called: client.is_some_and(|client| client.was_called),
+        }
+        .operation()
+    }
 }
 
 impl HoldSteps for Permits {
     fn acquire(&self, lease: Duration) -> Operation {
-        Acquire {
-            permits: self.names.key.as_str().as_bytes(),
-            timeout: self.names.key.timeout_key().as_bytes(),
-            ids: &in_a_row(&self.ids),
-            lease_ms: wire_ms(lease),
-            channel: self.names.channel.as_bytes(),
-        }
-        .operation()
+        self.asks(lease, None)
+    }
+
+    fn acquire_in_turn(&self, lease: Duration, client: Caller) -> Option<Operation> {
+        Some(self.asks(lease, Some(client)))
+    }
+
+    fn leave_turn(&self, client: Caller) -> Option<Operation> {
+        let Names { key, channel, .. } = &self.names;
+        Some(semaphore::leave_turn(key, client, self.permits(), channel))
     }
 
     fn exchanged(&self) -> Option<&dyn Exchanged> {
@@ -487,10 +548,12 @@ impl HoldSteps for Permits {
         match reply {
             Value::Int(_) => Some(Asked::Granted { token: None }),
             Value::List(items) => match items[..] {
-                [Value::Int(_), Value::Int(ttl_ms), _, _] => Some(Asked::Busy {
-                    ttl_ms,
-                    before: None,
-                }),
+                [Value::Int(_), Value::Int(ttl_ms), _, _, Value::Int(before)] => {
+                    Some(Asked::Busy {
+                        ttl_ms,
+                        before: u32::try_from(before).ok(),
+                    })
+                }
                 _ => None,
             },
             _ => None,

@@ -2,6 +2,7 @@
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- asking    list: the clients to call, `number:permits`, in the order in which they came
 -- id        its id
 -- lease_ms  how long it lasts from now
 -- channel   where the waiters listen; the message is the number of free permits
@@ -9,14 +10,14 @@
 --           0  its lease is over, or there is no such permit
 --           text WRONGKIND: not a semaphore; nothing was changed
 
-local function update(permits, timeout, id, lease_ms, channel)
+local function update(permits, timeout, asking, id, lease_ms, channel)
   local _, other = number_at(permits)
   other = other or not_a_semaphore(timeout)
   if other then
     return other
   end
   local now = now_ms()
-  reclaim(permits, timeout, channel, now)
+  reclaim(permits, timeout, asking, channel, now)
   local member, score = find(timeout, id)
   if not score or score <= now then
     return 0

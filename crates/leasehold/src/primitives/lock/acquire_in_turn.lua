@@ -30,18 +30,5 @@ local function acquire_in_turn(lock, asking, hold, lease_ms, client, called)
   if stranger then
     return stranger
   end
-  -- Every command may fail: an ACL may deny the list, and it may be somebody else's or not fit
-  -- into memory. Then this client is not called, and asks at each message.
-  local before = redis.pcall('LPOS', asking, client)
-  if not before then
-    if called == '1' then
-      before = type(redis.pcall('LPUSH', asking, client)) == 'number' and 0
-    else
-      local length = redis.pcall('RPUSH', asking, client)
-      before = type(length) == 'number' and length - 1
-    end
-  end
-  -- Whoever waits asks now and then. What nobody asks for any more is forgotten.
-  redis.pcall('PEXPIRE', asking, 4000)
-  return { redis.call('PTTL', lock), type(before) == 'number' and before or -1 }
+  return { redis.call('PTTL', lock), place_of(asking, client, called) }
 end

@@ -4,10 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::Calls;
 use super::kind::Named;
 use super::{Lock, LockGuard};
-use crate::backend::Backend;
 use crate::backend::channels::Listener;
 use crate::backend::failure::{Cause, Failure, refusal_counts};
 use crate::backend::route::Route;
@@ -25,6 +23,7 @@ use crate::local::reentry::{Entry, Held};
 use crate::local::{Local, turn};
 use crate::observe::Acquiring;
 use crate::owner::Owner;
+use crate::primitives::calls::Called;
 use crate::primitives::namesake;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Answered, Ask, Deadline, FOR_AN_ANSWER, NotBefore, Wait};
@@ -344,12 +343,13 @@ impl<K: Named> Asker<'_, K> {
         &self,
         mut undo: Undo,
         keeps_place: bool,
-        calls: Option<&Calls>,
+        called: Option<&Called<'_>>,
     ) -> Result<Answer<Undo>, Failure> {
         let backend = &self.lock.context.backend;
         let hold = Arc::clone(undo.hold());
         let (steps, lease) = (&hold.steps, self.terms.lease);
-        let caller = calls.and_then(|calls| calls.caller(backend.channels().number()));
+        let caller = called.and_then(Called::caller);
+        let calls = called.map(|called| &called.calls);
         let in_turn = caller.and_then(|caller| steps.acquire_in_turn(lease, caller));
         if let (Some(calls), Some(caller), Some(_)) = (calls, caller, &in_turn) {
             calls.asks(steps.leave_turn(caller));
@@ -541,11 +541,10 @@ impl<'a, K> Waiter<'a, K> {
             queues: false,
             turn: Duration::ZERO,
             deadline,
-            called: Called {
-                calls: Calls::new(),
-                backend: &asker.lock.context.backend,
-                route: Route::of(asker.terms.acknowledged).behind(),
-            },
+            called: Called::new(
+                &asker.lock.context.backend,
+                Route::of(asker.terms.acknowledged),
+            ),
         }
     }
 
@@ -560,23 +559,6 @@ impl<'a, K> Waiter<'a, K> {
             queues: place.is_on_server(),
             turn: turn.unwrap_or_default(),
             ..Self::alone(asker, deadline)
-        }
-    }
-}
-
-/// A waiter's part in the calls of clients. It ends with the waiter.
-struct Called<'a> {
-    calls: Calls,
-    backend: &'a Backend,
-    route: Route,
-}
-
-impl Drop for Called<'_> {
-    fn drop(&mut self) {
-        // Another waiter of the client may have asked meanwhile. Then that one is not called, and
-        // asks some milliseconds late.
-        if let Some(leaves) = self.calls.leaves() {
-            drop(self.backend.submit_by(leaves, self.route));
         }
     }
 }
@@ -604,7 +586,7 @@ impl<K: Named> Ask for Waiter<'_, K> {
         // A waiter that takes no turns is called by nobody, and asks at each message. In a cluster a
         // release does not know whether anybody hears a call.
         let counts = self.asker.lock.context.backend.counts_listeners();
-        let calls = self.place.filter(|_| counts).map(|_| &self.called.calls);
+        let calls = self.place.filter(|_| counts).map(|_| &self.called);
         let answer = self.asker.ask(calls).await?;
         if let Some(place) = self.place {
             let granted = matches!(answer, Answer::Granted(_));
@@ -629,8 +611,8 @@ impl<K: Named> Ask for Waiter<'_, K> {
         own.or_else(|| turns.not_before(now).map(NotBefore::Others))
     }
 
-    fn heard(&self, listener: &Listener) {
-        self.called.calls.heard(listener);
+    fn heard(&self, listeners: &[Listener]) {
+        self.called.calls.heard(listeners);
     }
 
     fn before(&self) -> Option<u32> {
@@ -744,7 +726,7 @@ impl<K: Named> Asker<'_, K> {
         })
     }
 
-    async fn ask(&self, calls: Option<&Calls>) -> Result<Answer<Undo>, Failure> {
+    async fn ask(&self, called: Option<&Called<'_>>) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.kept() {
             Some(undo) => {
                 // Before the request leaves: a grant counts from the ask that is answered, not from
@@ -758,6 +740,6 @@ impl<K: Named> Asker<'_, K> {
                 (self.arm(K::hold(self.lock, self.key, id)), false)
             }
         };
-        self.ask_for(undo, keeps_place, calls).await
+        self.ask_for(undo, keeps_place, called).await
     }
 }

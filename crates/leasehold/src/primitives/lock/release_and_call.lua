@@ -16,10 +16,6 @@ local function release_and_call(lock, asking, hold, channel)
   if type(told) ~= 'number' or told == 0 then
     return 1
   end
-  local next = redis.pcall('LPOP', asking)
-  -- Redisson reads a number from each message, and does nothing for one that is not 0 or 1.
-  if type(next) == 'string' and string.match(next, '^%d%d%d+$') then
-    redis.pcall('PUBLISH', channel, next)
-  end
+  call_first(asking, channel)
   return 1 + told
 end

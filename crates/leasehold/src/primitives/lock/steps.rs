@@ -11,7 +11,7 @@ use crate::hold::{Asked, Caller, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::form::{self, FORM};
-use crate::primitives::twin::{lengthen, whole};
+use crate::primitives::twin::{ASKING, call_first, lengthen, place_of, whole};
 
 pub(in crate::primitives) static BREAK_HOLD: Shared =
     Shared::new(include_str!("break_hold.lua"), &[&FORM]);
@@ -49,7 +49,7 @@ step! {
     ACQUIRE_IN_TURN: AcquireInTurn = lock.acquire_in_turn, grants: true,
     keys: [lock, asking],
     args: [hold, lease_ms: u64, client: u64, called: bool],
-    uses: [FORM, GRANT],
+    uses: [FORM, GRANT, ASKING],
 }
 
 impl AcquireInTurn<'_> {
@@ -68,24 +68,8 @@ impl AcquireInTurn<'_> {
             }
             return Ok(reply);
         };
-        let before = self.place(keyspace, &client).map_or(-1, whole);
-        keyspace.pexpire(self.asking, FORGOTTEN_AFTER_MS);
+        let before = place_of(keyspace, self.asking, &client, self.called);
         Ok(Value::List(vec![reply, Value::Int(before)]))
-    }
-
-    /// How many clients are called before this one.
-    fn place(&self, keyspace: &mut Keyspace, client: &[u8]) -> Result<u64, Refusal> {
-        let asking = keyspace.lrange(self.asking)?;
-        let known = asking.iter().position(|other| other == client);
-        if let Some(before) = known {
-            return Ok(before as u64);
-        }
-        if self.called {
-            keyspace.lpush(self.asking, client)?;
-            return Ok(0);
-        }
-        keyspace.rpush(self.asking, client)?;
-        Ok(asking.len() as u64)
     }
 }
 
@@ -103,9 +87,6 @@ impl LeaveTurn<'_> {
         Ok(Value::Int(whole(times as u64)))
     }
 }
-
-/// When a list of waiting clients is forgotten that none of them asks for.
-const FORGOTTEN_AFTER_MS: u64 = 4000;
 
 step! {
     // It gives nothing to anybody, so it runs however late it arrives: a release that was refused
@@ -134,6 +115,7 @@ step! {
     RELEASE_AND_CALL: ReleaseAndCall = lock.release_and_call, grants: false,
     keys: [lock, asking],
     args: [hold, channel],
+    uses: [ASKING],
 }
 
 impl ReleaseAndCall<'_> {
@@ -144,12 +126,8 @@ impl ReleaseAndCall<'_> {
             channel: self.channel,
         };
         let reply = release.twin(keyspace)?;
-        if matches!(reply, Value::Int(2..))
-            && let Ok(Some(next)) = keyspace.lpop(self.asking)
-            && next.len() > 2
-            && next.iter().all(u8::is_ascii_digit)
-        {
-            keyspace.publish(self.channel, &next);
+        if matches!(reply, Value::Int(2..)) {
+            call_first(keyspace, self.asking, self.channel);
         }
         Ok(reply)
     }
@@ -400,12 +378,7 @@ impl HoldSteps for LockHold {
     }
 
     fn leave_turn(&self, client: Caller) -> Option<Operation> {
-        let asking = self.key.asking_clients();
-        let leave = LeaveTurn {
-            asking: asking.as_bytes(),
-            client: client.number,
-        };
-        Some(leave.operation())
+        Some(leave_turn(&self.key, client))
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -491,6 +464,15 @@ impl HoldSteps for LockHold {
     fn wire_id(&self) -> &str {
         &self.id
     }
+}
+
+/// Takes a client out of the list of those that a release calls.
+pub(in crate::primitives) fn leave_turn(key: &Key, client: Caller) -> Operation {
+    LeaveTurn {
+        asking: key.asking_clients().as_bytes(),
+        client: client.number,
+    }
+    .operation()
 }
 
 /// Ends this hold.

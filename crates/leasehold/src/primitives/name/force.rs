@@ -89,6 +89,7 @@ fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
             let names = Names {
                 key: key.clone(),
                 channel: key.semaphore_channel().into(),
+                own_channel: None,
             };
             ends(names.release(&[id], false), None, None)
         }

@@ -6,15 +6,19 @@
 -- writers   sorted set: our waiting writers, each with the time its mark ends
 -- readers   sorted set: our readers that have waited for long, in the same way; their
 --           turn comes first
+-- asking    list: the numbers of the clients to call, in the order in which they came
 -- hold      this hold's field
 -- lease_ms  how long it lasts without renewal
 -- waiter    who waits, in `writers`
 -- mark_ms   how long its mark keeps our new readers out; 0 for no mark
--- Returns   nil  granted; a request that comes a second time changes nothing
---           n    held by others for n ms more; -1 without expiry
---           text WRONGKIND: not a read-write lock
+-- client    the number by which this client is called; 0 if nobody is to call it
+-- called    1 if a release has called it, and somebody else was quicker
+-- Returns   nil            granted; a request that comes a second time changes nothing
+--           { n, before }  held by others for n ms more, -1 without expiry; so many clients are
+--                          called before this one, -1 if it is not called
+--           text           WRONGKIND: not a read-write lock
 
-local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mark_ms)
+local function acquire_write(lock, writers, readers, asking, hold, lease_ms, waiter, mark_ms, client, called)
   local mode = redis.call('HGET', lock, 'mode')
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
@@ -50,6 +54,8 @@ local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mar
     end
     -- It has had its turn: its mark would keep readers out behind its release.
     if mark_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
+    -- A client that has the lock is called in vain, and the one behind it too late.
+    if client ~= '0' then redis.pcall('LREM', asking, 0, client) end
     return false
   end
   if redis.call('HEXISTS', lock, hold) == 1 then
@@ -57,5 +63,5 @@ local function acquire_write(lock, writers, readers, hold, lease_ms, waiter, mar
     return false
   end
   mark(writers, waiter, mark_ms)
-  return wait
+  return { wait, client ~= '0' and place_of(asking, client, called) or -1 }
 end

@@ -8,9 +8,10 @@ use super::kind::Side;
 use super::steps;
 use crate::backend::step::{Operation, Value};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps};
+use crate::hold::{Asked, Caller, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::primitives::lock::steps as lock;
 
 /// The end of a write hold's field, as Redisson has it.
 // By this ending the scripts tell a writer from readers, and a thread of Redisson that writes is
@@ -221,8 +222,9 @@ impl WriteHold {
     }
 }
 
-impl HoldSteps for WriteHold {
-    fn acquire(&self, lease: Duration) -> Operation {
+impl WriteHold {
+    /// Asks for the hold, and for a call if `client` is one that a release may call.
+    fn asks(&self, lease: Duration, client: Option<Caller>) -> Operation {
         let (waiter, mark) = match &self.ask {
             WriteAsk::Upgrade { read } => {
                 // A step of its own, without a mark: it is asked once. Two readers that waited for
@@ -242,12 +244,30 @@ impl HoldSteps for WriteHold {
             lock: self.key.as_str().as_bytes(),
             writers: self.key.waiting_writers().as_bytes(),
             readers: self.key.waiting_readers().as_bytes(),
+            asking: self.key.asking_clients().as_bytes(),
             hold: self.id.as_bytes(),
             lease_ms: wire_ms(lease),
             waiter: waiter.as_bytes(),
             mark_ms: wire_ms(mark),
+            client: client.map_or(0, |client| client.number),
+            called: client.is_some_and(|client| client.was_called),
         }
         .operation()
+    }
+}
+
+impl HoldSteps for WriteHold {
+    fn acquire(&self, lease: Duration) -> Operation {
+        self.asks(lease, None)
+    }
+
+    fn acquire_in_turn(&self, lease: Duration, client: Caller) -> Option<Operation> {
+        let waits = !matches!(self.ask, WriteAsk::Upgrade { .. });
+        waits.then(|| self.asks(lease, Some(client)))
+    }
+
+    fn leave_turn(&self, client: Caller) -> Option<Operation> {
+        Some(lock::leave_turn(&self.key, client))
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
@@ -306,6 +326,7 @@ fn release_read(key: &Key, hold: &str, channel: &str) -> Operation {
     steps::ReleaseRead {
         lock: key.as_str().as_bytes(),
         timeout: key.read_timeout(hold).as_bytes(),
+        asking: key.asking_clients().as_bytes(),
         hold: hold.as_bytes(),
         channel: channel.as_bytes(),
     }
@@ -315,6 +336,7 @@ fn release_read(key: &Key, hold: &str, channel: &str) -> Operation {
 fn release_write(key: &Key, hold: &str, channel: &str) -> Operation {
     steps::ReleaseWrite {
         lock: key.as_str().as_bytes(),
+        asking: key.asking_clients().as_bytes(),
         hold: hold.as_bytes(),
         channel: channel.as_bytes(),
     }
@@ -328,7 +350,14 @@ fn asked(reply: &Value) -> Option<Asked> {
             ttl_ms: *ttl_ms,
             before: None,
         }),
-        _ => None,
+        Value::List(items) => match items[..] {
+            [Value::Int(ttl_ms), Value::Int(before)] => Some(Asked::Busy {
+                ttl_ms,
+                before: u32::try_from(before).ok(),
+            }),
+            _ => None,
+        },
+        Value::Text(_) => None,
     }
 }
 

@@ -1,14 +1,15 @@
--- Ends this read hold, and wakes the waiters if it was the last one.
+-- Ends this read hold. If it was the last one, it wakes the waiters, and calls one of our writers.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
 --          `uuid:n:write`
 -- timeout  this hold's own key, whose expiry is the end of its lease
+-- asking   list: the numbers of the clients to call, in the order in which they came
 -- hold     this hold's field
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  1  released
 --          0  not ours any more: its lease had run out
 
-local function release_read(lock, timeout, hold, channel)
+local function release_read(lock, timeout, asking, hold, channel)
   -- HDEL and DEL, not HINCRBY: they work when the server is out of memory.
   local stood = redis.call('HDEL', lock, hold)
   local held = redis.call('DEL', timeout)
@@ -32,6 +33,9 @@ local function release_read(lock, timeout, hold, channel)
       return held
     end
   end
-  if trim_expiry(lock) then redis.pcall('PUBLISH', channel, '0') end
+  if trim_expiry(lock) then
+    local told = redis.pcall('PUBLISH', channel, '0')
+    if type(told) == 'number' and told > 0 then call_first(asking, channel) end
+  end
   return held
 end

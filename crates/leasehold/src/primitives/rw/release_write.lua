@@ -1,15 +1,16 @@
--- Ends this write hold and wakes all waiters. Read holds that its owner took inside it
--- stay, and others may read beside them.
+-- Ends this write hold and wakes all waiters but our writers, of which it calls one. Read holds
+-- that its owner took inside it stay, and others may read beside them: then it calls nobody.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
 --          `uuid:n:write`
+-- asking   list: the numbers of the clients to call, in the order in which they came
 -- hold     this hold's field
 -- channel  where the waiters listen. Redisson says nothing there when read holds stay, and
 --          its own readers then wait for the expiry.
 -- Returns  1 + n  released, and n connections were told
 --          0      not ours any more; nothing was changed
 
-local function release_write(lock, hold, channel)
+local function release_write(lock, asking, hold, channel)
   -- HDEL first: it works when the server is out of memory, and so does what follows it.
   if redis.call('HDEL', lock, hold) == 0 then
     return 0
@@ -17,6 +18,9 @@ local function release_write(lock, hold, channel)
   if redis.call('HLEN', lock) > 1 then
     redis.call('HSET', lock, 'mode', 'read')
   end
-  trim_expiry(lock)
-  return 1 + wake_all(channel)
+  local is_free = trim_expiry(lock)
+  local told = wake_all(channel)
+  -- Right behind the messages: to those that are called by their numbers they mean nothing else.
+  if is_free and told > 0 then call_first(asking, channel) end
+  return 1 + told
 end

@@ -4,7 +4,9 @@
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Step, Value, step};
 use crate::primitives::form::{self, FORM};
-use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all, whole};
+use crate::primitives::twin::{
+    ASKING, NOW_MS, WAKE_ALL, call_first, lengthen, list, place_of, wake_all, whole,
+};
 
 static MARKS: Shared = Shared::new(include_str!("marks.lua"), &[&NOW_MS]);
 pub(in crate::primitives) static REMAINING: Shared =
@@ -64,9 +66,9 @@ impl AcquireRead<'_> {
 
 step! {
     ACQUIRE_WRITE: AcquireWrite = rw.acquire_write, grants: true,
-    keys: [lock, writers, readers],
-    args: [hold, lease_ms: u64, waiter, mark_ms: u64],
-    uses: [FORM, LONGEST_OF_SOME, MARKS],
+    keys: [lock, writers, readers, asking],
+    args: [hold, lease_ms: u64, waiter, mark_ms: u64, client: u64, called: bool],
+    uses: [FORM, LONGEST_OF_SOME, MARKS, ASKING],
 }
 
 impl AcquireWrite<'_> {
@@ -82,6 +84,7 @@ impl AcquireWrite<'_> {
                 wait = keyspace.pttl(self.lock);
             }
         }
+        let client = (self.client > 0).then(|| self.client.to_string().into_bytes());
         let turn = marked_for(keyspace, self.readers).unwrap_or(0);
         if mode.is_none() && turn > 0 {
             wait = turn;
@@ -93,13 +96,19 @@ impl AcquireWrite<'_> {
                 // A key of another type is left alone, because the mark is only a courtesy.
                 let _ = keyspace.zrem(self.writers, self.waiter);
             }
+            if let Some(client) = client {
+                let _ = keyspace.lrem(self.asking, &client);
+            }
             return Ok(Value::Nil);
         }
         if keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Nil);
         }
         mark(keyspace, self.writers, self.waiter, self.mark_ms);
-        Ok(Value::Int(wait))
+        let before = client.map_or(-1, |client| {
+            place_of(keyspace, self.asking, &client, self.called)
+        });
+        Ok(list(&[wait, before]))
     }
 }
 
@@ -122,9 +131,9 @@ impl Withdraw<'_> {
 
 step! {
     RELEASE_READ: ReleaseRead = rw.release_read, grants: false,
-    keys: [lock, timeout],
+    keys: [lock, timeout, asking],
     args: [hold, channel],
-    uses: [LONGEST_OF_SOME],
+    uses: [LONGEST_OF_SOME, ASKING],
 }
 
 impl ReleaseRead<'_> {
@@ -149,6 +158,9 @@ impl ReleaseRead<'_> {
             let is_free = settle(keyspace, self.lock)?;
             if is_free {
                 keyspace.publish(self.channel, b"0");
+                if keyspace.listeners(self.channel) > 0 {
+                    call_first(keyspace, self.asking, self.channel);
+                }
             }
         }
         Ok(Value::Int(held.into()))
@@ -157,9 +169,9 @@ impl ReleaseRead<'_> {
 
 step! {
     RELEASE_WRITE: ReleaseWrite = rw.release_write, grants: false,
-    keys: [lock],
+    keys: [lock, asking],
     args: [hold, channel],
-    uses: [TRIM_EXPIRY, WAKE_ALL],
+    uses: [TRIM_EXPIRY, WAKE_ALL, ASKING],
 }
 
 impl ReleaseWrite<'_> {
@@ -170,10 +182,14 @@ impl ReleaseWrite<'_> {
         if keyspace.hlen(self.lock)? > 1 {
             keyspace.hset(self.lock, b"mode", b"read")?;
         }
-        settle(keyspace, self.lock)?;
+        let is_free = settle(keyspace, self.lock)?;
         // Even if read holds of the owner stay, because others may read beside them now. Redisson
         // says nothing then, and its own readers wait for the expiry.
-        Ok(Value::Int(1 + wake_all(keyspace, self.channel)))
+        let told = wake_all(keyspace, self.channel);
+        if is_free && told > 0 {
+            call_first(keyspace, self.asking, self.channel);
+        }
+        Ok(Value::Int(1 + told))
     }
 }
 

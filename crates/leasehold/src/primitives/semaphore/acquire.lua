@@ -4,19 +4,24 @@
 -- marker     this request's: "asks permits free", what it was granted and what was left
 -- done       a marker that is not needed any more
 -- released   which request has given permits back last
+-- asking     list: the clients to call, `number:permits`, in the order in which they came
 -- sizes      how many permits each asks for, parted by spaces
--- Returns    { asks, free, there, released }  so many of them were granted; so many permits
---                                             are free now; there is 0 when there is no
+-- client     this client and what its first waiter wants, as in `asking`; nothing if nobody is to
+--            call it
+-- called     1 if a release has called it, and somebody else was quicker
+-- Returns    { asks, free, there, released, before }  so many of them were granted; so many
+--                                             permits are free now; there is 0 when there is no
 --                                             semaphore, else 1; what stands at `released`,
---                                             if none was granted
+--                                             if none was granted; so many clients are called
+--                                             before this one, -1 if it is not called
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function acquire(semaphore, marker, done, released, sizes)
+local function acquire(semaphore, marker, done, released, asking, sizes, client, called)
   local before = redis.call('GET', marker)
   if before then
     -- This request has come before, or its own undo has.
     local asks, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
-    return { tonumber(asks or 0), tonumber(left or 0), 1, '' }
+    return { tonumber(asks or 0), tonumber(left or 0), 1, '', -1 }
   end
   local free, other = number_at(semaphore)
   if other then
@@ -46,5 +51,15 @@ local function acquire(semaphore, marker, done, released, sizes)
   redis.pcall('DEL', done)
   -- Only a hint, which an ACL may deny.
   local last = asks == 0 and redis.pcall('GET', released)
-  return { asks, free - taken, there, type(last) == 'string' and last or '' }
+  last = type(last) == 'string' and last or ''
+  local before = -1
+  if client ~= '' then
+    if asks == 0 then
+      before = place_of(asking, client, called)
+    else
+      -- A client that has its permits is called in vain, and the one behind it too late.
+      redis.pcall('LREM', asking, 0, client)
+    end
+  end
+  return { asks, free - taken, there, last, before }
 end

@@ -4,6 +4,7 @@
 -- marker     this request's: its reply
 -- done       a marker that is not needed any more
 -- released   which request has given permits back last
+-- asking     list: the clients to call, `number:permits`, in the order in which they came
 -- permits    how many more are free; negative for fewer
 -- if_there   1: only a semaphore that exists, else it is made
 -- channel    where the waiters listen: `publish_free.lua`
@@ -11,7 +12,7 @@
 --            { 0, -1 }         there was none, and none was made
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function add(semaphore, marker, done, released, permits, if_there, channel)
+local function add(semaphore, marker, done, released, asking, permits, if_there, channel)
   local before = redis.call('GET', marker)
   if before then
     return { tonumber(before), -1 }
@@ -37,5 +38,5 @@ local function add(semaphore, marker, done, released, permits, if_there, channel
   -- message was no flood. Only a hint, which an ACL may deny.
   if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
   -- The number that is free, not the number released: waiters that need more sleep on.
-  return { 1, publish_free(channel, free, tonumber(permits)) }
+  return { 1, publish_free(asking, channel, free, tonumber(permits), 0) }
 end

@@ -11,17 +11,20 @@ use super::permit::SemaphorePermit;
 use super::returns::{self, Granted, Names};
 use super::steps;
 use crate::backend::Reply;
+use crate::backend::channels::Listener;
 use crate::backend::failure::{Failure, Outcome};
+use crate::backend::route::Route;
 use crate::backend::step::Value;
 use crate::context::Context;
 use crate::error::Result;
-use crate::hold::Undo;
+use crate::hold::{Caller, Undo};
 use crate::local::line::{Line, Place};
 use crate::local::permits::Waiter;
 use crate::local::turn::Asked;
 use crate::local::{Local, Marked};
 use crate::observe::{Kind, Way};
 use crate::primitives::absence::Absence;
+use crate::primitives::calls::Called;
 use crate::primitives::request;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
@@ -47,15 +50,19 @@ pub(super) async fn acquire(
         local,
         permits,
         place,
+        called: Called::new(&context.backend, Route::Plain),
         absence: Absence::new(semaphore.must_exist, deadline),
     };
     let observed = context.observer.of(Kind::Semaphore, &key);
     let acquiring = observed.acquires(&key, &context.timers);
+    let own = semaphore.own_channel.as_deref();
+    let channels = [&*semaphore.channel, own.unwrap_or_default()];
+    let channels = channels.map(|channel| (context.backend.channels(), channel));
     let wait = Wait {
         context,
         key: &key,
         line_key: &key,
-        channels: &[(context.backend.channels(), &semaphore.channel)],
+        channels: &channels[..=usize::from(own.is_some())],
         settings: &semaphore.settings,
         deadline,
         line: Line::OneAsks,
@@ -74,6 +81,7 @@ struct Asker<'a> {
     local: Local,
     permits: u32,
     place: Option<&'a Place>,
+    called: Called<'a>,
     absence: Absence,
 }
 
@@ -116,6 +124,16 @@ impl Asker<'_> {
             head: self.waiter().cloned(),
             behind,
             given_back: None,
+            client: self.place.and_then(|_| self.called.caller()),
+        }
+    }
+
+    /// It asks so that its client is called, if it would hear that.
+    fn asks_in_turn(&self, client: Option<Caller>) {
+        let Names { key, channel } = &self.names;
+        if let Some(client) = client {
+            let leaves = steps::leave_turn(key, client, self.permits, channel);
+            self.called.calls.asks(Some(leaves));
         }
     }
 }
@@ -126,6 +144,7 @@ impl Ask for Asker<'_> {
     async fn ask(&self) -> Result<Answer<SemaphorePermit>, Failure> {
         let context = &self.semaphore.context;
         let mut request = self.request();
+        self.asks_in_turn(request.client);
         let (undo, mut reply) = request.send();
         let said = match (&mut reply).now_or_never() {
             // An embedded backend has answered by now: its replies need no task that waits for
@@ -154,8 +173,10 @@ impl Ask for Asker<'_> {
             }
         };
         if let Some(permit) = said.granted {
+            self.called.calls.granted();
             return Ok(Answer::Granted(permit));
         }
+        self.called.calls.answered(said.before);
         if !said.there {
             self.absence.found(context, &self.names.key)?;
         }
@@ -174,7 +195,19 @@ impl Ask for Asker<'_> {
         until.map(NotBefore::Others)
     }
 
+    fn heard(&self, listeners: &[Listener]) {
+        self.called.calls.heard(listeners);
+    }
+
+    fn before(&self) -> Option<u32> {
+        self.called.calls.before()
+    }
+
     fn woken(&self) {
+        // A client that is called in its turn lets nobody go first.
+        if self.before().is_some() {
+            return;
+        }
         let now = self.semaphore.context.clock.now();
         self.local.turn.lock().hears(now);
     }
@@ -205,6 +238,8 @@ struct Request {
     head: Option<Arc<Waiter>>,
     behind: Vec<Arc<Waiter>>,
     given_back: Option<i64>,
+    /// The client, if a release may call it.
+    client: Option<Caller>,
 }
 
 /// The undo of a request. It belongs to the head; the task that waits for the reply only looks for
@@ -215,7 +250,7 @@ type SharedUndo = Mutex<Undo<Granted>>;
 impl Request {
     fn send(&mut self) -> (Arc<SharedUndo>, Reply) {
         let context = &self.context;
-        let operation = steps::acquire(&self.names.key, &self.marked, &self.sizes);
+        let operation = steps::acquire(&self.names.key, &self.marked, &self.sizes, self.client);
         // Armed before the request leaves: a grant must not be lost when nobody waits for the
         // answer any more.
         let granted = Granted {
@@ -332,6 +367,8 @@ struct Said {
     there: bool,
     /// The request that last gave permits back.
     released: Vec<u8>,
+    /// How many clients are called before this one; `None` if it is not called.
+    before: Option<u32>,
 }
 
 /// Reads the answer to a request for at most `most` waiters.
@@ -344,6 +381,7 @@ fn read(reply: &Value, most: usize) -> Option<Said> {
         Value::Int(free),
         Value::Int(there),
         Value::Text(released),
+        Value::Int(before),
     ] = &items[..]
     else {
         return None;
@@ -356,5 +394,6 @@ fn read(reply: &Value, most: usize) -> Option<Said> {
         free: *free,
         there: *there == 1,
         released: released.clone(),
+        before: u32::try_from(*before).ok(),
     })
 }

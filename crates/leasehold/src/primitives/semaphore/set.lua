@@ -3,6 +3,7 @@
 -- semaphore  text: the number of free permits
 -- marker     this request's: its reply
 -- done       a marker that is not needed any more
+-- asking     list: the clients to call, `number:permits`, in the order in which they came
 -- permits    how many are free at first
 -- expiry_ms  how long the semaphore lives; 0 for ever
 -- channel    where the waiters listen: `publish_free.lua`
@@ -10,7 +11,7 @@
 --            0  there was one; it stays as it is
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function set(semaphore, marker, done, permits, expiry_ms, channel)
+local function set(semaphore, marker, done, asking, permits, expiry_ms, channel)
   local before = redis.call('GET', marker)
   if before then
     return tonumber(before)
@@ -34,6 +35,6 @@ local function set(semaphore, marker, done, permits, expiry_ms, channel)
     return made.err
   end
   redis.pcall('DEL', done)
-  publish_free(channel, tonumber(permits), tonumber(permits))
+  publish_free(asking, channel, tonumber(permits), tonumber(permits), 0)
   return 1
 end

@@ -6,18 +6,19 @@ use std::time::Duration;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value, number, step};
 use crate::config::wire_ms;
+use crate::hold::Caller;
 use crate::key::Key;
 use crate::local::Marked;
 use crate::primitives::twin::{
-    IDEMPOTENCY, MARKER_MS, NOBODY_KNOWS, NUMBER_AT, PUBLISH_FREE, list, note, number_at, replied,
-    tell,
+    ASKING, Freed, IDEMPOTENCY, MARKER_MS, NOBODY_KNOWS, NUMBER_AT, PUBLISH_FREE, call_waiting,
+    list, note, number_at, place_of, replied, tell,
 };
 
 step! {
     ACQUIRE: Acquire = semaphore.acquire, grants: true,
-    keys: [semaphore, marker, done, released],
-    args: [sizes],
-    uses: [IDEMPOTENCY, NUMBER_AT],
+    keys: [semaphore, marker, done, released, asking],
+    args: [sizes, client, called: bool],
+    uses: [IDEMPOTENCY, NUMBER_AT, ASKING],
 }
 
 impl Acquire<'_> {
@@ -26,7 +27,7 @@ impl Acquire<'_> {
             // What an undo leaves there has no numbers: a request that comes behind its undo is
             // granted nothing.
             let (asks, _, left) = read_marker(&before).unwrap_or_default();
-            return Ok(acquired(asks, left, true, None));
+            return Ok(acquired((asks, left, true), None, -1));
         }
         let free = number_at(keyspace, self.semaphore)?;
         let (there, free) = (free.is_some(), free.unwrap_or(0));
@@ -55,13 +56,46 @@ impl Acquire<'_> {
             0 => keyspace.get(self.released).ok().flatten(),
             _ => None,
         };
-        Ok(acquired(asks, free - taken, there, last))
+        let mut before = -1;
+        if !self.client.is_empty() {
+            if asks == 0 {
+                before = place_of(keyspace, self.asking, self.client, self.called);
+            } else {
+                let _ = keyspace.lrem(self.asking, self.client);
+            }
+        }
+        Ok(acquired((asks, free - taken, there), last, before))
+    }
+}
+
+step! {
+    LEAVE_TURN: LeaveTurn = semaphore.leave_turn, grants: false,
+    keys: [semaphore, asking],
+    args: [client, channel],
+    uses: [NUMBER_AT, PUBLISH_FREE],
+}
+
+impl LeaveTurn<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let times = keyspace.lrem(self.asking, self.client)?;
+        let free = number_at(keyspace, self.semaphore)?.unwrap_or(0);
+        if times == 0 {
+            let freed = Freed {
+                asking: self.asking,
+                channel: self.channel,
+                free,
+                more: 1,
+                extra: 0,
+            };
+            call_waiting(keyspace, freed);
+        }
+        Ok(Value::Int(i64::try_from(times).unwrap_or(i64::MAX)))
     }
 }
 
 step! {
     UNDO: Undo = semaphore.undo, grants: false,
-    keys: [semaphore, marker],
+    keys: [semaphore, marker, asking],
     args: [channel],
     uses: [IDEMPOTENCY, NUMBER_AT, PUBLISH_FREE],
 }
@@ -79,7 +113,14 @@ impl Undo<'_> {
         match number_at(keyspace, self.semaphore)? {
             Some(_) if taken > 0 => {
                 let free = keyspace.incr_by(self.semaphore, taken)?;
-                tell(keyspace, self.channel, free, taken);
+                let freed = Freed {
+                    asking: self.asking,
+                    channel: self.channel,
+                    free,
+                    more: taken,
+                    extra: 0,
+                };
+                tell(keyspace, freed);
             }
             // A semaphore that was deleted meanwhile is not made again.
             _ => taken = 0,
@@ -91,7 +132,7 @@ impl Undo<'_> {
 
 step! {
     ADD: Add = semaphore.add, grants: false,
-    keys: [semaphore, marker, done, released],
+    keys: [semaphore, marker, done, released, asking],
     args: [permits: i64, if_there: bool, channel],
     uses: [IDEMPOTENCY, NUMBER_AT, PUBLISH_FREE],
 }
@@ -115,7 +156,14 @@ impl Add<'_> {
             keyspace.set(self.released, self.marker);
             keyspace.pexpire(self.released, MARKER_MS);
         }
-        Ok(list(&[1, tell(keyspace, self.channel, free, self.permits)]))
+        let freed = Freed {
+            asking: self.asking,
+            channel: self.channel,
+            free,
+            more: self.permits,
+            extra: 0,
+        };
+        Ok(list(&[1, tell(keyspace, freed)]))
     }
 }
 
@@ -143,7 +191,7 @@ impl Drain<'_> {
 
 step! {
     SET: Set = semaphore.set, grants: false,
-    keys: [semaphore, marker, done],
+    keys: [semaphore, marker, done, asking],
     args: [permits: i64, expiry_ms: u64, channel],
     uses: [IDEMPOTENCY, NUMBER_AT, PUBLISH_FREE],
 }
@@ -161,7 +209,14 @@ impl Set<'_> {
                 keyspace.pexpire(self.semaphore, self.expiry_ms);
             }
             keyspace.del(self.done);
-            tell(keyspace, self.channel, self.permits, self.permits);
+            let freed = Freed {
+                asking: self.asking,
+                channel: self.channel,
+                free: self.permits,
+                more: self.permits,
+                extra: 0,
+            };
+            tell(keyspace, freed);
         }
         Ok(Value::Int(i64::from(made)))
     }
@@ -203,13 +258,27 @@ impl Delete<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 7] = [&ACQUIRE, &UNDO, &ADD, &DRAIN, &SET, &AVAILABLE, &DELETE];
+pub(crate) static ALL: [&Step; 8] = [
+    &ACQUIRE,
+    &LEAVE_TURN,
+    &UNDO,
+    &ADD,
+    &DRAIN,
+    &SET,
+    &AVAILABLE,
+    &DELETE,
+];
 
 /// The reply of an acquire.
-fn acquired(asks: i64, free: i64, there: bool, released: Option<Vec<u8>>) -> Value {
+fn acquired(
+    (asks, free, there): (i64, i64, bool),
+    released: Option<Vec<u8>>,
+    before: i64,
+) -> Value {
     let numbers = [asks, free, there.into()].map(Value::Int);
     let released = Value::Text(released.unwrap_or_default());
-    Value::List(numbers.into_iter().chain([released]).collect())
+    let rest = [released, Value::Int(before)];
+    Value::List(numbers.into_iter().chain(rest).collect())
 }
 
 /// The note of an acquire: how many asks it granted, how many permits those were, and how many
@@ -220,7 +289,15 @@ fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
-pub(crate) fn acquire(key: &Key, marked: &Marked, sizes: &[u32]) -> Operation {
+/// Asks for permits for some waiters, and for a call of `client` if it is one that a release may
+/// call.
+pub(crate) fn acquire(
+    key: &Key,
+    marked: &Marked,
+    sizes: &[u32],
+    client: Option<Caller>,
+) -> Operation {
+    let wants = sizes.first().copied().unwrap_or_default();
     // One text, because a step has a fixed number of arguments.
     let sizes: Vec<_> = sizes.iter().map(u32::to_string).collect();
     Acquire {
@@ -228,7 +305,31 @@ pub(crate) fn acquire(key: &Key, marked: &Marked, sizes: &[u32]) -> Operation {
         marker: marked.marker.as_bytes(),
         done: marked.done.as_bytes(),
         released: key.released_marker().as_bytes(),
+        asking: key.asking_clients().as_bytes(),
         sizes: sizes.join(" ").as_bytes(),
+        client: called_for(client, wants).as_bytes(),
+        called: client.is_some_and(|client| client.was_called),
+    }
+    .operation()
+}
+
+/// How a client stands in the list of those that wait for permits; nothing for one that is not called.
+pub(in crate::primitives) fn called_for(client: Option<Caller>, permits: u32) -> String {
+    client.map_or_else(String::new, |client| format!("{}:{permits}", client.number))
+}
+
+/// Takes a client out of that list.
+pub(in crate::primitives) fn leave_turn(
+    key: &Key,
+    client: Caller,
+    permits: u32,
+    channel: &str,
+) -> Operation {
+    LeaveTurn {
+        semaphore: key.as_str().as_bytes(),
+        asking: key.asking_clients().as_bytes(),
+        client: called_for(Some(client), permits).as_bytes(),
+        channel: channel.as_bytes(),
     }
     .operation()
 }
@@ -237,6 +338,7 @@ pub(crate) fn undo(key: &Key, marker: &str, channel: &str) -> Operation {
     Undo {
         semaphore: key.as_str().as_bytes(),
         marker: marker.as_bytes(),
+        asking: key.asking_clients().as_bytes(),
         channel: channel.as_bytes(),
     }
     .operation()
@@ -254,6 +356,7 @@ pub(crate) fn add(
         marker: marked.marker.as_bytes(),
         done: marked.done.as_bytes(),
         released: key.released_marker().as_bytes(),
+        asking: key.asking_clients().as_bytes(),
         permits,
         if_there: only_if_there,
         channel: channel.as_bytes(),
@@ -281,6 +384,7 @@ pub(crate) fn set(
         semaphore: key.as_str().as_bytes(),
         marker: marked.marker.as_bytes(),
         done: marked.done.as_bytes(),
+        asking: key.asking_clients().as_bytes(),
         permits: permits.into(),
         expiry_ms: expiry.map_or(0, wire_ms),
         channel: channel.as_bytes(),

@@ -2,11 +2,12 @@
 --
 -- semaphore  text: the number of free permits
 -- marker     that acquire's
+-- asking     list: the clients to call, `number:permits`, in the order in which they came
 -- channel    where the waiters listen: `publish_free.lua`
 -- Returns    n  permits given back; 0 if it was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function undo(semaphore, marker, channel)
+local function undo(semaphore, marker, asking, channel)
   local before = redis.call('GET', marker)
   if before == 'undone' then
     return 0
@@ -30,6 +31,6 @@ local function undo(semaphore, marker, channel)
     remember(marker, before)
     return free.err
   end
-  publish_free(channel, free, taken)
+  publish_free(asking, channel, free, taken, 0)
   return taken
 end

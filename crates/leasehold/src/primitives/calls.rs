@@ -1,12 +1,59 @@
-//! What a waiter knows of the clients that wait for the same lock: a release calls one of them, so
-//! that not all of them ask.
+//! What a waiter knows of the clients that wait for the same name: a release calls one of them, or one
+//! for each permit, so that not all of them ask.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use crate::backend::Backend;
 use crate::backend::channels::Listener;
+use crate::backend::route::Route;
 use crate::backend::step::Operation;
+use crate::context::Context;
 use crate::hold::Caller;
 use crate::sync::Mutex;
+
+/// The channel on which a client is called that waits for permits. There the channel of the releases
+/// has numbers of permits, which Redisson counts. `None` for a client that is not called: one whose
+/// requests cost nothing, and one of a cluster, where a release does not know whether anybody hears
+/// a call.
+pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
+    let backend = &context.backend;
+    let is_called = backend.counts_listeners() && !backend.is_in_process();
+    is_called.then(|| format!("{channel}:{}", backend.channels().number()).into())
+}
+
+/// A waiter's part in the calls of clients. It ends with the waiter.
+pub(super) struct Called<'a> {
+    pub(super) calls: Calls,
+    backend: &'a Backend,
+    route: Route,
+}
+
+impl<'a> Called<'a> {
+    /// `route`: that of what the waiter asks for.
+    pub(super) fn new(backend: &'a Backend, route: Route) -> Self {
+        Self {
+            calls: Calls::new(),
+            backend,
+            route: route.behind(),
+        }
+    }
+
+    /// As whom it asks; `None` for one that would hear no call.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        self.calls.caller(self.backend.channels().number())
+    }
+}
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        // Another waiter of the client may have asked meanwhile. Then that one is not called, and
+        // asks some milliseconds late.
+        if let Some(leaves) = self.calls.leaves() {
+            drop(self.backend.submit_by(leaves, self.route));
+        }
+    }
+}
 
 /// One waiter's part in that. Its client has one number for all its waiters: only the first of them
 /// asks.
@@ -37,14 +84,16 @@ impl Calls {
         }
     }
 
-    /// It is about to ask.
-    pub(super) fn heard(&self, listener: &Listener) {
-        let signal = listener.mark();
+    /// It is about to ask. It hears of calls by one of these listeners, and of releases by any.
+    pub(super) fn heard(&self, listeners: &[Listener]) {
+        let signals = listeners.iter().map(Listener::mark);
+        let live = !listeners.is_empty() && signals.clone().all(|signal| signal.live);
+        let called = signals.map(|signal| signal.called).sum();
         // Once and for all: a client that is in the list has to be taken out when it is granted the
         // lock, whether it listens then or not.
-        self.listens.fetch_or(signal.live, Ordering::Relaxed);
-        let before = self.called.swap(signal.called, Ordering::Relaxed);
-        let was_called = before != NEVER && before != signal.called;
+        self.listens.fetch_or(live, Ordering::Relaxed);
+        let before = self.called.swap(called, Ordering::Relaxed);
+        let was_called = before != NEVER && before != called;
         self.was_called.store(was_called, Ordering::Relaxed);
         self.before.store(NOT_CALLED, Ordering::Relaxed);
     }
@@ -61,7 +110,7 @@ impl Calls {
         *self.leaves.lock() = leaves;
     }
 
-    /// It was granted the lock, and is not in the list any more.
+    /// It was granted what it wants, and is not in the list any more.
     pub(super) fn granted(&self) {
         *self.leaves.lock() = None;
     }
@@ -102,7 +151,7 @@ mod tests {
         let calls = Calls::new();
         assert!(calls.caller(own).is_none(), "it does not listen yet");
         let asks = || {
-            calls.heard(&listener);
+            calls.heard(std::slice::from_ref(&listener));
             calls.caller(own).expect("it listens").was_called
         };
         assert!(!asks(), "another waiter was called");

@@ -1,0 +1,19 @@
+-- Takes a client out of the list of those to call: it waits no longer. If a release has called it,
+-- and permits are free, the next one is called.
+--
+-- semaphore  text: the number of free permits
+-- asking     list: the clients to call, `number:permits`, in the order in which they came
+-- client     this client, and how many permits it wanted
+-- channel    where the waiters listen: `publish_free.lua`
+-- Returns    n     it was in the list so often
+--            text  the list can't be changed; WRONGKIND: not a semaphore
+
+local function leave_turn(semaphore, asking, client, channel)
+  local times = redis.call('LREM', asking, 0, client)
+  local free, other = number_at(semaphore)
+  if other then
+    return other
+  end
+  if times == 0 then call_waiting(asking, channel, free or 0, 1) end
+  return times
+end

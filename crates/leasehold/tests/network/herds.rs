@@ -1,0 +1,263 @@
+//! Many processes that want one name, each once: how often each of them asks hardly depends on how
+//! many they are.
+
+use std::pin::Pin;
+
+use futures_util::future::join_all;
+use leasehold::SemaphorePermit;
+use leasehold::testing::history::Recorder;
+use tokio::task::JoinHandle;
+
+use super::hand_over::Sent;
+use super::*;
+
+type Used = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How long each has what it waited for.
+const HELD: Duration = Duration::from_millis(50);
+
+/// A client of another process, whose requests take about a millisecond, each its own time.
+fn process(server: &Embedded) -> (Client, Network, Sent) {
+    let builder = Client::builder().lease(30_000 * MS);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    let sent = Sent::default();
+    let noted = sent.clone();
+    network.on_request(move |asked| {
+        noted.note(asked.step);
+        let time = Duration::from_micros(fastrand::u64(800..1200));
+        Fate::delivered(time, Duration::ZERO)
+    });
+    (client, network, sent)
+}
+
+/// How many requests a process has sent at last, of so many that all use the name once.
+async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used) -> f64 {
+    let server = Embedded::new();
+    let clients: Vec<_> = (0..processes).map(|_| process(&server)).collect();
+    let used = clients.iter().map(|(client, _, _)| {
+        let used = uses(client.clone());
+        tokio::spawn(async move {
+            sleep(Duration::from_micros(fastrand::u64(..50_000))).await;
+            used.await;
+        })
+    });
+    let used: Vec<_> = used.collect();
+    for used in join_all(used).await {
+        used.unwrap();
+    }
+    let of = |sent: &Sent| asks.iter().map(|step| sent.count(*step)).sum::<usize>();
+    let asked: usize = clients.iter().map(|(_, _, sent)| of(sent)).sum();
+    // What waited has left nothing behind.
+    sleep(HELD).await;
+    let keys = server.keys();
+    assert!(!keys.iter().any(|key| key.contains(":asking")), "{keys:?}");
+    asked as f64 / processes as f64
+}
+
+/// Eight times as many processes make each of them ask half as often again at most.
+async fn assert_flat(asks: &[Step], uses: impl Fn(Client) -> Used) {
+    let few = requests(40, asks, &uses).await;
+    let many = requests(320, asks, &uses).await;
+    println!("{asks:?}: {few} requests each with 40, {many} with 320");
+    assert!(many <= 1.5 * few, "{few} with 40, {many} with 320");
+    assert!(few <= 9.0, "{few}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_want_a_lock_ask_seldom() {
+    let asks = [Step::LockAcquire, Step::LockAcquireInTurn];
+    assert_flat(&asks, |client| {
+        Box::pin(async move {
+            let guard = client.lock("x").acquire().await.unwrap();
+            sleep(HELD).await;
+            guard.release().await.unwrap();
+        })
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_of_many_processes_ask_seldom() {
+    assert_flat(&[Step::RwAcquireWrite], |client| {
+        Box::pin(async move {
+            let guard = client.rw_lock("x").write().await.unwrap();
+            sleep(HELD).await;
+            guard.release().await.unwrap();
+        })
+    })
+    .await;
+}
+
+/// Four of them have a permit at a time.
+async fn permits(client: &Client) -> leasehold::Semaphore {
+    let semaphore = client.semaphore("x");
+    semaphore.try_set_permits(4).await.unwrap();
+    semaphore
+}
+
+async fn leased(client: &Client) -> leasehold::ExpirableSemaphore {
+    let semaphore = client.expirable_semaphore("x");
+    semaphore.try_set_permits(4).await.unwrap();
+    semaphore
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_want_a_permit_ask_seldom() {
+    assert_flat(&[Step::SemaphoreAcquire], |client| {
+        Box::pin(async move {
+            let permit = permits(&client).await.acquire().await.unwrap();
+            sleep(HELD).await;
+            permit.release().await.unwrap();
+        })
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_want_a_permit_with_a_lease_ask_seldom() {
+    assert_flat(&[Step::ExpirableAcquire], |client| {
+        Box::pin(async move {
+            let permit = leased(&client).await.acquire().await.unwrap();
+            sleep(HELD).await;
+            permit.release().await.unwrap();
+        })
+    })
+    .await;
+}
+
+/// So many processes that wait for permits, one after the other.
+async fn wait_for(
+    server: &Embedded,
+    wanted: &[u32],
+) -> Vec<((Client, Network, Sent), JoinHandle<SemaphorePermit>)> {
+    let mut waiting = Vec::new();
+    for wants in wanted {
+        let process = process(server);
+        let (semaphore, wants) = (process.0.semaphore("x"), *wants);
+        let waiter = tokio::spawn(async move { semaphore.acquire_many(wants).await.unwrap() });
+        sleep(10 * MS).await;
+        waiting.push((process, waiter));
+    }
+    waiting
+}
+
+fn asked(waiting: &[((Client, Network, Sent), JoinHandle<SemaphorePermit>)]) -> Vec<usize> {
+    let sent = waiting.iter().map(|((_, _, sent), _)| sent);
+    sent.map(|sent| sent.count(Step::SemaphoreAcquire))
+        .collect()
+}
+
+fn served(waiting: &[((Client, Network, Sent), JoinHandle<SemaphorePermit>)]) -> Vec<bool> {
+    waiting.iter().map(|(_, one)| one.is_finished()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_call_as_many_clients_as_they_serve() {
+    let server = Embedded::new();
+    let local = server.client().semaphore("x");
+    local.try_set_permits(0).await.unwrap();
+    let waiting = wait_for(&server, &[1, 3, 1, 2, 1]).await;
+    let before = asked(&waiting);
+    local.add_permits(3).await.unwrap();
+    // Within the time in which those who are not called would ask.
+    sleep(3 * MS).await;
+    assert_eq!(served(&waiting), [true, false, true, false, true]);
+    let asks: Vec<_> = asked(&waiting)
+        .iter()
+        .zip(&before)
+        .map(|(now, then)| now - then)
+        .collect();
+    assert_eq!(asks, [1, 0, 1, 0, 1]);
+    // Who wants more than are free does not stand in the way, and is called when they suffice.
+    sleep(200 * MS).await;
+    local.add_permits(3).await.unwrap();
+    sleep(3 * MS).await;
+    assert_eq!(served(&waiting), [true, true, true, false, true]);
+    local.add_permits(2).await.unwrap();
+    for (_, waiter) in waiting {
+        waiter.await.unwrap().release().await.unwrap();
+    }
+}
+
+/// A client that is gone hears no call, and the next one has it at once.
+#[tokio::test(start_paused = true)]
+async fn permit_is_for_the_next_client_when_the_first_is_gone() {
+    for closed in [true, false] {
+        let server = Embedded::new();
+        let local = server.client().semaphore("x");
+        local.try_set_permits(0).await.unwrap();
+        let mut waiting = wait_for(&server, &[1, 1, 1, 1]).await;
+        let last = waiting.pop().unwrap();
+        for ((_, network, _), waiter) in &waiting {
+            if closed {
+                // It leaves the list.
+                waiter.abort();
+            } else {
+                // Its connection ends, and no request leaves.
+                network.on_request(|_| Fate::default().request_lost());
+                waiter.abort();
+                network.refuse(true);
+            }
+        }
+        sleep(20 * MS).await;
+        let start = Instant::now();
+        local.add_permits(1).await.unwrap();
+        let permit = last.1.await.unwrap();
+        assert!(start.elapsed() <= 2 * MS, "{:?}", start.elapsed());
+        permit.release().await.unwrap();
+    }
+}
+
+/// A client is called, and its only waiter has gone: the call goes to the next one.
+#[tokio::test(start_paused = true)]
+async fn call_for_a_waiter_that_has_gone_is_passed_on() {
+    let server = Embedded::new();
+    let local = server.client().semaphore("x");
+    local.try_set_permits(0).await.unwrap();
+    let mut waiting = wait_for(&server, &[1, 1]).await;
+    let (first, waiter) = waiting.remove(0);
+    let start = Instant::now();
+    local.add_permits(1).await.unwrap();
+    // Called by now, and not polled again.
+    waiter.abort();
+    let (_next, waiter) = waiting.remove(0);
+    let permit = waiter.await.unwrap();
+    // Two requests. Without the call it would ask when 5 ms are over.
+    assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
+    assert_eq!(first.2.count(Step::SemaphoreLeaveTurn), 1);
+    permit.release().await.unwrap();
+}
+
+/// Readers are let in together, and each of them gets in while many writers wait.
+#[tokio::test(start_paused = true)]
+async fn readers_beside_many_writers_exclude_them_and_get_in() {
+    let (server, recorder) = (Embedded::new(), Recorder::new());
+    let clients: Vec<_> = (0..40).map(|_| process(&server)).collect();
+    let used = clients.iter().enumerate().map(|(n, (client, _, _))| {
+        let (client, recorder) = (client.clone(), recorder.clone());
+        tokio::spawn(async move {
+            let (lock, who) = (client.rw_lock("x"), format!("process {n}"));
+            for _ in 0..5 {
+                if n % 4 == 0 {
+                    let start = Instant::now();
+                    let guard = lock.read().await.unwrap();
+                    assert!(start.elapsed() < 3000 * MS, "{:?}", start.elapsed());
+                    sleep(10 * MS).await;
+                    guard.release().await.unwrap();
+                } else {
+                    let asked = recorder.ask("x", &who);
+                    let guard = lock.write().await.unwrap();
+                    let inside = asked.acquired(&guard);
+                    sleep(10 * MS).await;
+                    inside.releasing(&guard);
+                    guard.release().await.unwrap();
+                }
+            }
+        })
+    });
+    let used: Vec<_> = used.collect();
+    for used in join_all(used).await {
+        used.unwrap();
+    }
+    recorder.report().judge().unwrap();
+}
