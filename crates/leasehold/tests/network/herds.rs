@@ -58,7 +58,6 @@ async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used
 async fn assert_flat(asks: &[Step], uses: impl Fn(Client) -> Used) {
     let few = requests(40, asks, &uses).await;
     let many = requests(320, asks, &uses).await;
-    println!("{asks:?}: {few} requests each with 40, {many} with 320");
     assert!(many <= 1.5 * few, "{few} with 40, {many} with 320");
     assert!(few <= 9.0, "{few}");
 }
@@ -125,30 +124,33 @@ async fn processes_that_want_a_permit_with_a_lease_ask_seldom() {
     .await;
 }
 
+/// A process that waits for permits.
+struct Waiting {
+    process: (Client, Network, Sent),
+    waiter: JoinHandle<SemaphorePermit>,
+}
+
 /// So many processes that wait for permits, one after the other.
-async fn wait_for(
-    server: &Embedded,
-    wanted: &[u32],
-) -> Vec<((Client, Network, Sent), JoinHandle<SemaphorePermit>)> {
+async fn wait_for(server: &Embedded, wanted: &[u32]) -> Vec<Waiting> {
     let mut waiting = Vec::new();
     for wants in wanted {
         let process = process(server);
         let (semaphore, wants) = (process.0.semaphore("x"), *wants);
         let waiter = tokio::spawn(async move { semaphore.acquire_many(wants).await.unwrap() });
         sleep(10 * MS).await;
-        waiting.push((process, waiter));
+        waiting.push(Waiting { process, waiter });
     }
     waiting
 }
 
-fn asked(waiting: &[((Client, Network, Sent), JoinHandle<SemaphorePermit>)]) -> Vec<usize> {
-    let sent = waiting.iter().map(|((_, _, sent), _)| sent);
+fn asked(waiting: &[Waiting]) -> Vec<usize> {
+    let sent = waiting.iter().map(|one| &one.process.2);
     sent.map(|sent| sent.count(Step::SemaphoreAcquire))
         .collect()
 }
 
-fn served(waiting: &[((Client, Network, Sent), JoinHandle<SemaphorePermit>)]) -> Vec<bool> {
-    waiting.iter().map(|(_, one)| one.is_finished()).collect()
+fn served(waiting: &[Waiting]) -> Vec<bool> {
+    waiting.iter().map(|one| one.waiter.is_finished()).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,8 +176,8 @@ async fn permits_call_as_many_clients_as_they_serve() {
     sleep(3 * MS).await;
     assert_eq!(served(&waiting), [true, true, true, false, true]);
     local.add_permits(2).await.unwrap();
-    for (_, waiter) in waiting {
-        waiter.await.unwrap().release().await.unwrap();
+    for one in waiting {
+        one.waiter.await.unwrap().release().await.unwrap();
     }
 }
 
@@ -188,21 +190,21 @@ async fn permit_is_for_the_next_client_when_the_first_is_gone() {
         local.try_set_permits(0).await.unwrap();
         let mut waiting = wait_for(&server, &[1, 1, 1, 1]).await;
         let last = waiting.pop().unwrap();
-        for ((_, network, _), waiter) in &waiting {
+        for Waiting { process, waiter } in &waiting {
             if closed {
                 // It leaves the list.
                 waiter.abort();
             } else {
                 // Its connection ends, and no request leaves.
-                network.on_request(|_| Fate::default().request_lost());
+                process.1.on_request(|_| Fate::default().request_lost());
                 waiter.abort();
-                network.refuse(true);
+                process.1.refuse(true);
             }
         }
         sleep(20 * MS).await;
         let start = Instant::now();
         local.add_permits(1).await.unwrap();
-        let permit = last.1.await.unwrap();
+        let permit = last.waiter.await.unwrap();
         assert!(start.elapsed() <= 2 * MS, "{:?}", start.elapsed());
         permit.release().await.unwrap();
     }
@@ -215,16 +217,16 @@ async fn call_for_a_waiter_that_has_gone_is_passed_on() {
     let local = server.client().semaphore("x");
     local.try_set_permits(0).await.unwrap();
     let mut waiting = wait_for(&server, &[1, 1]).await;
-    let (first, waiter) = waiting.remove(0);
+    let first = waiting.remove(0);
     let start = Instant::now();
     local.add_permits(1).await.unwrap();
     // Called by now, and not polled again.
-    waiter.abort();
-    let (_next, waiter) = waiting.remove(0);
-    let permit = waiter.await.unwrap();
+    first.waiter.abort();
+    let next = waiting.remove(0);
+    let permit = next.waiter.await.unwrap();
     // Two requests. Without the call it would ask when 5 ms are over.
     assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
-    assert_eq!(first.2.count(Step::SemaphoreLeaveTurn), 1);
+    assert_eq!(first.process.2.count(Step::SemaphoreLeaveTurn), 1);
     permit.release().await.unwrap();
 }
 
