@@ -44,6 +44,30 @@ async fn operation_that_has_moved_is_confirmed_at_its_new_node() {
     }
 }
 
+/// Its slot stays between two nodes: the new one is asked, and confirms what it has granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operation_in_an_open_slot_is_confirmed_at_its_new_node() {
+    let cluster = Cluster::start(2, 1);
+    let slot = cluster.slot_of(NAME);
+    let builder = Client::builder().lease(HOUR).reply_timeout(HOUR);
+    let client = builder.connect(&cluster.url()).await.unwrap();
+    let to = 1 - cluster.owner(slot);
+    block_in_place(|| cluster.open(slot, to));
+    let lock = client.lock(NAME);
+    let guard = lock
+        .clone()
+        .acknowledged_by(replicas(1))
+        .acquire()
+        .await
+        .unwrap();
+    let replica = &cluster.nodes()[cluster.replicas_of(to)[0]];
+    assert_eq!(replica.keys(), [NAME]);
+    guard.release().await.unwrap();
+    let two = Acknowledgement::replicas(2).within(Duration::from_millis(50));
+    let error = lock.acknowledged_by(two).try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confirmed_hold_outlives_the_master_of_its_slot() {
     let cluster = Cluster::start(3, 1);

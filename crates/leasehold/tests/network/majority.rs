@@ -369,3 +369,26 @@ async fn a_member_that_was_not_heard_is_asked_when_the_others_are_free() {
     let guard = lock.try_acquire_for(LEASE * 5).await.unwrap();
     assert!(guard.is_some(), "no answer in {:?}", start.elapsed());
 }
+
+/// As many servers as a majority can spare are silent: nobody waits for their answers.
+#[tokio::test(start_paused = true)]
+async fn a_majority_of_those_that_answer_is_enough() {
+    let servers = [(); 3].map(|()| Embedded::new());
+    let builder = Client::builder().lease(LEASE).reply_timeout(300 * MS);
+    let sides = servers
+        .each_ref()
+        .map(|server| server.client_over_network(&builder).unwrap());
+    for (_, network) in &sides {
+        network.on_request(|_| Fate::delivered(MS, MS));
+    }
+    let members = sides.each_ref().map(|(client, _)| client.lock("x"));
+    let lock = RedLock::new(members).unwrap().distrust_restarted(false);
+    // All are connected.
+    lock.acquire().await.unwrap().release().await.unwrap();
+    sides[1].1.freeze(true);
+    let start = Instant::now();
+    let guard = lock.try_acquire().await.unwrap().expect("two of three");
+    assert!(start.elapsed() < 20 * MS, "{:?}", start.elapsed());
+    sides[1].1.freeze(false);
+    guard.release().await.unwrap();
+}

@@ -148,7 +148,8 @@ async fn holds_with_leases_of_their_own_are_each_renewed_for_theirs() {
     network.on_request(takes(MS));
     let mut guards = Vec::new();
     for number in 0..60 {
-        let lease = [1000, 3000, 9000][number % 3] * MS;
+        // Too near each other to be odd beside each other.
+        let lease = [1000, 1400, 1900][number % 3] * MS;
         // All of them are due at the same time.
         let lock = client.lock(&number.to_string()).lease(lease);
         guards.push(lock.renew_every(300 * MS).acquire().await.unwrap());
