@@ -17,8 +17,8 @@ Redisson say nothing. Of all it is known how many connections
 listen for a release.
 
 With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
-semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client and held_for_ms; ttl_ms; mode;
-more (how many are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
+semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client,
+held_for_ms and guards (how many of its process share the hold); ttl_ms; mode; more (how many are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
 more_clients (whether others than the first 200 clients may wait, too); listening; last_token; clients_denied; and as far as the kind has them values, permits and count. What
 is not known is null.
 
@@ -145,10 +145,12 @@ It takes a lock from its holder. It says who that is, and until when the holder 
 the lock: a holder of this library until its next renewal, a third of its lease. A holder of
 Redisson is not told at all. First end what the holder does, or nothing protects it any more.
 
-One hold is ended, and only if the server still has it under the id that was told; what else there is
-under the name stays. An id is one process's: if that process has passed the lock on to another of its
-own waiters, or if several of its readers share it, those lose it. --holder says which, where there are several; --force takes all of them. On a terminal it
-asks first. Elsewhere it needs --yes.
+One hold is ended, and only if the server still has it under the id that was told. No other hold is
+touched, also if the lock changes hands meanwhile. Two things to know of an id: for the first second
+after its grant a hold may pass to the next waiter of the same process under its id; and readers of one
+process may share one, and lose it together (`leasehold show` says how many). --holder says which,
+where there are several; --force takes all of them. On a terminal it asks first. Elsewhere it needs
+--yes.
 
 A holder is a hold's id, as `leasehold show` tells it; of a semaphore with leases, a permit's.
 

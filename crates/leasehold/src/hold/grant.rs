@@ -572,6 +572,9 @@ impl Grant {
         if !is_good || state.check(now).is_some() || !state.stay.claims.are_all(terms) {
             return None;
         }
+        if !state.passes(now) {
+            return None;
+        }
         // As much as a hold that is handed over.
         if state.valid_until.saturating_sub(now) < terms.lease / 2 {
             return None;

@@ -154,11 +154,14 @@ impl Presence {
             let id = hold.steps.wire_id();
             let id = id.strip_prefix(&own).unwrap_or(id);
             let ms = now.saturating_sub(hold.since()).as_millis();
-            if list.len() + id.len() + 25 > LONGEST_LIST {
+            if list.len() + id.len() + 40 > LONGEST_LIST {
                 break;
             }
             // Writing to a string can't fail.
-            let _ = write!(list, "{id}:{ms} ");
+            let _ = match hold.counts().1 {
+                0 | 1 => write!(list, "{id}:{ms} "),
+                guards => write!(list, "{id}:{ms}*{guards} "),
+            };
         }
         list
     }
@@ -375,6 +378,29 @@ mod tests {
             .release()
             .await
             .expect("it is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_that_share_a_hold_are_counted() {
+        let server = Embedded::new();
+        let client = client_of(&server);
+        let operator = server.client();
+        let lock = client.rw_lock("x");
+        let (one, two, three) = tokio::join!(lock.read(), lock.read(), lock.read());
+        let (one, two) = (one.expect("it is free"), two.expect("they share it"));
+        after(2).await;
+        let guards = async || {
+            let seen = operator.inspect("x").await.expect("the keyspace answers");
+            let Found::ReadWrite { readers, .. } = seen.found else {
+                panic!("{seen:?}");
+            };
+            readers.iter().map(|hold| hold.guards).collect::<Vec<_>>()
+        };
+        assert_eq!(guards().await, [Some(3)]);
+        drop((two, three));
+        after(25).await;
+        assert_eq!(guards().await, [Some(1)]);
+        one.release().await.expect("it is held");
     }
 
     #[tokio::test(start_paused = true)]

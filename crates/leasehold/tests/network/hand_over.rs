@@ -1,10 +1,11 @@
 //! A plain lock that stays in a process: a release hands it over to the next waiter there.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
 use leasehold::testing::history::Recorder;
-use leasehold::{Lock, LockGuard, Owner};
+use leasehold::{Lock, LockGuard, Owner, kind};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -131,8 +132,8 @@ async fn a_handed_over_hold_is_told_as_the_next_holders() {
     assert_eq!(client.holds().len(), 0);
 }
 
-/// An id is that of the server's grant: an operator who saw it under one holder takes it from the next
-/// one of the same client, and from nobody once it went back to the server.
+/// An id is that of the server's grant. In its first second an operator who saw it under one holder
+/// takes it from the next one of the same client, and from nobody once it went back to the server.
 #[tokio::test(start_paused = true)]
 async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     let server = Embedded::new();
@@ -151,6 +152,50 @@ async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     assert_ne!(third.holder_id(), seen);
     assert!(!operator.force_release("x", &seen).await.unwrap());
     third.release().await.unwrap();
+}
+
+/// Three tasks take it in turns for three seconds, a millisecond each time. Returns when each id had a
+/// new holder.
+async fn ids_of_three<K: kind::Kind<Guard = LockGuard> + Clone>(
+    lock: &Lock<K>,
+) -> HashMap<String, Vec<Instant>> {
+    let end = Instant::now() + 3000 * MS;
+    let takes_it = async || {
+        let mut stays = Vec::new();
+        while Instant::now() < end {
+            let guard = lock.acquire().await.unwrap();
+            stays.push((guard.holder_id().to_owned(), Instant::now()));
+            sleep(MS).await;
+            guard.release().await.unwrap();
+        }
+        stays
+    };
+    let (one, two, three) = tokio::join!(takes_it(), takes_it(), takes_it());
+    let mut ids: HashMap<_, Vec<_>> = HashMap::new();
+    for (id, at) in one.into_iter().chain(two).chain(three) {
+        ids.entry(id).or_default().push(at);
+    }
+    ids
+}
+
+/// However long its process may keep the lock: an operator who looks and then takes it by its id
+/// takes it from the holder that was seen.
+#[tokio::test(start_paused = true)]
+async fn id_passes_on_for_no_longer_than_a_second() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let plain = client.lock("plain").local_hand_over(3_600_000 * MS);
+    for ids in [
+        ids_of_three(&plain).await,
+        ids_of_three(&client.fair_lock("fair")).await,
+    ] {
+        let stays: usize = ids.values().map(Vec::len).sum();
+        assert!(stays > 100 * ids.len(), "{stays} with {} ids", ids.len());
+        for (id, at) in ids {
+            let (first, last) = (at.iter().min().unwrap(), at.iter().max().unwrap());
+            assert!(*last - *first <= 1000 * MS, "{id}: {:?}", *last - *first);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
