@@ -308,13 +308,17 @@ impl Client {
     /// id, as [`inspect`](Self::inspect) shows it; of a group, all values of that hold are freed; of
     /// a semaphore with leases, it is the id of a permit. The result says whether it was held.
     ///
-    /// An id belongs to what the server has granted, and no other client's hold is touched, not even if
-    /// the lock changes hands meanwhile. A client can pass a grant on without a request, and the id
-    /// stays: a lock may go to its next waiter
-    /// ([`local_hand_over`](crate::Lock::local_hand_over), and along the waiters of a fair lock), and
-    /// readers may share one. So the hold is taken from whoever in that client has it when the request
-    /// arrives, which may be another task than at the time of the look, and from all readers that
-    /// share it. A holder of this library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
+    /// No other hold is touched, not even if the lock changes hands meanwhile. There are two limits:
+    ///
+    /// * For the first second after its grant, a hold may pass to the next waiter of the same client
+    ///   under the same id ([`local_hand_over`](crate::Lock::local_hand_over), and along the waiters of
+    ///   a fair lock). An id that was seen in that second may be another task's a moment later. From
+    ///   then on it belongs to one task until it is gone.
+    /// * Readers of one client may share a hold, and lose it together:
+    ///   [`HoldInfo::guards`](crate::inspect::HoldInfo::guards) says how many they are. None joins them
+    ///   after that second.
+    ///
+    /// A holder of this library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
     /// believes in its lock until then; a holder of Redisson is not told.
     ///
     /// # Errors
@@ -782,8 +786,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether the client says on the server who it is. Yes by default. It does so a second
-    /// after it was made, every 20 s from then on, and when a wait has ended that it has told of, in a
+    /// Sets whether the client says on the server who it is. Yes by default. It does so when its first
+    /// hold has lasted for 10 ms, a second after it was made, every 20 s from then on, and when a wait has ended that it has told of, in a
     /// key of its own: label, machine, process, version, address, and what it holds and waits for
     /// since when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A wait of
     /// less than half a second is not told. [`Client::close`] removes the key and waits for that, for

@@ -17,8 +17,8 @@ Redisson say nothing. Of all it is known how many connections
 listen for a release.
 
 With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
-semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client and held_for_ms; ttl_ms; mode;
-more (how many are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
+semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client,
+held_for_ms and guards (how many of its process share the hold); ttl_ms; mode; more (how many are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
 more_clients (whether others than the first 200 clients may wait, too); listening; last_token; clients_denied; and as far as the kind has them values, permits and count. What
 is not known is null.
 
@@ -30,7 +30,8 @@ chain, each with name, depth, holder (id and client; null with see_above) and se
 is true when there is more.
 
 Exit codes: 0; with --exit-code 1 when nobody holds it, or no permit is in use, or the latch is open;
-65 when the key is none that it knows; 69 when no server answered; 77 when the server refused.
+65 when the key is none that it knows; 69 when no server answered; 77 when the server refused; 78 when
+a local file can't be read.
 
 Examples:
   leasehold show nightly
@@ -67,10 +68,10 @@ follows. Quote it, or the shell reads it.
 With --json an object for each line, as `leasehold show --json` has it, with at most ten holders.
 
 Names that this user may not look at, that are longer than 1000 bytes, or that are not UTF-8 are left
-out; a line on stderr says how many.
+out; a line on stderr says how many, and how redis-cli looks at one that is not UTF-8.
 
 Exit codes: 0, also when there is none; 69 when no server answered; 77 when the server refused, or
-nothing is listed because this user may not look at the keys.
+nothing is listed because this user may not look at the keys; 78 when a local file can't be read.
 
 Examples:
   leasehold ls
@@ -122,7 +123,8 @@ holder was another one at a look, so it is too low for locks that are held more 
 most 1000 names are looked at; the first line says when there may be more, and what was left out. A
 narrow terminal shows fewer columns. NO_COLOR is respected.
 
-Exit codes: 0; 2 without a terminal; 69 when no server answered at first; 77 when the server refused.";
+Exit codes: 0; 2 without a terminal; 69 when no server answered at first; 77 when the server refused;
+78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = TOP_HELP)]
@@ -145,10 +147,12 @@ It takes a lock from its holder. It says who that is, and until when the holder 
 the lock: a holder of this library until its next renewal, a third of its lease. A holder of
 Redisson is not told at all. First end what the holder does, or nothing protects it any more.
 
-One hold is ended, and only if the server still has it under the id that was told; what else there is
-under the name stays. An id is one process's: if that process has passed the lock on to another of its
-own waiters, or if several of its readers share it, those lose it. --holder says which, where there are several; --force takes all of them. On a terminal it
-asks first. Elsewhere it needs --yes.
+One hold is ended, and only if the server still has it under the id that was told. No other hold is
+touched, also if the lock changes hands meanwhile. Two things to know of an id: for the first second
+after its grant a hold may pass to the next waiter of the same process under its id; and readers of one
+process may share one, and lose it together (`leasehold show` says how many). --holder says which,
+where there are several; --force takes all of them. On a terminal it asks first. Elsewhere it needs
+--yes.
 
 A holder is a hold's id, as `leasehold show` tells it; of a semaphore with leases, a permit's.
 
@@ -195,7 +199,7 @@ a client is, once it has said so. What
 happens between two looks (--every) is not seen. It ends with a signal, or --for.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered at first; 77 when
-the server refused.
+the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold watch --for 1s nightly
@@ -225,7 +229,7 @@ Commands that run go on; with a lower number nobody starts before enough of them
 this, the first `leasehold run --limit N NAME` sets the number.
 
 Exit codes: 0; 1 when the name is something else; 69 when no server answered; 77 when the server
-refused.
+refused; 78 when a local file can't be read.
 
 Example:
   leasehold set-limit thumbnails 8";

@@ -7,7 +7,7 @@ use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl}
 use serde_json::json;
 
 use super::show::{json, kind_in_words, text};
-use super::{name_of_lock, until_signal};
+use super::{name_to_look_at, until_signal};
 use crate::cli::Release;
 use crate::duration;
 use crate::exit_code::Exit;
@@ -27,6 +27,8 @@ struct Hold {
     ttl: Ttl,
     /// Who it is, if its client says so.
     who: Option<String>,
+    /// How many guards of its client share it, if its client says so.
+    guards: Option<u32>,
 }
 
 impl Hold {
@@ -35,20 +37,32 @@ impl Hold {
             id: id.to_owned(),
             ttl,
             who: client.map(text::who),
+            guards: None,
+        }
+    }
+
+    fn of_lock(hold: &HoldInfo) -> Self {
+        Self {
+            guards: hold.guards,
+            ..Self::new(&hold.id, hold.ttl, hold.client.as_ref())
         }
     }
 
     /// Its holder, for a sentence.
     fn holder(&self) -> String {
-        match &self.who {
+        let holder = match &self.who {
             Some(who) => format!("{} ({who})", Shown(&self.id)),
             None => Shown(&self.id).to_string(),
+        };
+        match self.guards {
+            Some(guards @ 2..) => format!("{holder}, {guards} guards that share it"),
+            _ => holder,
         }
     }
 }
 
 async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
-    let name = name_of_lock(args.name.clone())?;
+    let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
     let seen = client.inspect(&name).await?;
     let holds = holds_of(&name, &seen)?;
@@ -72,7 +86,7 @@ async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
 
 /// All that is held under the name.
 fn holds_of(name: &str, seen: &NameInfo) -> Result<Vec<Hold>, Failure> {
-    let of = |hold: &HoldInfo| Hold::new(&hold.id, hold.ttl, hold.client.as_ref());
+    let of = Hold::of_lock;
     let mut holds: Vec<_> = match &seen.found {
         Found::Nothing => Vec::new(),
         Found::Lock(hold) => vec![of(hold)],
@@ -198,7 +212,7 @@ async fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Fa
     if args.json {
         let released = ended
             .iter()
-            .map(|hold| json!({ "id": hold.id, "client": hold.who, "believed_ms": json::of_ttl(hold.ttl) }));
+            .map(|hold| json!({ "id": hold.id, "client": hold.who, "guards": hold.guards, "believed_ms": json::of_ttl(hold.ttl) }));
         let released: Vec<_> = released.collect();
         return output::result(json!({ "name": name, "released": released })).await;
     }

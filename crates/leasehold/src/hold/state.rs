@@ -14,6 +14,9 @@ use crate::observe::Told;
 
 /// A hold is handed over no longer than this after the server has confirmed it.
 const UNCONFIRMED: Duration = Duration::from_millis(5);
+/// So long after its grant a hold may go to another holder of the process, or be shared by one more.
+/// From then on the id that operators see means one holder, or those readers, for good.
+const PASSES_FOR: Duration = Duration::from_secs(1);
 /// The cause of a renewal that is on its way.
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
 /// The latest time that can be noted, 584 years after the clock began.
@@ -107,7 +110,7 @@ impl State {
         let is_free = !self.over && !self.closed && self.kept == 0;
         // A token belongs to one hold, and only the server draws the next one.
         let has_token = self.stay.token.is_some() || self.stay.raised_to.is_some();
-        if !is_free || has_token || !self.stay.claims.are_only(terms) {
+        if !is_free || has_token || !self.stay.claims.are_only(terms) || !self.passes(now) {
             return false;
         }
         // The next holder relies on what the server said last: that must not be long ago, because
@@ -116,6 +119,11 @@ impl State {
         self.check(now).is_none()
             && unconfirmed <= UNCONFIRMED.min(terms.lease / 20)
             && self.valid_until.saturating_sub(now) >= terms.lease / 2
+    }
+
+    /// Whether another one may have it under the same id still.
+    pub(super) fn passes(&self, now: Moment) -> bool {
+        now.saturating_sub(self.granted_at) <= PASSES_FOR
     }
 
     pub(super) fn look_at(&self, at: Moment) -> Option<Look> {
@@ -301,6 +309,16 @@ mod tests {
         state.stay = Stay::new(short, now);
         assert!(state.can_be_handed_over(short, now + short.lease / 20));
         assert!(!state.can_be_handed_over(short, now + UNCONFIRMED));
+    }
+
+    /// However lately it was confirmed.
+    #[test]
+    fn only_what_was_granted_within_a_second_is_handed_over() {
+        let (mut state, granted) = confirmed();
+        state.confirmed_at = granted + PASSES_FOR;
+        assert!(state.can_be_handed_over(terms(), granted + PASSES_FOR));
+        let late = granted + PASSES_FOR + Duration::from_millis(1);
+        assert!(!state.can_be_handed_over(terms(), late));
     }
 
     #[test]

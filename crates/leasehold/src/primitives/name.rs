@@ -135,6 +135,9 @@ pub struct HoldInfo {
     pub client: Option<ClientInfo>,
     /// How long its holder has had it, at least; known as far as its client says so.
     pub held_for: Option<Duration>,
+    /// How many guards of its client share it: readers of one process, or re-entries of an owner.
+    /// Known as far as its client says so.
+    pub guards: Option<u32>,
 }
 
 /// Somebody who waits.

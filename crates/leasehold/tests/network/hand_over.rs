@@ -1,10 +1,12 @@
 //! A plain lock that stays in a process: a release hands it over to the next waiter there.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use leasehold::testing::history::Recorder;
-use leasehold::{Lock, LockGuard, Owner};
+use leasehold::{Lock, LockGuard, Owner, kind};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -131,8 +133,8 @@ async fn a_handed_over_hold_is_told_as_the_next_holders() {
     assert_eq!(client.holds().len(), 0);
 }
 
-/// An id is that of the server's grant: an operator who saw it under one holder takes it from the next
-/// one of the same client, and from nobody once it went back to the server.
+/// An id is that of the server's grant. In its first second an operator who saw it under one holder
+/// takes it from the next one of the same client, and from nobody once it went back to the server.
 #[tokio::test(start_paused = true)]
 async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     let server = Embedded::new();
@@ -151,6 +153,52 @@ async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     assert_ne!(third.holder_id(), seen);
     assert!(!operator.force_release("x", &seen).await.unwrap());
     third.release().await.unwrap();
+}
+
+/// So many tasks take it, each so often, for a millisecond. Returns when each id had a new holder.
+async fn ids_of<K: kind::Kind<Guard = LockGuard>>(
+    lock: &Lock<K>,
+    (tasks, times): (usize, usize),
+) -> HashMap<String, Vec<Instant>> {
+    let takes_it = async || {
+        let mut stays = Vec::new();
+        for _ in 0..times {
+            let guard = lock.acquire().await.unwrap();
+            stays.push((guard.holder_id().to_owned(), Instant::now()));
+            sleep(MS).await;
+            guard.release().await.unwrap();
+        }
+        stays
+    };
+    let mut ids: HashMap<_, Vec<_>> = HashMap::new();
+    for (id, at) in join_all((0..tasks).map(|_| takes_it())).await.concat() {
+        ids.entry(id).or_default().push(at);
+    }
+    ids
+}
+
+/// However long its process may keep the lock: an operator who looks and then takes it by its id
+/// takes it from the holder that was seen.
+#[tokio::test(start_paused = true)]
+async fn id_passes_on_for_no_longer_than_a_second() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let plain = client.lock("plain").local_hand_over(3_600_000 * MS);
+    let longest = |ids: HashMap<String, Vec<Instant>>| {
+        let lasts = |at: &Vec<Instant>| *at.iter().max().unwrap() - *at.iter().min().unwrap();
+        ids.values().map(lasts).max().unwrap()
+    };
+    let passes_for = longest(ids_of(&plain, (10, 300)).await);
+    assert!(
+        (900 * MS..=1000 * MS).contains(&passes_for),
+        "{passes_for:?}"
+    );
+    // The server names some of those that are next, and the hold goes along these.
+    let passes_for = longest(ids_of(&client.fair_lock("fair"), (1000, 1)).await);
+    assert!(
+        (20 * MS..=1000 * MS).contains(&passes_for),
+        "{passes_for:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -46,6 +46,25 @@ async fn one_request_lets_all_readers_in() {
     assert_eq!(server.keys().len(), 0);
 }
 
+/// However long its process may keep the lock. An operator who takes it away knows how many lose it.
+#[tokio::test(start_paused = true)]
+async fn hold_is_shared_by_nobody_more_after_a_second() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let lock = client.rw_lock("x").local_hand_over(3_600_000 * MS);
+    let first = lock.read().await.unwrap();
+    sleep(900 * MS).await;
+    let second = lock.read().await.unwrap();
+    assert_eq!(second.holder_id(), first.holder_id());
+    sleep(200 * MS).await;
+    let third = lock.read().await.unwrap();
+    assert_ne!(third.holder_id(), first.holder_id());
+    for guard in [first, second, third] {
+        guard.release().await.unwrap();
+    }
+    assert_eq!(asked(&sent), (2, 2));
+}
+
 #[tokio::test(start_paused = true)]
 async fn readers_that_share_a_hold_are_told_together() {
     let server = Embedded::new();

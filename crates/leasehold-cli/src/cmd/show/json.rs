@@ -95,6 +95,7 @@ fn of_hold(hold: &HoldInfo) -> Value {
         "ttl_ms": of_ttl(hold.ttl),
         "client": hold.client.as_ref().map(of_client),
         "held_for_ms": hold.held_for.and_then(ms),
+        "guards": hold.guards,
     })
 }
 

@@ -75,10 +75,11 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
 
 fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     format!(
-        "\n  holder  {}{}{}\n  count   {}\n  TTL     {}",
+        "\n  holder  {}{}{}{}\n  count   {}\n  TTL     {}",
         Shown(&hold.id),
         of_holder(&hold.id, hold.client.as_ref(), denied),
         of_time("held", hold.held_for),
+        of_guards(hold.guards),
         hold.count,
         of_ttl(hold.ttl)
     )
@@ -123,6 +124,13 @@ fn of_time(what: &str, span: Option<Duration>) -> String {
     span.map_or_else(String::new, |span| {
         format!("\n  {what:<6}  for at least {}", duration::shown(span))
     })
+}
+
+fn of_guards(guards: Option<u32>) -> String {
+    match guards {
+        Some(guards @ 2..) => format!("\n  shared  by {guards} guards of its process"),
+        _ => String::new(),
+    }
 }
 
 fn of_value(value: &ValueInfo, denied: bool) -> String {

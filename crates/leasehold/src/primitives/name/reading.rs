@@ -151,6 +151,7 @@ impl Raw {
                     ttl: Ttl::of_key(left_ms),
                     client: None,
                     held_for: None,
+                    guards: None,
                 },
             })
         });
@@ -239,6 +240,7 @@ impl Field {
             ttl,
             client: None,
             held_for: None,
+            guards: None,
         })
     }
 }

@@ -39,6 +39,7 @@ pub(super) async fn tell(context: &Context, book: &Book, name: &str, seen: &mut 
 async fn of_hold(context: &Context, book: &Book, hold: &mut HoldInfo) {
     if let Some(known) = book.client_of(context, &hold.id).await {
         hold.held_for = known.has_held(&hold.id);
+        hold.guards = known.guards_of(&hold.id);
         hold.client = Some(known.info.clone());
     }
 }

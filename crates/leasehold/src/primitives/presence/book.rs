@@ -48,14 +48,23 @@ pub struct ClientInfo {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) info: ClientInfo,
-    /// By the part of the id behind the client's.
-    holds: HashMap<String, Duration>,
+    /// By the part of the id behind the client's: how long, and how many guards share it.
+    holds: HashMap<String, (Duration, u32)>,
     waits: HashMap<String, Duration>,
 }
 
 impl Known {
     /// How long it has had this hold, at least.
     pub(crate) fn has_held(&self, id: &str) -> Option<Duration> {
+        self.hold(id).map(|(held_for, _)| held_for)
+    }
+
+    /// How many of its guards shared this hold when it told of it.
+    pub(crate) fn guards_of(&self, id: &str) -> Option<u32> {
+        self.hold(id).map(|(_, guards)| guards)
+    }
+
+    fn hold(&self, id: &str) -> Option<(Duration, u32)> {
         let own = id.strip_prefix(&self.info.id);
         let own = own.and_then(|rest| rest.strip_prefix(':')).unwrap_or(id);
         self.holds.get(own).copied()
@@ -186,8 +195,10 @@ fn read(id: &str, reply: Value, prefix: &str) -> Option<Known> {
     let (holds, waits) = (next()?, next()?);
     let ago = |ms: &str| Some(since.saturating_add(Duration::from_millis(ms.parse().ok()?)));
     let hold = |word: &str| {
-        let (id, ms) = word.rsplit_once(':')?;
-        Some((id.to_owned(), ago(ms)?))
+        let (id, rest) = word.rsplit_once(':')?;
+        // One guard is not counted in the text.
+        let (ms, guards) = rest.split_once('*').unwrap_or((rest, "1"));
+        Some((id.to_owned(), (ago(ms)?, guards.parse().ok()?)))
     };
     let wait = |line: &str| {
         let (ms, name) = line.split_once(' ')?;
