@@ -390,7 +390,8 @@ mod tests {
         let operator = server.client();
         let guard = holder.lock("x").acquire().await.expect("it is free");
         let next = waits(&client.lock("x"));
-        after(30).await;
+        // Just after an announcement: the next one comes no sooner than a second later.
+        tokio::time::sleep(EVERY + FIRST_AFTER + FIRST_AFTER / 5).await;
         assert_eq!(waiting(&operator, "x").await.len(), 1);
         guard.release().await.expect("it is held");
         let next = next.await.expect("it goes on");

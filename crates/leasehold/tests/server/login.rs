@@ -500,3 +500,75 @@ async fn credentials_that_fail_are_named_and_not_the_server() {
     }
     assert!(!text.contains("no server answered"), "{text}");
 }
+
+/// What is refused now may be right later, and is tried again on the connection that is there.
+#[tokio::test]
+async fn refused_credentials_are_used_as_soon_as_the_server_takes_them() {
+    let (server, proxy, _) = logged_in().await;
+    let user = Arc::new(Mutex::new("app"));
+    let asked = Arc::clone(&user);
+    let builder = Client::builder()
+        .credentials_every(Duration::from_millis(50))
+        .credentials(move || {
+            let user = *asked.lock().unwrap();
+            async move { Ok(Credentials::user(user, "old")) }
+        });
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let client = builder.connect(&url).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    *user.lock().unwrap() = "next";
+    eventually("it is refused", async || {
+        let log = server.command(&["ACL", "LOG"]).unwrap();
+        !log.as_array().unwrap().is_empty()
+    })
+    .await;
+    let connections = proxy.connections();
+    let next = ["ACL", "SETUSER", "next", "on", ">old", "+@all", "~*", "&*"];
+    server.command(&next).unwrap();
+    eventually("it has logged in", async || {
+        let list = server.command(&["CLIENT", "LIST"]).unwrap();
+        list.as_text().unwrap().contains("user=next ")
+    })
+    .await;
+    assert_eq!(
+        proxy.connections(),
+        connections,
+        "the connection has stayed"
+    );
+    guard.release().await.unwrap();
+}
+
+/// The user of the URL stays the user, when only the password is new.
+#[tokio::test]
+async fn new_password_is_that_of_the_urls_user() {
+    let (server, proxy, _) = logged_in().await;
+    let password = Arc::new(Mutex::new("old"));
+    let asked = Arc::clone(&password);
+    let builder = Client::builder()
+        .credentials_every(Duration::from_millis(50))
+        .credentials(move || {
+            let password = *asked.lock().unwrap();
+            async move { Ok(Credentials::password(password)) }
+        });
+    let url = format!("redis://app@127.0.0.1:{}", proxy.port());
+    let client = builder.connect(&url).await.unwrap();
+    let logins = server.calls("auth");
+    set_user(&server, &[">new"]);
+    *password.lock().unwrap() = "new";
+    eventually("it has logged in again", async || {
+        server.calls("auth") > logins
+    })
+    .await;
+    client
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let list = server.command(&["CLIENT", "LIST"]).unwrap();
+    let mut ours = list.as_text().unwrap().lines();
+    let is_app = |line: &str| !line.contains("name=leasehold") || line.contains("user=app ");
+    assert!(ours.all(is_app), "{list:?}");
+}

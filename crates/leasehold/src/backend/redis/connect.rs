@@ -277,7 +277,9 @@ impl Connector {
                 continue;
             }
             let address = self.shown();
-            match connection.send_packed_command(&self.login(&new)).await {
+            let said = connection.send_packed_command(&self.login(&new)).await;
+            // A refusal is a reply as well.
+            match said.and_then(redis::Value::extract_error) {
                 Ok(_) => {
                     with = Some(new);
                     log(|| tracing::info!(%address, "logged in with new credentials"));
