@@ -1,7 +1,7 @@
 //! Replies that are none, one at a time.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind};
@@ -242,33 +242,4 @@ async fn later_refusal_keeps_the_outcome_unknown() {
     for part in ["LOADING", "nothing undoes it", "`x`", &server.url()[8..]] {
         assert!(error.to_string().contains(part), "{part} in: {error}");
     }
-}
-
-/// As twemproxy does at a command that it does not know.
-#[tokio::test]
-async fn proxy_that_hangs_up_at_client_is_used_without_it() {
-    let introduced = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&introduced);
-    let server = FakeServer::with(move |request| {
-        if request.command() == "CLIENT" {
-            counted.fetch_add(1, Ordering::Relaxed);
-            return Some(Action::SendAndClose(Vec::new()));
-        }
-        let call = calls::read(request)?;
-        match call.operations[0].step.as_str() {
-            // The connection is lost once more.
-            "lock.inspect" => Some(Action::SendAndClose(Vec::new())),
-            _ => Some(Action::Send(grant(&call))),
-        }
-    });
-    let client = Client::connect(&server.url()).await.unwrap();
-    let lock = client.lock("x");
-    lock.acquire().await.unwrap().release().await.unwrap();
-    assert_eq!(server.connections(), 2);
-    lock.inspect().await.unwrap_err();
-    lock.acquire().await.unwrap().release().await.unwrap();
-    assert_eq!(server.connections(), 3);
-    // All of it leaves at once.
-    let introduced = introduced.load(Ordering::Relaxed);
-    assert!((1..=4).contains(&introduced), "{introduced}");
 }

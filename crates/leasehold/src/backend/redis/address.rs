@@ -164,8 +164,7 @@ impl Address {
     pub(crate) fn handshake(&self, resp3: bool) -> RedisConnectionInfo {
         let mut info = RedisConnectionInfo::default()
             .set_db(self.db)
-            // Said later, and only to servers that bear it.
-            .set_skip_set_lib_name()
+            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"))
             .set_protocol(if resp3 && self.resp3 {
                 ProtocolVersion::RESP3
             } else {

@@ -1,10 +1,9 @@
 //! Opening connections: TCP, unix socket or TLS, the handshake, and an error that says what to
 //! do when one fails.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{fmt, io};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
@@ -40,8 +39,6 @@ pub(crate) struct Connector {
     pub(crate) reply_timeout: Duration,
     /// When it was made.
     pub(crate) made: Both,
-    /// The server hangs up when it is told who the client is.
-    pub(crate) hangs_up: AtomicBool,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
 }
@@ -200,9 +197,6 @@ impl Connector {
             {
                 return Err(Failure::from_reply(&refusal, at.shown()));
             }
-            if !self.is_introduced() {
-                return Ok(messages);
-            }
             // A courtesy to those who look at the list of clients. A user may lack the permission for
             // it, and older servers do not know the second.
             if let Some(name) = name {
@@ -213,24 +207,6 @@ impl Connector {
             Ok(messages)
         })
         .await
-    }
-
-    /// Whether the server is told who the client is.
-    pub(crate) fn is_introduced(&self) -> bool {
-        !self.hangs_up.load(Ordering::Relaxed)
-    }
-
-    /// It has hung up when it was told so, and serves who says nothing: a proxy that does not know the
-    /// command.
-    pub(crate) fn is_not_introduced(&self, at: &Address) {
-        self.hangs_up.store(true, Ordering::Relaxed);
-        log(|| {
-            tracing::warn!(
-                address = %at.shown(),
-                "the server hangs up at the command CLIENT, as some proxies do; it is used without, and \
-                 its list of clients does not say who this one is"
-            );
-        });
     }
 
     /// What the driver needs for its handshake, with the present credentials, and those.
@@ -308,7 +284,7 @@ impl Connector {
 
     /// The connection did not outlive its first questions.
     pub(crate) fn lost_at_once(&self, at: &Address) -> Failure {
-        ended_the_handshake(at, &"it closed the connection", None)
+        no_connection(at, "the server closed the connection".into(), None)
     }
 
     async fn within_limit<T>(
@@ -423,7 +399,7 @@ fn io_failed(at: &Address, error: io::Error) -> Failure {
     no_connection(at, error.to_string(), Some(Arc::new(error)))
 }
 
-pub(crate) fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
+fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
     let address = at.shown();
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
         // On RESP2 the driver keeps neither the code nor the text of a refused login, so there
@@ -440,33 +416,19 @@ pub(crate) fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
             false => Failure::from_reply(&text, address),
         };
     }
-    let source: Arc<dyn std::error::Error + Send + Sync> = Arc::new(error.clone());
-    match is_no_answer(error) {
-        true => ended_the_handshake(at, error, Some(source)),
-        false => no_connection(at, format!("the handshake failed ({error})"), Some(source)),
-    }
-}
-
-/// Whether it says that the server has closed the connection, or sends what is no reply.
-pub(crate) fn is_no_answer(error: &RedisError) -> bool {
-    let is_no_reply = error.kind() == redis::ErrorKind::Parse;
-    is_no_reply || (error.is_io_error() && !error.is_timeout())
-}
-
-/// A port for TLS takes the handshake for a broken greeting. It closes the connection, or answers with
-/// an alert that is no reply.
-fn ended_the_handshake(
-    at: &Address,
-    why: &dyn fmt::Display,
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
-) -> Failure {
-    let advice = match at.target {
-        #[cfg(feature = "tls")]
-        Target::Tcp { tls: true, .. } => super::tls::WANTS_A_CERTIFICATE,
-        _ => "if the port expects TLS use rediss:// (rediss-cluster://, rediss-sentinel://)",
+    // A port for TLS takes the handshake for a broken greeting. It closes the connection, or
+    // answers with an alert that is no reply.
+    let what = if error.is_io_error() || error.kind() == redis::ErrorKind::Parse {
+        let advice = match at.target {
+            #[cfg(feature = "tls")]
+            Target::Tcp { tls: true, .. } => super::tls::WANTS_A_CERTIFICATE,
+            _ => "if the port expects TLS use rediss:// (rediss-cluster://, rediss-sentinel://)",
+        };
+        format!("the server ended the handshake ({error}); {advice}")
+    } else {
+        format!("the handshake failed ({error})")
     };
-    let what = format!("the server ended the handshake ({why}); {advice}");
-    no_connection(at, what, source)
+    no_connection(at, what, Some(Arc::new(error.clone())))
 }
 
 /// The server serves nobody who has not logged in, and there is nothing to log in with.

@@ -126,7 +126,6 @@ impl Common {
             connect_timeout: self.connect_timeout,
             reply_timeout: self.reply_timeout,
             made: Both::now(),
-            hangs_up: AtomicBool::new(false),
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
             address,

@@ -2,14 +2,13 @@
 //! about itself, opens it again when it is lost, and looks for another server under the same
 //! name when this one refuses to serve.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use ::redis::aio::MultiplexedConnection;
 use futures_util::FutureExt;
 
 use super::address::{Address, Host};
-use super::connect::{Open, Present, handshake_failed, is_no_answer, reply_text, wants_a_password};
+use super::connect::{Open, Present, reply_text, wants_a_password};
 use super::driver::Driver;
 use super::lane::{Ending, Lane};
 use super::node::{Node, Reached, Told};
@@ -57,139 +56,77 @@ pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
 }
 
 async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failure> {
-    if node.connector.is_introduced()
-        && let Some(opened) = open(node, address, true).await?
-    {
-        return Ok(opened);
-    }
-    let opened = open(node, address, false).await?;
-    let opened = opened.ok_or_else(|| node.connector.lost_at_once(address))?;
-    // Here, when the server is known to serve: it might have stopped just then.
-    if node.connector.is_introduced() {
-        node.connector.is_not_introduced(address);
-    }
-    Ok(opened)
-}
-
-/// `None` if the server has hung up when it was told who the client is.
-async fn open(
-    node: &Node,
-    address: &Arc<Address>,
-    introduced: bool,
-) -> Result<Option<Opened>, Failure> {
     let Open {
         connection,
         mut driver,
         credentials,
     } = node.connector.open(address).await?;
-    let mut told = {
-        let mut questions = pin!(ask(node, address, &connection));
-        tokio::select! {
-            told = &mut questions => told?,
-            // No task drives this connection yet: without this branch no question would leave.
-            () = &mut driver => {
-                // The question that failed knows more.
-                questions.await?;
-                return Err(node.connector.lost_at_once(address));
-            }
+    let questions = async {
+        let asked = node.clock.now();
+        let time = ::redis::cmd("TIME");
+        let info = ::redis::cmd("INFO");
+        let mut ours = ::redis::cmd("CLIENT");
+        ours.arg("INFO");
+        let mut lines = [0; 4].map(|_| connection.clone());
+        let [one, other, third, fourth] = &mut lines;
+        if let Some(name) = server_info::connection_name(&node.label) {
+            let mut set = ::redis::cmd("CLIENT");
+            set.arg("SETNAME").arg(name);
+            // A user may lack the permission for it.
+            let _ = fourth.send_packed_command(&set).await;
         }
+        // No failure of these counts. If the user lacks a permission, the first call says which;
+        // a script that is not loaded is sent as text.
+        let (time, info, ours) = tokio::join!(
+            time.query_async::<(i64, i64)>(one),
+            info.query_async::<String>(other),
+            ours.query_async::<String>(fourth)
+        );
+        // Here, and not at the first call: a server closes the connection of a client that has not
+        // logged in and sends more than a little, and the script is long.
+        let said = time.as_ref().err().and_then(reply_text);
+        if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
+            return Err(wants_a_password(&said, address));
+        }
+        let has_scripts = load_scripts(node, third).await;
+        let time = time.ok();
+        let info = info.unwrap_or_default();
+        server_info::check(&info, address.shown())?;
+        server_info::check_mode(&info, node.is_of_a_cluster(), address.shown())?;
+        if node.connector.sentinels.is_some() {
+            server_info::check_role(&info, address.shown())?;
+        }
+        // Read behind the answers: the start of the server must not come out too early, or a
+        // majority would trust it too soon.
+        let at = node.clock.now();
+        Ok(Told {
+            address: Arc::clone(address),
+            at,
+            // Older than `at` by the time that the questions took, so a deadline comes out early at
+            // first. At worst a call is late once, and its reply corrects the clock.
+            time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
+            has_scripts,
+            uptime: server_info::uptime(&info, at.saturating_sub(asked)),
+            run_id: server_info::run_id(&info).map(str::to_owned),
+            append: server_info::append(&info),
+            seen_as: server_info::seen_as(&ours.unwrap_or_default()).map(str::to_owned),
+            slots: match node.is_of_a_cluster() {
+                true => Some(ask_for_slots(node, connection.clone()).await),
+                false => None,
+            },
+        })
     };
-    if introduced {
-        told.seen_as = tokio::select! {
-            seen_as = introduce(node, connection.clone()) => seen_as,
-            () = &mut driver => return Ok(None),
-        };
-    }
-    Ok(Some(Opened {
+    let told = tokio::select! {
+        told = questions => told?,
+        // No task drives this connection yet: without this branch no question would leave.
+        () = &mut driver => return Err(node.connector.lost_at_once(address)),
+    };
+    Ok(Opened {
         connection,
         driver,
         credentials,
         told,
-    }))
-}
-
-/// What has to be known of the server.
-async fn ask(
-    node: &Node,
-    address: &Arc<Address>,
-    connection: &MultiplexedConnection,
-) -> Result<Told, Failure> {
-    let asked = node.clock.now();
-    let time = ::redis::cmd("TIME");
-    let info = ::redis::cmd("INFO");
-    let [mut one, mut other, mut third] = [0; 3].map(|_| connection.clone());
-    // No refusal of these counts. If the user lacks a permission, the first call says which;
-    // a script that is not loaded is sent as text.
-    let (time, info) = tokio::join!(
-        time.query_async::<(i64, i64)>(&mut one),
-        info.query_async::<String>(&mut other)
-    );
-    // Here, and not at the first call: a server closes the connection of a client that has not
-    // logged in and sends more than a little, and the script is long.
-    let said = time.as_ref().err().and_then(reply_text);
-    if let Some(said) = said.as_ref().filter(|said| said.starts_with("NOAUTH")) {
-        return Err(wants_a_password(said, address));
-    }
-    if let Some(error) = time.as_ref().err().filter(|error| is_no_answer(error)) {
-        return Err(handshake_failed(address, error));
-    }
-    // It has hung up, and said why: it has too many clients, perhaps.
-    if let (Some(said), Err(error)) = (&said, &info)
-        && is_no_answer(error)
-    {
-        return Err(Failure::from_reply(said, address.shown()));
-    }
-    let has_scripts = load_scripts(node, &mut third).await;
-    let time = time.ok();
-    let info = info.unwrap_or_default();
-    server_info::check(&info, address.shown())?;
-    server_info::check_mode(&info, node.is_of_a_cluster(), address.shown())?;
-    if node.connector.sentinels.is_some() {
-        server_info::check_role(&info, address.shown())?;
-    }
-    // Read behind the answers: the start of the server must not come out too early, or a
-    // majority would trust it too soon.
-    let at = node.clock.now();
-    Ok(Told {
-        address: Arc::clone(address),
-        at,
-        // Older than `at` by the time that the questions took, so a deadline comes out early at
-        // first. At worst a call is late once, and its reply corrects the clock.
-        time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
-        has_scripts,
-        uptime: server_info::uptime(&info, at.saturating_sub(asked)),
-        run_id: server_info::run_id(&info).map(str::to_owned),
-        append: server_info::append(&info),
-        seen_as: None,
-        slots: match node.is_of_a_cluster() {
-            true => Some(ask_for_slots(node, connection.clone()).await),
-            false => None,
-        },
     })
-}
-
-/// Tells the server who the client is, for those who look at its list of clients. Returns how the
-/// server sees it, if it says so.
-///
-/// Behind what has to be known: some proxies hang up at a command that they do not know. A user may
-/// lack the permission for it, and older servers do not know all of it.
-async fn introduce(node: &Node, mut connection: MultiplexedConnection) -> Option<String> {
-    let mut introduction = ::redis::Pipeline::new();
-    let mut says = |words: &[&str]| {
-        introduction.cmd("CLIENT").arg(words);
-    };
-    if let Some(name) = server_info::connection_name(&node.label) {
-        says(&["SETNAME", &name]);
-    }
-    says(&["SETINFO", "LIB-NAME", "leasehold"]);
-    says(&["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")]);
-    says(&["INFO"]);
-    let count = introduction.len();
-    let replies = connection
-        .send_packed_commands(&introduction, 0, count)
-        .await;
-    let ours: String = ::redis::from_redis_value(replies.ok()?.pop()?).ok()?;
-    server_info::seen_as(&ours).map(str::to_owned)
 }
 
 /// Whether the server has all scripts now. A user may lack the permission to load them.
