@@ -16,6 +16,7 @@ mod top;
 mod watch;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -129,6 +130,16 @@ fn finish(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Fai
 /// Not by dropping it: that would wait for a slow look-up of a host name.
 fn shut_down(runtime: Runtime) {
     runtime.shutdown_timeout(Duration::from_millis(50));
+}
+
+/// A name from the command line that is looked at, or freed.
+fn name_to_look_at(name: OsString) -> Result<String, Failure> {
+    name.into_string().map_err(|name| {
+        Failure::usage(format!(
+            "the name is not UTF-8, as names of leasehold are; {}",
+            ls::by_hand(name.as_bytes())
+        ))
+    })
 }
 
 /// A lock's name from the command line. What else can be wrong with it the library

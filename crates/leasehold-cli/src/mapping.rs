@@ -1,5 +1,6 @@
 //! Addresses that servers announce, and where they are reached: `HOST:PORT=HOST:PORT`.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 
 /// A server that is announced at one address and reached at another.
@@ -16,6 +17,17 @@ impl Mapping {
     pub(crate) fn lead(&self, host: &str, port: u16) -> Option<Host> {
         let is_this = self.announced == (in_one_form(host), port);
         is_this.then(|| self.reached.clone())
+    }
+}
+
+/// As it is read.
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let written = |(host, port): &Host| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        write!(f, "{}={}", written(&self.announced), written(&self.reached))
     }
 }
 
@@ -67,6 +79,18 @@ fn in_one_form(host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mapping_is_read_as_it_is_written() {
+        for text in [
+            "a.b:1=c:2",
+            "[::1]:7000=localhost:7001",
+            "a:1=[2001:db8::1]:2",
+        ] {
+            let mapping = parse(text).expect("it is one");
+            assert_eq!(mapping.to_string(), text);
+        }
+    }
 
     #[test]
     fn announced_address_leads_to_the_reached_one() {

@@ -126,7 +126,40 @@ pub(crate) struct Access {
     pub(crate) tls: Tls,
 }
 
+impl Access {
+    /// The flags that say the same to a child process. None is a secret: files are named, and the URL
+    /// has a variable.
+    fn flags(&self) -> Vec<OsString> {
+        let text = |flag, text: &Option<String>| Some((flag, text.clone()?.into()));
+        let file = |flag, file: &Option<PathBuf>| Some((flag, file.clone()?.into()));
+        let map = self.map.iter().map(|map| ("--map", map.to_string().into()));
+        let flags = [
+            text("--label", &self.label),
+            text("--prefix", &self.prefix),
+            text("--sni", &self.tls.sni),
+            file("--password-file", &self.password_file),
+            file("--cacert", &self.tls.cacert),
+            file("--cert", &self.tls.cert),
+            file("--key", &self.tls.key),
+        ];
+        let flags: Vec<(&str, OsString)> = flags.into_iter().flatten().chain(map).collect();
+        let flags = flags.into_iter().map(|(flag, value)| {
+            // One word: a value may begin with a dash.
+            let mut word = OsString::from(flag);
+            word.push("=");
+            word.push(value);
+            word
+        });
+        flags.collect()
+    }
+}
+
 static ACCESS: OnceLock<Access> = OnceLock::new();
+
+/// The flags by which a child process reaches a server as this one does.
+pub(crate) fn access_flags() -> Vec<OsString> {
+    ACCESS.get().map_or_else(Vec::new, Access::flags)
+}
 
 /// Sets that, before the first client is made.
 pub(crate) fn set_access(access: Access) {

@@ -1,5 +1,6 @@
 //! Where the addresses that servers announce lead, by the user's callback.
 
+use crate::observe::log;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -39,11 +40,13 @@ impl AddressMap {
             Err(_) => {
                 // Once: the callback is asked each time that servers tell where they are.
                 if !has_panicked.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
-                        host,
-                        port,
-                        "`map_address` panicked; servers are connected to where they are announced"
-                    );
+                    log(|| {
+                        tracing::warn!(
+                            host,
+                            port,
+                            "`map_address` panicked; servers are connected to where they are announced"
+                        )
+                    });
                 }
                 announced()
             }

@@ -786,8 +786,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether the client says on the server who it is. Yes by default. It does so a second
-    /// after it was made, every 20 s from then on, and when a wait has ended that it has told of, in a
+    /// Sets whether the client says on the server who it is. Yes by default. It does so when its first
+    /// hold has lasted for 10 ms, a second after it was made, every 20 s from then on, and when a wait has ended that it has told of, in a
     /// key of its own: label, machine, process, version, address, and what it holds and waits for
     /// since when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A wait of
     /// less than half a second is not told. [`Client::close`] removes the key and waits for that, for

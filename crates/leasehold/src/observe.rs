@@ -26,7 +26,7 @@ pub use hooks::{Acquired, Lost, Waiting};
 use series::ServerSeries;
 #[cfg(feature = "metrics")]
 use series::{Gauged, Series, Table};
-pub(crate) use spans::{AcquireSpan, Renewal, Told, Why};
+pub(crate) use spans::{AcquireSpan, Renewal, Told, Why, log};
 
 /// What is acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

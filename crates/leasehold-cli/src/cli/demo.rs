@@ -14,8 +14,9 @@ the lock every item is sold once. Without it (--no-lock) sales get lost and item
 Without --redis the workers are tasks of this process and need no server (the environment is not
 looked at). With --redis they are processes, whose ids are printed: kill one.
 
-Exit codes: 0 when it went as announced; 1 when an item was sold twice or two workers held the lock
-at once; 69 when no server answered.";
+Exit codes: 0 when every item was sold once; with --no-lock 0 when items were sold twice or sales got
+lost; 1 when it went another way; 128+n when signal n ended it; 69 when no server answered; 77 when the
+server refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = DEMO_HELP)]

@@ -12,7 +12,8 @@ Example:
   leasehold doctor --json
 
 Exit codes: 0 when there is nothing but notes; 1 with warnings; 2 when locks are unsafe there, and for
-wrong usage; 69 when no server answered; 77 when the server refused.";
+wrong usage; 69 when no server answered; 77 when the server refused; 78 when a local file can't be
+read.";
 
 #[derive(Args)]
 #[command(after_help = HELP)]

@@ -8,13 +8,13 @@ use clap::{Args, Subcommand};
 use crate::duration;
 
 const LATCH_HELP: &str = "\
-A latch that has not been set, or has been counted down to zero, is open. When it opens,
-every waiter on every machine proceeds, even if it is set again at once. `wait` and `down` warn if nobody has set
-the latch, or it was opened over an hour ago: the name may be wrong.
+A latch is open until it is set, and again when it has been counted down to zero. When it opens, all
+waiters on all machines go on, even if it is set again at once. `wait` and `down` warn when the latch
+has never been set, or was opened over an hour ago: the name may be wrong.
 
-Exit codes: 0; 65 when the name is something else; 66 with --must-exist when nobody has set the
-latch; 69 when no server answered; 75 when the latch was not open in time, or is set already; 77
-when the server refused.
+Exit codes: 0; 65 when the name is something else; 66 with --must-exist when the latch has not been
+set; 69 when no server answered; 75 when the latch was not open in time, or is set already; 77 when
+the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold latch set import-done 3                 # three parts are to be done
@@ -43,7 +43,7 @@ pub(crate) enum LatchAction {
         #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
         outage_timeout: Duration,
 
-        /// Fail if nobody has set the latch, or it was opened over an hour ago
+        /// Fail if the latch was never set, or was opened over an hour ago
         #[arg(long)]
         must_exist: bool,
     },
@@ -56,7 +56,7 @@ pub(crate) enum LatchAction {
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         by: u64,
 
-        /// Fail if nobody has set the latch, or it was opened over an hour ago
+        /// Fail if the latch was never set, or was opened over an hour ago
         #[arg(long)]
         must_exist: bool,
     },

@@ -30,7 +30,8 @@ chain, each with name, depth, holder (id and client; null with see_above) and se
 is true when there is more.
 
 Exit codes: 0; with --exit-code 1 when nobody holds it, or no permit is in use, or the latch is open;
-65 when the key is none that it knows; 69 when no server answered; 77 when the server refused.
+65 when the key is none that it knows; 69 when no server answered; 77 when the server refused; 78 when
+a local file can't be read.
 
 Examples:
   leasehold show nightly
@@ -67,10 +68,10 @@ follows. Quote it, or the shell reads it.
 With --json an object for each line, as `leasehold show --json` has it, with at most ten holders.
 
 Names that this user may not look at, that are longer than 1000 bytes, or that are not UTF-8 are left
-out; a line on stderr says how many.
+out; a line on stderr says how many, and how redis-cli looks at one that is not UTF-8.
 
 Exit codes: 0, also when there is none; 69 when no server answered; 77 when the server refused, or
-nothing is listed because this user may not look at the keys.
+nothing is listed because this user may not look at the keys; 78 when a local file can't be read.
 
 Examples:
   leasehold ls
@@ -122,7 +123,8 @@ holder was another one at a look, so it is too low for locks that are held more 
 most 1000 names are looked at; the first line says when there may be more, and what was left out. A
 narrow terminal shows fewer columns. NO_COLOR is respected.
 
-Exit codes: 0; 2 without a terminal; 69 when no server answered at first; 77 when the server refused.";
+Exit codes: 0; 2 without a terminal; 69 when no server answered at first; 77 when the server refused;
+78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = TOP_HELP)]
@@ -197,7 +199,7 @@ a client is, once it has said so. What
 happens between two looks (--every) is not seen. It ends with a signal, or --for.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered at first; 77 when
-the server refused.
+the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold watch --for 1s nightly
@@ -227,7 +229,7 @@ Commands that run go on; with a lower number nobody starts before enough of them
 this, the first `leasehold run --limit N NAME` sets the number.
 
 Exit codes: 0; 1 when the name is something else; 69 when no server answered; 77 when the server
-refused.
+refused; 78 when a local file can't be read.
 
 Example:
   leasehold set-limit thumbnails 8";

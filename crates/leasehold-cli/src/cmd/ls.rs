@@ -88,6 +88,9 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
     if let Some(said) = left_out_in_words(left_out) {
         output::note(said);
     }
+    if let Some(name) = names.not_utf8().first() {
+        output::note(by_hand(name));
+    }
     Ok(Exit::Success)
 }
 
@@ -126,6 +129,23 @@ fn left_out_in_words(left_out: LeftOut) -> Option<String> {
     let counted = counted.map(|(count, one, many)| format!("{count} {}", plural(count, one, many)));
     let counted: Vec<_> = counted.collect();
     (!counted.is_empty()).then(|| format!("left out: {}", counted.join(", ")))
+}
+
+/// How to see and to free a name that is not UTF-8: names of leasehold are.
+pub(super) fn by_hand(name: &[u8]) -> String {
+    // For redis-cli, which reads it like this, between the quotes of a shell.
+    let mut quoted = String::new();
+    for byte in name {
+        // Writing to a string can't fail.
+        let _ = match byte {
+            b'"' | b'\\' | b'\'' | 0..32 | 127.. => write!(quoted, "\\x{byte:02x}"),
+            plain => write!(quoted, "{}", char::from(*plain)),
+        };
+    }
+    format!(
+        "look at it with: printf '%s\\n' 'HGETALL \"{quoted}\"' | redis-cli; DEL instead of HGETALL \
+         frees it, and wakes nobody"
+    )
 }
 
 fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {

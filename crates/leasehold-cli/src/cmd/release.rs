@@ -7,7 +7,7 @@ use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl}
 use serde_json::json;
 
 use super::show::{json, kind_in_words, text};
-use super::{name_of_lock, until_signal};
+use super::{name_to_look_at, until_signal};
 use crate::cli::Release;
 use crate::duration;
 use crate::exit_code::Exit;
@@ -62,7 +62,7 @@ impl Hold {
 }
 
 async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
-    let name = name_of_lock(args.name.clone())?;
+    let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
     let seen = client.inspect(&name).await?;
     let holds = holds_of(&name, &seen)?;

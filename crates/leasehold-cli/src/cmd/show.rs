@@ -7,7 +7,7 @@ pub(super) mod text;
 use leasehold::inspect::Found;
 
 use super::doctor::brief;
-use super::name_of_lock;
+use super::name_to_look_at;
 use crate::cli::Show;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::output::{self, Shown};
 use crate::server::Server;
 
 pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> {
-    let name = name_of_lock(args.name.clone())?;
+    let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
     let seen = client.inspect(&name).await?;
     if args.blocked_by {

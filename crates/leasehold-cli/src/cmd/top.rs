@@ -1,6 +1,7 @@
 //! `leasehold top`: a live picture of what is held.
 
 mod draw;
+mod screen;
 mod state;
 
 use std::io::{self, IsTerminal as _};
@@ -12,6 +13,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+use self::screen::Screen;
 use self::state::{Answer, State};
 use super::doctor::brief;
 use super::ls::{all_denied, kind_of};
@@ -38,11 +40,11 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
     if first.found.is_empty() && first.others == 0 && first.left_out.denied > 0 {
         return Err(all_denied(client.address(), first.left_out.denied));
     }
-    let mut terminal = ratatui::init();
+    let mut screen = Screen::open()?;
     let mut state = State::new(client.address().to_owned());
     state.looked(first, Instant::now());
-    let end = until_signal(follow(&client, &args, &mut terminal, state)).await;
-    ratatui::restore();
+    let end = until_signal(follow(&client, &args, &mut screen, state)).await;
+    screen.close().await;
     end
 }
 
@@ -81,17 +83,21 @@ async fn look(client: &Client, args: &Top) -> leasehold::Result<Looked> {
 async fn follow(
     client: &Client,
     args: &Top,
-    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut Screen,
     mut state: State,
 ) -> Result<Exit, Failure> {
     let mut keys = keys();
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut warnings = warnings(client.clone());
     let mut next_look = Instant::now() + args.every;
+    let mut is_drawn = false;
     loop {
-        let drawn = terminal.draw(|frame| draw::draw(frame, &state, colour));
-        drawn.map_err(|error| Failure::io("can't draw on the terminal", error))?;
         tokio::select! {
+            drawn = screen.draw(|frame| draw::draw(frame, &state, colour)), if !is_drawn => {
+                drawn?;
+                is_drawn = true;
+                continue;
+            }
             key = keys.recv() => match key.and_then(|key| state.pressed(key)) {
                 Some(Answer::Quit) => return Ok(Exit::Success),
                 Some(Answer::Release { name, hold }) => {
@@ -114,6 +120,7 @@ async fn follow(
                 next_look = Instant::now() + args.every;
             }
         }
+        is_drawn = false;
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::changes::{Change, Seen};
-use super::{name_of_lock, until_signal};
+use super::{name_to_look_at, until_signal};
 use crate::cli::Watch;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ pub(crate) async fn watch(args: Watch, server: Server) -> Result<Exit, Failure> 
 }
 
 async fn follow(args: &Watch, server: &Server) -> Result<Exit, Failure> {
-    let name = name_of_lock(args.name.clone())?;
+    let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
     let mut before: Option<NameInfo> = None;
     let mut is_away = false;

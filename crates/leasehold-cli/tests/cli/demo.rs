@@ -237,6 +237,29 @@ fn worker_arguments_contain_no_password() {
     assert!(!format!("{demo}").contains("s3cret"), "{demo}");
 }
 
+/// As their parent does: with its certificates, its prefix and its mappings.
+#[test]
+fn workers_reach_the_server_by_the_flags_of_the_demo() {
+    let server = leasehold_testkit::RedisServer::builder()
+        .tls_with_client_certificates()
+        .start()
+        .expect("redis-server starts");
+    let [(certificate, key), ..] = &server.client_certificates()[..] else {
+        panic!("there are some");
+    };
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    let mut demo = leasehold();
+    demo.args(["--redis", &url, "demo", "--workers", "2", "--stock", "10"])
+        .args(["--sni", "localhost", "--map", "127.0.0.1:1=localhost:2"])
+        .arg("--cacert")
+        .arg(server.ca_file())
+        .arg("--cert")
+        .arg(certificate)
+        .arg("--key")
+        .arg(key);
+    assert_exact(&done(&mut demo), 10);
+}
+
 #[test]
 fn server_killed_mid_demo_exits_with_69() {
     let server = server();

@@ -1,5 +1,7 @@
 //! `leasehold ls`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -245,9 +247,17 @@ fn names_that_are_left_out_are_counted() {
     for words in [&[][..], &["--json"]] {
         let listed = ls(words);
         assert!(listed.stdout.contains("a:lock"), "{listed}");
-        listed.expect_on_stderr(
+        let listed = listed.expect_on_stderr(
             "left out: 1 name longer than 1000 bytes, 1 name that is not UTF-8\n",
         );
+        listed.expect_on_stderr(r#"printf '%s\n' 'HGETALL "\xff\xfe"' | redis-cli; DEL"#);
+    }
+    for words in [&["show"][..], &["release", "--yes"], &["watch"]] {
+        let mut look = leasehold_at(&server);
+        look.args(words).arg(OsStr::from_bytes(b"it's\xff"));
+        done(&mut look)
+            .expect_code(2)
+            .expect_on_stderr(r#"'HGETALL "it\x27s\xff"' | redis-cli"#);
     }
     // Of another kind.
     ls(&["--kind", "latch", "a:*"])

@@ -179,6 +179,22 @@ fn busy_lock_exits_with_the_conflict_code() {
     assert!(is_free(&server));
 }
 
+/// Also when the holder has had it for some milliseconds.
+#[test]
+fn holder_is_named_to_a_run_that_comes_at_once() {
+    let server = server();
+    let mut holder = start(&mut run_script(
+        &server,
+        &["--label", "nightly billing"],
+        "echo held; read end",
+    ));
+    holder.until("held");
+    let busy = done(&mut run_script(&server, &["--no-wait"], "echo ran")).expect_code(75);
+    busy.expect_on_stderr("held by nightly billing on ")
+        .expect_on_stderr(&format!("process {}", holder.pid()));
+    holder.done();
+}
+
 #[test]
 fn second_run_starts_when_the_first_ends() {
     let server = server();

@@ -1,6 +1,8 @@
 //! Starting the binary, and reading what it leaves behind.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, PipeReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use leasehold_testkit::{RedisServer, eventually};
+use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -180,6 +183,17 @@ pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
     }
     set_blocking(true);
     (reader, writer.into())
+}
+
+/// A terminal that stands still: its buffer is full, and the other side does not read.
+pub(crate) fn still_terminal() -> (OwnedFd, File) {
+    let ends = openpty(None, None).expect("a terminal");
+    let terminal = File::from(ends.slave);
+    rustix::io::ioctl_fionbio(&terminal, true).expect("it can be set");
+    while (&terminal).write(&[b'.'; 256]).is_ok() {}
+    while (&terminal).write(b".").is_ok() {}
+    rustix::io::ioctl_fionbio(&terminal, false).expect("it can be set");
+    (ends.master, terminal)
 }
 
 /// Whether a thread of the process stands in a write to this descriptor.

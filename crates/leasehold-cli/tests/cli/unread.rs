@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{
     LIMIT, Running, full_pipe, is_free, is_writing, leasehold_at, run_script, server, start,
-    start_telling,
+    start_telling, still_terminal,
 };
 
 const STDOUT: i32 = 1;
@@ -134,6 +134,23 @@ fn signals_end_what_writes_to_a_full_stdout() {
         run.signal(Signal::SIGTERM);
         run.done().expect_code(143);
     }
+}
+
+#[test]
+fn signals_end_a_picture_on_a_terminal_that_stands_still() {
+    let server = server();
+    let (_other_side, terminal) = still_terminal();
+    let end = || terminal.try_clone().expect("a second one");
+    let child = leasehold_at(&server)
+        .arg("top")
+        .stdin(end())
+        .stdout(end())
+        .stderr(Stdio::null())
+        .spawn();
+    let run = Running::of(child.expect("the binary starts"));
+    expect_writes(&run, STDOUT);
+    run.signal(Signal::SIGTERM);
+    run.done().expect_code(143);
 }
 
 #[test]

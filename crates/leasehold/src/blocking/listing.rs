@@ -28,6 +28,12 @@ impl Listing {
     pub fn left_out(&self) -> LeftOut {
         self.inner.left_out()
     }
+
+    /// Some names that were left out; see [`Listing::not_utf8`](crate::inspect::Listing::not_utf8).
+    #[must_use]
+    pub fn not_utf8(&self) -> Vec<Vec<u8>> {
+        self.inner.not_utf8()
+    }
 }
 
 impl Iterator for Listing {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe::log;
 use crate::process::Process;
 
 /// A runtime with one worker thread, and other runtimes that must not end before it. Clones share
@@ -83,7 +84,7 @@ impl Runtime {
         if let Err(error) = self.finish("release", release(guard)) {
             // Not a panic: a drop may run while another panic unwinds the thread, and a second one
             // ends the process.
-            tracing::warn!(%error, "releasing what was dropped");
+            log(|| tracing::warn!(%error, "releasing what was dropped"));
         }
     }
 

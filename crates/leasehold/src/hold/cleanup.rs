@@ -18,6 +18,7 @@ use crate::backend::{Backend, Reply};
 use crate::clock::{Moment, Timers};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::observe::log;
 use crate::process::Process;
 
 /// What can be given back.
@@ -195,19 +196,23 @@ impl Cleanup {
         let goes_on = |failed: Failed<'_>| {
             let failure = failed.failure;
             if failure.is_about_the_key() {
-                tracing::warn!(
-                    key = %hold.key(), cause = %failure.cause,
-                    "can't release; what has a lease stays until it ends"
-                );
+                log(|| {
+                    tracing::warn!(
+                        key = %hold.key(), cause = %failure.cause,
+                        "can't release; what has a lease stays until it ends"
+                    )
+                });
                 return false;
             }
             // Sent again nevertheless: an operator may mend a permission, a password or an error
             // that we don't know while there is still time.
             if !failure.may_heal() && !std::mem::replace(&mut told, true) {
-                tracing::warn!(
-                    key = %hold.key(), cause = %failure.cause,
-                    "the server refuses a release; it is sent again in the background"
-                );
+                log(|| {
+                    tracing::warn!(
+                        key = %hold.key(), cause = %failure.cause,
+                        "the server refuses a release; it is sent again in the background"
+                    )
+                });
             }
             if failure.outcome == Outcome::MayHaveRun {
                 unsure_since.get_or_insert(failed.sent);

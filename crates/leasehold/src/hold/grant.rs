@@ -19,6 +19,7 @@ use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
+use crate::observe::log;
 use crate::observe::{Ended, Observed, Told, Way};
 use crate::sync::Mutex;
 
@@ -433,7 +434,7 @@ impl Grant {
     pub(crate) fn tell_loss(&self) -> Option<LossReason> {
         let reason = self.loss()?;
         if !self.loss_is_told.swap(true, Ordering::Relaxed) {
-            tracing::error!(key = %self.key, %reason, "lock lost");
+            log(|| tracing::error!(key = %self.key, %reason, "lock lost"));
             self.observed.lost(&self.key, &reason);
             self.told().lost(&reason);
         }

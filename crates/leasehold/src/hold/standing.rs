@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use tokio::sync::oneshot;
+
 use super::{Grant, Hold};
 use crate::sync::Mutex;
 
@@ -16,6 +18,8 @@ pub(crate) struct Standing {
 struct Table {
     holds: BTreeMap<u64, Weak<Grant>>,
     closed: bool,
+    /// Told of the next hold.
+    awaited: Option<oneshot::Sender<()>>,
 }
 
 impl Table {
@@ -40,6 +44,24 @@ impl Standing {
         if table.closed {
             hold.stop_renewing();
         }
+        let awaited = table.awaited.take();
+        drop(table);
+        if let Some(awaited) = awaited {
+            // If this fails, nobody waits any more.
+            let _ = awaited.send(());
+        }
+    }
+
+    /// Resolves when a guard has a hold.
+    pub(crate) fn any(&self) -> oneshot::Receiver<()> {
+        let (sender, any) = oneshot::channel();
+        let mut table = self.table.lock();
+        if table.holds.is_empty() {
+            table.awaited = Some(sender);
+        } else {
+            let _ = sender.send(());
+        }
+        any
     }
 
     /// No guard has it any more.

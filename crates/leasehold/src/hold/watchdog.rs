@@ -25,6 +25,7 @@ use crate::backend::step::{Operation, Parts, Value};
 use crate::clock::{Moment, Timers};
 use crate::config::wire_ms;
 use crate::loss::LossReason;
+use crate::observe::log;
 use crate::observe::{self, Told};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -444,7 +445,9 @@ impl Grant {
     fn renewal_failed(&self, sent: Moment, first: bool, failure: &Failure) {
         // Once per trouble: it is tried again many times before the lease ends.
         if first {
-            tracing::warn!(key = %self.key, cause = %failure.cause, "renewal failed; trying again");
+            log(
+                || tracing::warn!(key = %self.key, cause = %failure.cause, "renewal failed; trying again"),
+            );
         }
         self.observed.renewal_failed();
         self.failed_to_renew(sent, failure);
@@ -473,7 +476,7 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
 
 /// The holder has been told by its clock; now the lock is free for others.
 fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
-    tracing::warn!(key = %hold.key, %reason, "releasing what the server still keeps");
+    log(|| tracing::warn!(key = %hold.key, %reason, "releasing what the server still keeps"));
     // Not by the guard, which may live on for long.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }

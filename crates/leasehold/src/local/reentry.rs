@@ -83,12 +83,17 @@ impl Held {
 
     /// The server has taken it back.
     pub(crate) fn given_back(&self) {
-        self.undo.lock().given_back();
+        self.take_undo().given_back();
     }
 
     /// Gives it back in the background. The request is queued when this returns.
     pub(crate) fn give_back_now(&self) {
-        self.undo.lock().give_back_now();
+        self.take_undo().give_back_now();
+    }
+
+    /// Moved out, because nothing is spawned with it locked.
+    fn take_undo(&self) -> Undo {
+        self.undo.lock().take()
     }
 
     /// What this process knows of its name, if somebody waits there, or has done so just now.
@@ -110,7 +115,7 @@ impl Held {
     /// Hands the hold over to the next waiter of this process. `false` if it has to go back to the
     /// server.
     pub(crate) fn hand_over(&self, local: &Local, now: Moment) -> bool {
-        let undo = self.undo.lock().take();
+        let undo = self.take_undo();
         match local.hand_over(undo, now) {
             Ok(()) => true,
             Err(undo) => {

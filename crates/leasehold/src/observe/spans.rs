@@ -19,6 +19,11 @@ use crate::loss::LossReason;
 /// Panics of the subscriber.
 static PANICS: Panics = Panics::of("the subscriber of `tracing`");
 
+/// Logs an event. A subscriber that panics at it must not take the task along that logs.
+pub(crate) fn log(event: impl FnOnce()) {
+    let _ = PANICS.catch(event);
+}
+
 /// A span that a subscriber has taken, or nothing.
 // Shared: a clone of the span itself would call the subscriber, and a grant is locked then.
 #[derive(Clone, Debug, Default)]

@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
 use crate::local::line::Line;
+use crate::observe::log;
 use crate::wait::Deadline;
 
 /// What one acquire does when it finds no semaphore.
@@ -32,12 +33,14 @@ impl Absence {
             return Err(missing(context));
         }
         if self.waits && !self.told.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                %key, address = context.backend.address(),
-                "there is no semaphore of this name, so its waiters wait until somebody makes \
-                 it: check the name, make it with try_set_permits, or set must_exist to get an \
-                 error"
-            );
+            log(|| {
+                tracing::warn!(
+                    %key, address = context.backend.address(),
+                    "there is no semaphore of this name, so its waiters wait until somebody makes \
+                     it: check the name, make it with try_set_permits, or set must_exist to get an \
+                     error"
+                )
+            });
         }
         Ok(())
     }

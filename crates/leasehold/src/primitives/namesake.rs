@@ -7,6 +7,7 @@ use crate::backend::step::Value;
 use crate::context::Context;
 use crate::context::namesakes::Reason;
 use crate::key::Key;
+use crate::observe::log;
 
 /// `key` is about to be acquired or waited for. When a name in braces is used for the first time,
 /// the server is also asked whether the other name exists.
@@ -36,10 +37,12 @@ pub(super) fn look(context: &Context, key: &Key) {
 }
 
 fn tell(address: &str, key: &Key, other: &Key) {
-    tracing::warn!(
-        %key, %other, address,
-        "these two names share the keys beside them, as Redisson makes them: permits of one \
-         come back to the other, and a waiter of one stands in the way of the other's; use \
-         only one of them, and rename the other"
-    );
+    log(|| {
+        tracing::warn!(
+            %key, %other, address,
+            "these two names share the keys beside them, as Redisson makes them: permits of one \
+             come back to the other, and a waiter of one stands in the way of the other's; use \
+             only one of them, and rename the other"
+        )
+    });
 }

@@ -17,8 +17,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::backend::failure::Cause;
-use crate::clock::Moment;
+use crate::clock::{Moment, Timers};
 use crate::context::Context;
+use crate::observe::log;
 use crate::text::Shown;
 pub(super) use book::Book;
 pub use book::ClientInfo;
@@ -28,9 +29,11 @@ use steps::{LONGEST_LIST, Said};
 const EVERY: Duration = Duration::from_secs(20);
 /// How long one is believed.
 const BELIEVED_MS: u64 = 60_000;
-/// Before the first one. A program that ends sooner needs none, and its first acquire does not
-/// stand behind it.
+/// Before the first one, unless something is held sooner. A program that ends before that needs none.
 const FIRST_AFTER: Duration = Duration::from_secs(1);
+/// So long the first hold has to last before it is told of. The acquire does not stand behind that,
+/// and a program that holds a lock for a moment needs no announcement.
+const LASTS: Duration = Duration::from_millis(10);
 /// The shortest time between two, where a wait has ended that was told.
 const APART: Duration = Duration::from_secs(1);
 /// A wait that is younger is not told: most of them are over before anybody reads of them.
@@ -72,6 +75,7 @@ pub(crate) fn start(context: &Arc<Context>, label: String) {
         label,
         host: host(),
         begun: context.clock.now(),
+        timers: context.timers.clone(),
         told_wait_over: Arc::clone(&context.locals.told_wait_over),
     };
     context.cleanup.carry(presence.keep());
@@ -83,13 +87,14 @@ struct Presence {
     label: String,
     host: String,
     begun: Moment,
+    timers: Timers,
     /// Notified when a wait has ended that the last announcement told.
     told_wait_over: Arc<Notify>,
 }
 
 impl Presence {
     async fn keep(self) {
-        tokio::time::sleep(FIRST_AFTER).await;
+        self.timers.timeout(FIRST_AFTER, self.first_hold()).await;
         while let Some(replies) = self.announce() {
             for reply in replies {
                 match reply.await {
@@ -97,7 +102,9 @@ impl Presence {
                     Err(failure) if matches!(failure.cause, Cause::Denied(_)) => {
                         // Each further one would cost the calls that it travels with a second
                         // attempt.
-                        tracing::debug!(cause = %failure.cause, "the client is not announced");
+                        log(
+                            || tracing::debug!(cause = %failure.cause, "the client is not announced"),
+                        );
                         return;
                     }
                     // The next one comes soon enough.
@@ -108,13 +115,38 @@ impl Presence {
         }
     }
 
+    /// Resolves when something has been held for a while. Whoever finds a lock busy reads at once who
+    /// has it.
+    async fn first_hold(&self) {
+        loop {
+            let any = match self.context.upgrade() {
+                Some(context) => context.standing.any(),
+                None => return,
+            };
+            if any.await.is_err() {
+                // The client has gone.
+                return;
+            }
+            self.timers.sleep(LASTS).await;
+            let context = self.context.upgrade();
+            if context.is_none_or(|context| context.standing.good() > 0) {
+                return;
+            }
+        }
+    }
+
     /// Waits until it is time for the next announcement. An operator must not believe for long in a
     /// wait that has ended.
     async fn until_next(&self) {
-        let next = tokio::time::Instant::now() + EVERY;
-        tokio::time::sleep(APART).await;
+        let (now, usual) = (self.timers.now(), self.begun + FIRST_AFTER);
+        if now < usual {
+            // The first hold was told of at once. What has come with it is told together.
+            return self.timers.sleep_until(usual).await;
+        }
+        let next = now + EVERY;
+        self.timers.sleep(APART).await;
         tokio::select! {
-            () = tokio::time::sleep_until(next) => {}
+            () = self.timers.sleep_until(next) => {}
             () = self.told_wait_over.notified() => {}
         }
     }
@@ -380,10 +412,39 @@ mod tests {
             .expect("it is held");
     }
 
+    /// Whoever finds the lock busy a moment later is told who has it.
+    #[tokio::test(start_paused = true)]
+    async fn client_is_announced_with_its_first_hold() {
+        let server = Embedded::new();
+        let client = client_of(&server);
+        let operator = server.client();
+        let moment = Duration::from_millis(2);
+        // Holds for a moment are not announced.
+        for _ in 0..3 {
+            let guard = client.lock("x").acquire().await.expect("it is free");
+            tokio::time::sleep(moment).await;
+            guard.release().await.expect("it is held");
+            tokio::time::sleep(3 * LASTS).await;
+            assert_eq!(server.keys(), [""; 0]);
+        }
+        let guard = client.lock("x").acquire().await.expect("it is free");
+        tokio::time::sleep(LASTS + moment).await;
+        let seen = operator.inspect("x").await.expect("the keyspace answers");
+        let Found::Lock(hold) = seen.found else {
+            panic!("{seen:?}");
+        };
+        assert_eq!(hold.client.expect("it says who it is").label, "it");
+        assert_eq!(hold.held_for, Some(LASTS + moment));
+        guard.release().await.expect("it is held");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn readers_that_share_a_hold_are_counted() {
         let server = Embedded::new();
-        let client = client_of(&server);
+        // Where requests cost nothing, each reader asks for itself.
+        let over_network = server.client_over_network(&Client::builder());
+        let (client, _network) = over_network.expect("the settings are good");
+        client.announced("it");
         let operator = server.client();
         let lock = client.rw_lock("x");
         let (one, two, three) = tokio::join!(lock.read(), lock.read(), lock.read());

@@ -291,12 +291,12 @@ fn recorder_may_ask_the_client() {
     });
 }
 
-/// Calls this whenever a span is told of anything.
+/// Calls this at each event, and whenever a span is told of anything.
 struct Spans(fn());
 
 impl tracing::Subscriber for Spans {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_span()
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
@@ -321,7 +321,9 @@ impl tracing::Subscriber for Spans {
         true
     }
 
-    fn event(&self, _: &tracing::Event<'_>) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        (self.0)();
+    }
 
     fn enter(&self, _: &tracing::span::Id) {}
 

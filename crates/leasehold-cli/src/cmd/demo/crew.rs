@@ -16,7 +16,7 @@ use super::stock::Stock;
 use super::worker::{Finish, Worker};
 use super::{LEASE, Plan};
 use crate::failure::Failure;
-use crate::server::{Server, URL_VARIABLE};
+use crate::server::{Server, URL_VARIABLE, access_flags};
 
 /// The workers. Dropped, it takes them with it.
 pub(super) struct Crew {
@@ -212,6 +212,7 @@ fn spawn(plan: &Plan, stock: &Stock, server: &Server, number: usize) -> io::Resu
     let mut command = Command::new(std::env::current_exe()?);
     command
         .arg("demo-worker")
+        .args(access_flags())
         .arg("--stock")
         .arg(stock.dir())
         .args(["--number", &number.to_string()])

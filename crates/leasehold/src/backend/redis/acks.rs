@@ -10,6 +10,7 @@ use super::node::{Node, Reached};
 use super::pause::Pause;
 use super::reconnect::{Opened, attempt_has_failed, connection_is_lost, doubt_holds, prepare};
 use crate::backend::failure::Failure;
+use crate::observe::log;
 
 /// Keeps a connection under the lane. Never returns.
 pub(super) async fn keep_acknowledging(lane: Ending) {
@@ -22,10 +23,12 @@ pub(super) async fn keep_acknowledging(lane: Ending) {
             Ok((opened, can)) => {
                 let since = node.clock.now();
                 use_connection(&lane, opened, can, &mut reached).await;
-                tracing::warn!(
-                    address = %node.address(),
-                    "the connection for acknowledged holds is lost; connecting again"
-                );
+                log(|| {
+                    tracing::warn!(
+                        address = %node.address(),
+                        "the connection for acknowledged holds is lost; connecting again"
+                    )
+                });
                 connection_is_lost(&lane, since, &mut pause).await;
             }
             Err(failure) => {

@@ -20,6 +20,7 @@ use super::wire::Checked;
 use crate::backend::failure::{Cause, Failure, Outcome, without_arguments};
 use crate::clock::{Both, Moment};
 use crate::credentials::{Credentials, Source};
+use crate::observe::log;
 use crate::text::Shown;
 
 /// Makes connections to one server.
@@ -255,13 +256,15 @@ impl Connector {
             match connection.send_packed_command(&self.login(&new)).await {
                 Ok(_) => {
                     with = Some(new);
-                    tracing::info!(%address, "logged in with new credentials");
+                    log(|| tracing::info!(%address, "logged in with new credentials"));
                 }
                 // The connection stays logged in as it was, and this is tried again.
-                Err(error) => tracing::warn!(
-                    %address, cause = %Shown(without_arguments(&error.to_string())),
-                    "the server refuses the new credentials; the old ones are still used"
-                ),
+                Err(error) => log(|| {
+                    tracing::warn!(
+                        %address, cause = %Shown(without_arguments(&error.to_string())),
+                        "the server refuses the new credentials; the old ones are still used"
+                    )
+                }),
             }
         }
     }

@@ -13,6 +13,7 @@ use super::pause::{LASTING, Pause};
 use super::server_info::connection_name;
 use super::slots::slot_of;
 use crate::backend::channels::{Channels, Heard, Message, Section, Transport};
+use crate::observe::log;
 use crate::text::Shown;
 
 /// How long a subscription outlives its last listener, for the next waiter of a busy name.
@@ -68,26 +69,32 @@ pub(crate) async fn run(
                 if is_same && refuses {
                     in_vain = 0;
                     if told.replace(number) != Some(number) {
-                        tracing::warn!(
-                            address = %node.address(), error = %Shown(&end),
-                            "the server takes no subscriptions; waiters poll, and it is asked again every minute"
-                        );
+                        log(|| {
+                            tracing::warn!(
+                                address = %node.address(), error = %Shown(&end),
+                                "the server takes no subscriptions; waiters poll, and it is asked again every minute"
+                            )
+                        });
                     }
                     poll_meanwhile(&node, &section, number).await;
                     continue;
                 }
                 // Nobody misses it while nobody listens.
                 if !section.is_empty() {
-                    tracing::warn!(
-                        address = %node.address(), cause = %end,
-                        "the connection for wake-ups is lost; waiters poll until it is back"
-                    );
+                    log(|| {
+                        tracing::warn!(
+                            address = %node.address(), cause = %end,
+                            "the connection for wake-ups is lost; waiters poll until it is back"
+                        )
+                    });
                 }
             }
-            Err(failure) => tracing::debug!(
-                address = %node.address(), cause = %failure.cause,
-                "no connection for wake-ups"
-            ),
+            Err(failure) => log(|| {
+                tracing::debug!(
+                    address = %node.address(), cause = %failure.cause,
+                    "no connection for wake-ups"
+                )
+            }),
         }
         // At once, before the pause: waiters ask again, and poll until a connection is back.
         section.all_down();
@@ -495,10 +502,12 @@ impl<'a> Session<'a> {
     }
 
     fn denied(&mut self, name: &Arc<str>, error: &str) {
-        tracing::warn!(
-            channel = %name, %error,
-            "the server denies this channel; its waiters poll"
-        );
+        log(|| {
+            tracing::warn!(
+                channel = %name, %error,
+                "the server denies this channel; its waiters poll"
+            )
+        });
         self.confirmed(name, true);
     }
 

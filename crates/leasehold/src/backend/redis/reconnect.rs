@@ -19,6 +19,7 @@ use super::slots::{Range, read_map};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Moment;
 use crate::credentials::Credentials;
+use crate::observe::log;
 use crate::text::Shown;
 
 /// A connection that is ready for use, and what the server has said on it.
@@ -200,7 +201,7 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 node.refusals.forget();
                 let since = node.clock.now();
                 if std::mem::take(&mut down) {
-                    tracing::info!(address = %node.address(), "connected again");
+                    log(|| tracing::info!(address = %node.address(), "connected again"));
                 }
                 // Before the first operation leaves: a grant of this server is judged by this
                 // server's start, not by an earlier one's.
@@ -219,13 +220,17 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 if connection.is_some() {
                     continue;
                 }
-                tracing::warn!(address = %node.address(), "the connection is lost; connecting again");
+                log(
+                    || tracing::warn!(address = %node.address(), "the connection is lost; connecting again"),
+                );
                 connection_is_lost(&lane, since, &mut pause).await;
             }
             Err(failure) => {
                 // Once per outage: there is an attempt every second.
                 if !std::mem::replace(&mut down, true) {
-                    tracing::warn!(address = %node.address(), cause = %failure.cause, "no connection; trying again");
+                    log(
+                        || tracing::warn!(address = %node.address(), cause = %failure.cause, "no connection; trying again"),
+                    );
                 }
                 attempt_has_failed(&lane, &failure, named.as_ref(), &mut pause).await;
             }
@@ -287,10 +292,10 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
         () = lane.driver.run() => return None,
         () = lane.given_up.notified() => return None,
         () = connector.named_another(reached.host.as_ref()) => {
-            tracing::warn!(
+            log(|| tracing::warn!(
                 address = %lane.node.address(),
                 "the sentinels name another server as the master; this one is left at once"
-            );
+            ));
             return None;
         }
         another = look_elsewhere(&lane.node, reached, looked) => another,
@@ -303,10 +308,12 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
         () = lane.drained() => {}
         () = tokio::time::sleep(lane.node.reply_timeout()) => {}
     }
-    tracing::warn!(
-        address = %lane.node.address(),
-        "its name was looked up again, and stands for another server, which is asked from now on"
-    );
+    log(|| {
+        tracing::warn!(
+            address = %lane.node.address(),
+            "its name was looked up again, and stands for another server, which is asked from now on"
+        )
+    });
     Some(another)
 }
 
@@ -336,13 +343,17 @@ async fn look_elsewhere(node: &Node, reached: &Reached, looked: &mut Option<Mome
         match prepare(node).await {
             // The same server again: it would refuse to serve here as well.
             Ok(opened) if reached.is_the_one_of(&opened.told) => {
-                tracing::debug!(address = %node.address(), "the name stands for the server that it has stood for");
+                log(
+                    || tracing::debug!(address = %node.address(), "the name stands for the server that it has stood for"),
+                );
             }
             Ok(opened) => return opened,
-            Err(failure) => tracing::debug!(
-                address = %node.address(), cause = %failure.cause,
-                "no other server answers under this name"
-            ),
+            Err(failure) => log(|| {
+                tracing::debug!(
+                    address = %node.address(), cause = %failure.cause,
+                    "no other server answers under this name"
+                )
+            }),
         }
     }
 }

@@ -30,6 +30,7 @@ use super::pause::{LASTING, Pause};
 use crate::address_map::AddressMap;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Clock;
+use crate::observe::log;
 use crate::text::Shown;
 
 /// How long the others may take when a majority has answered: one of them may know more.
@@ -219,10 +220,12 @@ impl Sentinels {
             };
             let _ = timeout(every, self.listens.notified()).await;
             if let Err(failure) = self.find().await {
-                tracing::debug!(
-                    address = %failure.address, cause = %failure.cause,
-                    "the sentinels do not say where the master is"
-                );
+                log(|| {
+                    tracing::debug!(
+                        address = %failure.address, cause = %failure.cause,
+                        "the sentinels do not say where the master is"
+                    )
+                });
             }
         }
     }
@@ -236,10 +239,12 @@ impl Sentinels {
                 Ok(messages) => self.hear(messages, sentinel).await,
                 Err(failure) => failure.cause.to_string(),
             };
-            tracing::debug!(
-                sentinel = %sentinel.address.shown(), cause = %Shown(&end),
-                "a sentinel is not listened to"
-            );
+            log(|| {
+                tracing::debug!(
+                    sentinel = %sentinel.address.shown(), cause = %Shown(&end),
+                    "a sentinel is not listened to"
+                )
+            });
             if since.elapsed() > LASTING {
                 pause.reset();
             }

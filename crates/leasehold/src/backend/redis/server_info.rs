@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::lane::acks::Append;
 use crate::backend::about::Uptime;
 use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::observe::log;
 use crate::text::Shown;
 
 /// Older servers refuse a script that reads the clock and writes behind that.
@@ -16,11 +17,13 @@ const OLDEST: (u64, u64) = (5, 0);
 /// accepted: the user may lack the permission to ask.
 pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     if let Some(policy) = evicts(info) {
-        tracing::warn!(
-            %address, policy = %Shown(policy),
-            "this server removes keys when its memory is full, and locks are among them: \
-             holders are told, but two may overlap until then; set maxmemory-policy noeviction"
-        );
+        log(|| {
+            tracing::warn!(
+                %address, policy = %Shown(policy),
+                "this server removes keys when its memory is full, and locks are among them: \
+                 holders are told, but two may overlap until then; set maxmemory-policy noeviction"
+            )
+        });
     }
     // Valkey has this field as well: the version of Redis that it is compatible with.
     let said = field(info, "redis_version:");

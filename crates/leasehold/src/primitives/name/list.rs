@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Beside, Key, as_pattern};
 use crate::pattern;
+use crate::sync::Mutex;
 use crate::text::Shown;
 
 /// How many keys the server looks at for a page. Everybody else waits for that long.
@@ -24,6 +25,8 @@ const PAGE: u64 = 500;
 const TOGETHER: usize = 32;
 /// How many holds, permits and waiters of each are shown.
 const MOST_LISTED: usize = 10;
+/// How many names that are not UTF-8 are kept.
+const MOST_ODD: usize = 10;
 
 /// A name, and what stands under it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +66,8 @@ struct Progress {
     denied: AtomicU64,
     too_long: AtomicU64,
     not_utf8: AtomicU64,
+    /// The first of those that are not.
+    odd: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Listing {
@@ -111,6 +116,27 @@ impl Listing {
             too_long: counted(&progress.too_long),
             not_utf8: counted(&progress.not_utf8),
         }
+    }
+
+    /// The first ten names that were left out because they are not UTF-8, with the prefix of the
+    /// client. No handle of this library can be asked for them: a user of the server has to look.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let mut names = leasehold::Client::embedded().list("*");
+    /// while let Some(name) = names.next().await {
+    ///     println!("{}", name?.name);
+    /// }
+    /// for name in names.not_utf8() {
+    ///     println!("\"{}\"", name.escape_ascii());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn not_utf8(&self) -> Vec<Vec<u8>> {
+        self.progress.odd.lock().clone()
     }
 }
 
@@ -213,10 +239,14 @@ impl Walk {
         for (count, more) in [
             (&progress.denied, page.denied),
             (&progress.too_long, page.too_long),
-            (&progress.not_utf8, page.not_utf8),
+            (&progress.not_utf8, page.odd.len() as u64),
         ] {
             count.fetch_add(more, Ordering::Relaxed);
         }
+        let mut odd = progress.odd.lock();
+        let room = MOST_ODD.saturating_sub(odd.len());
+        odd.extend(page.odd.into_iter().take(room));
+        drop(odd);
         let (sum, looked_at) = (&progress.total, &progress.looked_at);
         if self.cursor == 0 {
             sum.fetch_add(page.total, Ordering::Relaxed);
@@ -260,7 +290,8 @@ struct Page {
     keys: Vec<Typed>,
     denied: u64,
     too_long: u64,
-    not_utf8: u64,
+    /// What may be a name and is not UTF-8.
+    odd: Vec<Vec<u8>>,
 }
 
 impl Page {
@@ -284,7 +315,8 @@ impl Page {
             match String::from_utf8(key.clone()) {
                 Ok(key) => page.keys.push((key, kind)),
                 // The keys beside a name are other types.
-                Err(_) => page.not_utf8 += u64::from(kind == "hash" || kind == "string"),
+                Err(_) if kind == "hash" || kind == "string" => page.odd.push(key.clone()),
+                Err(_) => {}
             }
         }
         Some(page)

@@ -20,6 +20,7 @@ use crate::hold::cleanup::Return;
 use crate::key::Key;
 use crate::local::returns::{Carrier, Member, Sent};
 use crate::local::{Local, repeatable_for};
+use crate::observe::log;
 use crate::primitives::request;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -231,15 +232,19 @@ fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
     if let Err(failure) = ended
         && failure.is_about_the_key()
     {
-        tracing::warn!(key = %key, cause = %failure.cause, "can't give permits back; they may stay in use");
+        log(
+            || tracing::warn!(key = %key, cause = %failure.cause, "can't give permits back; they may stay in use"),
+        );
     }
 }
 
 fn given_up(key: &Key) {
-    tracing::warn!(
-        key = %key,
-        "no server answered in time to give permits back; they may stay in use"
-    );
+    log(|| {
+        tracing::warn!(
+            key = %key,
+            "no server answered in time to give permits back; they may stay in use"
+        )
+    });
 }
 
 /// How long to go on giving back to a server that can't be reached.

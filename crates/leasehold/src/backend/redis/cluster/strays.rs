@@ -25,6 +25,7 @@ use crate::backend::redis::server::Server;
 use crate::backend::redis::slots::read_redirect;
 use crate::backend::route::Route;
 use crate::backend::step::Operation;
+use crate::observe::log;
 use crate::sync::Mutex;
 
 /// From how many nodes to how many others an operation goes before it steps aside.
@@ -205,10 +206,12 @@ impl Cluster {
         let is_this = |by: Arc<Lane>| server.lanes().any(|lane| Arc::ptr_eq(&by, lane));
         if refused_by.is_some_and(is_this) && server.node.ran_when_declared() == DECLARED_IN_A_ROW {
             server.node.set_wants_declared_keys(true);
-            tracing::warn!(
-                address = %server.node.address(),
-                "this node of the cluster runs no script whose keys are not declared; each operation is sent to it alone, which is slower"
-            );
+            log(|| {
+                tracing::warn!(
+                    address = %server.node.address(),
+                    "this node of the cluster runs no script whose keys are not declared; each operation is sent to it alone, which is slower"
+                )
+            });
         }
     }
 

@@ -38,6 +38,7 @@ use super::longest::Longest;
 use crate::config::{self, Settings};
 use crate::hold::Hold;
 use crate::loss::LossReason;
+use crate::observe::log;
 use crate::owner::Owner;
 use crate::primitives::any::AnyLock;
 use crate::primitives::composite::member::{Said, Terms};
@@ -174,7 +175,9 @@ impl Rejoin {
         };
         // The server may have been restarted once more meanwhile.
         if !self.is_young(member) {
-            tracing::info!(key = %guard.name(), server = member.address(), "a restarted server has the lock again");
+            log(
+                || tracing::info!(key = %guard.name(), server = member.address(), "a restarted server has the lock again"),
+            );
             whole.adopt(place, guard).await;
         }
     }
