@@ -12,6 +12,8 @@ mod calls;
 mod exchange;
 #[path = "network/hand_over.rs"]
 mod hand_over;
+#[path = "network/keeping.rs"]
+mod keeping;
 #[path = "network/limits.rs"]
 mod limits;
 #[path = "network/majority.rs"]
