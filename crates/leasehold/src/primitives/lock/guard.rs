@@ -109,7 +109,8 @@ impl LockGuard {
     /// answered. In that case the release is tried again in the background, and the lock is free
     /// one lease after its last renewal at the latest. `OutcomeUnknown` also when a first request was
     /// not answered and a second one does not find the hold: either the first one has released it, or
-    /// it was lost before that.
+    /// it was lost before that. And when the lock went to the next holder of the process, and its lease
+    /// ran out there before the server was heard.
     ///
     /// # Cancel safety
     ///
