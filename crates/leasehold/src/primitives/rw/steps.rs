@@ -251,12 +251,10 @@ impl KeepWrite<'_> {
         let holds = read_holds(keyspace, self.lock)?;
         let reads = |(field, left): &(Vec<u8>, i64)| field != self.hold && *left >= 0;
         if holds.iter().any(reads) {
-            let release = ReleaseWrite {
-                lock: self.lock,
-                hold: self.hold,
-                channel: self.channel,
-            };
-            release.twin(keyspace)?;
+            keyspace.hdel(self.lock, self.hold)?;
+            keyspace.hset(self.lock, b"mode", b"read")?;
+            settle(keyspace, self.lock)?;
+            wake_all(keyspace, self.channel);
             return Ok(Value::Int(-1));
         }
         if shorten(keyspace, self.lock, self.span_ms) {
