@@ -66,6 +66,8 @@ pub enum Kind {
     ReleaseDropped,
     /// A guard is forgotten.
     Forgotten,
+    /// A lock is kept for a span.
+    Kept,
     /// A holder stays for longer than its fixed lease.
     Overstayed,
 }
@@ -84,14 +86,20 @@ impl Kind {
     pub fn is_conduct(self) -> bool {
         matches!(
             self,
-            Unpolled | AcquireDropped | GuardDropped | ReleaseDropped | Forgotten | Overstayed
+            Unpolled
+                | AcquireDropped
+                | GuardDropped
+                | ReleaseDropped
+                | Forgotten
+                | Kept
+                | Overstayed
         )
     }
 
     /// Whether it is drawn for histories of any sort.
     #[must_use]
     pub fn is_drawn(self) -> bool {
-        !self.is_of_replicas() && self != Unpolled
+        !self.is_of_replicas() && !matches!(self, Unpolled | Kept)
     }
 
     /// Whether it is of replicas, which confirm the holds of some histories. It is drawn for those.

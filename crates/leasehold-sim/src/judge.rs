@@ -81,10 +81,13 @@ const LONGEST_TURN: Duration = Duration::from_secs(20);
 fn time_to_clean(stage: &Stage) -> Duration {
     let scenario = &stage.scenario;
     let mut limit = Duration::from_millis(1000 + scenario.latency_ms * 10);
+    limit += Duration::from_millis(scenario.longest_kept_ms());
     if stage.any(Kind::disturbs_calls) || stage.any(|kind| kind == Kind::RequestDoubled) {
         limit += REPLY_LIMIT * 6 + Duration::from_secs(3);
     }
-    if stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
+    // What is kept for a span is left to its lease if no server answers.
+    let is_left = stage.any(|kind| kind == Kind::Kept) && stage.any(Kind::disturbs_calls);
+    if is_left || stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
         limit += Duration::from_millis(scenario.longest_lease_ms());
         limit += scenario.subject.dead_waiters_last();
     }
@@ -130,6 +133,19 @@ fn ids_used_again(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
+/// Nobody is granted what another has left to a span, before that is over.
+fn kept_too_short(stage: &Stage) -> Vec<String> {
+    if stage.any(|kind| kind.ends_the_promise() || kind == Kind::FailedOver) {
+        return Vec::new();
+    }
+    // A timer of tokio ends at a whole millisecond.
+    let early = stage.granted_too_early().into_iter();
+    let early = early.filter(|early| *early > Duration::from_millis(2));
+    early
+        .map(|early| format!("granted {early:?} before the end of the span it was kept for"))
+        .collect()
+}
+
 pub(crate) fn judge(stage: &Stage) -> Played {
     let report = stage.recorder.report();
     let mut violations = stage.violations();
@@ -140,6 +156,7 @@ pub(crate) fn judge(stage: &Stage) -> Played {
             .map(|overlap| format!("two holders: {overlap}")),
     );
     violations.extend(ids_used_again(stage));
+    violations.extend(kept_too_short(stage));
     let trace = stage
         .recorder
         .intervals()

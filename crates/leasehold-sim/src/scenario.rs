@@ -1,5 +1,6 @@
 //! What happens in a history: drawn from a seed, then fixed.
 
+mod kept;
 mod replicas;
 mod unpolled;
 
@@ -106,6 +107,8 @@ pub enum End {
     Drop,
     /// `forget()`.
     Forget,
+    /// `keep_for()`, so many ms.
+    Keep(u64),
 }
 
 /// Something that goes wrong at a point.
@@ -193,6 +196,7 @@ impl Scenario {
         if subject.has_replicas() {
             scenario.draw_replicas();
         }
+        scenario.draw_kept();
         scenario
     }
 
@@ -319,6 +323,7 @@ impl Scenario {
                 End::Drop => Some(Kind::GuardDropped),
                 End::ReleaseDropped(_) => Some(Kind::ReleaseDropped),
                 End::Forget => Some(Kind::Forgotten),
+                End::Keep(_) => Some(Kind::Kept),
             });
             if turn.overstays() {
                 kinds.push(Kind::Overstayed);

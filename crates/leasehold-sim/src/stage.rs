@@ -41,6 +41,10 @@ struct State {
     /// How many workers want or have the lock; and how many have wanted it so far.
     active: usize,
     entered: usize,
+    /// When somebody was granted it.
+    granted: Vec<Instant>,
+    /// From when until when it was kept.
+    kept: Vec<(Instant, Instant)>,
     /// Until when a request that nobody waits for may take the lock, and give it back.
     ghosts_until: Option<Instant>,
 }
@@ -96,6 +100,25 @@ impl Stage {
 
     pub(crate) fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
+    }
+
+    pub(crate) fn granted(&self, at: Instant) {
+        self.state().granted.push(at);
+    }
+
+    /// The server has kept it for that time at least.
+    pub(crate) fn kept(&self, from: Instant, until: Instant) {
+        self.state().kept.push((from, until));
+    }
+
+    /// How much too early somebody was granted what another had left to a span.
+    pub(crate) fn granted_too_early(&self) -> Vec<Duration> {
+        let state = self.state();
+        let early = state.kept.iter().flat_map(|(from, until)| {
+            let within = state.granted.iter().filter(move |at| *at > from);
+            within.map(move |at| until.saturating_duration_since(*at))
+        });
+        early.filter(|early| !early.is_zero()).collect()
     }
 
     pub(crate) fn fired(&self, kind: Kind) {

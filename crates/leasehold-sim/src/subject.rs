@@ -127,6 +127,15 @@ impl Subject {
         }
     }
 
+    /// Whether a turn's hold can be kept for a span.
+    pub(crate) fn can_be_kept(self, turn: &Turn) -> bool {
+        match self {
+            Self::Lock | Self::Fenced | Self::Fair => true,
+            Self::Rw => rw::way(turn) == rw::Way::Write,
+            Self::Group | Self::Multi | Self::Red => false,
+        }
+    }
+
     /// Whether a key stays when all holds are over, by right.
     pub(crate) fn leaves(self, key: &str) -> bool {
         match self {

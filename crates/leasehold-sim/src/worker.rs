@@ -227,7 +227,22 @@ impl Taking<'_> {
                 guard.forget();
                 self.stage.fired(Kind::Forgotten);
             }
+            End::Keep(span_ms) => {
+                self.keep(guard, Duration::from_millis(span_ms), was_lost)
+                    .await;
+            }
         }
+    }
+
+    /// Nobody else has it before the span is over.
+    async fn keep(&self, guard: LockGuard, span: Duration, was_lost: bool) {
+        let from = Instant::now();
+        match guard.keep_for(span).await {
+            Ok(()) if was_lost => self.violation("a lost guard was kept without an error"),
+            Ok(()) => self.stage.kept(from, from + span),
+            Err(error) => self.check_error("keep", &error),
+        }
+        self.stage.fired(Kind::Kept);
     }
 
     fn violation(&self, what: &str) {
@@ -251,6 +266,7 @@ impl Taking<'_> {
     }
 
     fn check_new(&self, guard: &LockGuard) {
+        self.stage.granted(Instant::now());
         if !guard.is_held() {
             self.violation("was given a guard that was lost already");
         }

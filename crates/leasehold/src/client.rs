@@ -825,9 +825,14 @@ impl ClientBuilder {
     }
 
     /// Sets a function that is called once for each hold that is lost, as soon as this client knows
-    /// of it. That a fixed lease has run out, it knows when the guard is asked or dropped. The
-    /// function must not block: it may run in the task that renews the other holds. A panic is caught,
-    /// as that of [`on_acquired`](Self::on_acquired).
+    /// of it: when a renewal finds it, or the request that ends the hold, which the guard's release,
+    /// `keep_for` or downgrade waits for. That a fixed lease has run out, it knows when the guard is
+    /// asked or dropped. What only the release of a dropped guard finds, it does not tell.
+    ///
+    /// The function must not block: it may run in the task that renews the other holds. It may also
+    /// run inside a call on the guard, on the thread of the caller: `is_held`, `loss`, `extend`, the
+    /// guard's end and its drop. A function that takes a mutex which that caller has locked waits for
+    /// ever. A panic is caught, as that of [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
         self.hooks.on_lost(Box::new(hook));

@@ -341,7 +341,7 @@ impl Share {
         check_lease(span, &hold.key)?;
         context.check_lease(span, &hold.key)?;
         hold.check()?;
-        if hold.steps.unfenced().is_some() {
+        if hold.steps.keep_for(span).is_none() {
             return Err(not_kept(
                 &hold.key,
                 "several can have a lock of its kind at a time",
@@ -349,42 +349,25 @@ impl Share {
         }
         // Ended before the request leaves: no renewal leaves later.
         if !self.begin_to_turn() {
-            return Err(not_kept(&hold.key, "other guards of its owner share it"));
+            return Err(not_kept(&hold.key, self.who_shares()));
         }
-        // The one request that makes a hold shorter. Nobody counts on the hold any more, and all
-        // renewals went before, by the same way. A copy that comes late adds as much as it is late.
-        let keep = || {
-            let renew = hold.steps.renew(span, Some(span));
-            context.backend.submit_by(renew, hold.route())
-        };
-        let first = (keep(), context.clock.now());
+        let (keeping, first) = Keeping::leaves(&context, &self.held, span);
         // After the request, because whatever the owner asks next has to run later. And before its
         // answer, because an unknown outcome leaves the hold to its lease, old or new.
         self.left = true;
         self.leave_to_lease();
-        let (mut limit, mut unheard) = (None, None);
-        let goes_on = |failed: Failed<'_>| {
-            let now = context.clock.now();
-            let limit = *limit.get_or_insert(now + context.backend.reply_timeout());
-            if failed.failure.outcome == Outcome::MayHaveRun {
-                unheard = Some(failed.failure.clone());
-            }
-            failed.failure.may_heal() && now < limit
-        };
-        let pauses = Pauses::from(Duration::from_millis(10));
-        let reply = until_answered(&context.timers, first, pauses, keep, goes_on).await;
-        let is_there = |reply: &Value| matches!(reply, Value::Int(1..));
-        match refusal_counts(reply, is_there) {
-            Ok(Value::Int(1..)) => Ok(()),
-            // A request that was not heard of may have kept it for a span that is over.
-            Ok(_) => Err(match unheard {
-                Some(failure) => failure.into_error_of_renewal(&hold.key),
-                None => {
-                    let reason = why_lost(&context.backend, &hold, &context.timers).await;
-                    Error::lost(&hold.key, reason)
-                }
-            }),
-            Err(failure) => Err(failure.into_error_of_renewal(&hold.key)),
+        if !hold.has_waiting() {
+            return keeping.answered(first).await;
+        }
+        // Those to whom the hold belonged before wait for the same answer.
+        self.in_background(keeping.answered(first)).await
+    }
+
+    /// Why the hold can't end with this guard.
+    fn who_shares(&self) -> &'static str {
+        match self.hold().guards() {
+            0 | 1 => "another guard of its owner has left it to its lease",
+            _ => "other guards of its owner share it",
         }
     }
 
@@ -497,6 +480,90 @@ pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
          or fair lock without an owner"
     );
     Error::new(ErrorKind::Misuse, message).with_key(key)
+}
+
+/// A request that leaves a hold to a span has left. Its hold is over here: nobody counts on it any
+/// more, and all renewals went before, by the same way.
+struct Keeping {
+    context: Arc<Context>,
+    held: Arc<Held>,
+    span: Duration,
+    /// All to whom the hold belonged in this process before.
+    mark: Mark,
+}
+
+impl Keeping {
+    fn leaves(context: &Arc<Context>, held: &Arc<Held>, span: Duration) -> (Self, (Reply, Moment)) {
+        let keeping = Self {
+            context: Arc::clone(context),
+            held: Arc::clone(held),
+            span,
+            // Before the request leaves: whoever renews the hold for a word of the server stops, and
+            // this answer is that word.
+            mark: held.hold().ends_or_turns(),
+        };
+        let first = (keeping.ask(), context.clock.now());
+        (keeping, first)
+    }
+
+    /// The one request that makes a hold shorter. A copy that comes late adds as much as it is late.
+    fn ask(&self) -> Reply {
+        let hold = self.held.hold();
+        let keep = hold.steps.keep_for(self.span);
+        // A kind that has no such step was refused before.
+        let keep = keep.unwrap_or_else(|| hold.steps.renew(self.span, None));
+        self.context.backend.submit_by(keep, hold.route())
+    }
+
+    /// Sends it again until it is answered, or the time for that is over.
+    async fn answered(self, first: (Reply, Moment)) -> Result<()> {
+        let (context, hold) = (&self.context, self.held.hold());
+        let (mut limit, mut unheard) = (None, None);
+        let goes_on = |failed: Failed<'_>| {
+            let now = context.clock.now();
+            let limit = *limit.get_or_insert(now + context.backend.reply_timeout());
+            if failed.failure.outcome == Outcome::MayHaveRun {
+                unheard = Some(failed.failure.clone());
+            }
+            failed.failure.may_heal() && now < limit
+        };
+        let pauses = Pauses::from(Duration::from_millis(10));
+        let again = || self.ask();
+        let reply = until_answered(&context.timers, first, pauses, again, goes_on).await;
+        let is_there = |reply: &Value| matches!(reply, Value::Int(1..));
+        match refusal_counts(reply, is_there) {
+            Ok(Value::Int(1..)) => {
+                hold.tell(self.mark, &Word::Held);
+                Ok(())
+            }
+            Ok(Value::Int(..=-1)) => {
+                hold.tell(self.mark, &Word::Held);
+                Err(not_kept(&hold.key, "its owner reads inside it"))
+            }
+            Ok(_) => Err(self.is_gone(unheard).await),
+            Err(failure) => {
+                // Whoever has left wants to know no more than what the server itself says.
+                let word = match failure.cause {
+                    Cause::Unconfirmed(_) => Word::Held,
+                    _ => Word::Failed(failure.clone()),
+                };
+                hold.tell(self.mark, &word);
+                Err(failure.into_error_of_renewal(&hold.key))
+            }
+        }
+    }
+
+    /// The hold is not there. `unheard`: the failure of an earlier request that may have kept it, for
+    /// a span that is over.
+    async fn is_gone(&self, unheard: Option<Failure>) -> Error {
+        let (context, hold) = (&self.context, self.held.hold());
+        if let Some(failure) = unheard {
+            hold.tell(self.mark, &Word::Unknown);
+            return failure.into_error_of_renewal(&hold.key);
+        }
+        let reason = why_lost(&context.backend, hold, &context.timers).await;
+        hold.was_lost(self.mark, reason)
+    }
 }
 
 /// A release that has left. Its hold's undo stays armed until the answer is there, so that a dropped
@@ -674,14 +741,14 @@ impl Release {
             hold.tell(self.mark, &Word::Unknown);
             return Err(nobody_knows(&self.context, hold));
         }
-        hold.tell(self.mark, &Word::Lost(reason.clone()));
-        Err(Error::lost(&hold.key, reason))
+        Err(hold.was_lost(self.mark, reason))
     }
 }
 
-/// A hold is not there, and a request that was not answered may have ended it.
+/// A hold is not there, and a request that was not answered may have ended it, or its lease is over.
 fn nobody_knows(context: &Context, hold: &Grant) -> Error {
-    let what = "an earlier request to end the hold was not answered, and it is not there any more";
+    let what =
+        "the hold is not there any more, and an earlier request about it was not answered in time";
     let cause = Cause::NoAnswer(what.into());
     let failure = context.backend.failure(Outcome::MayHaveRun, cause);
     failure.into_error_with(

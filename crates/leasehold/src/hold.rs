@@ -77,6 +77,12 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     /// Extends the hold to at least `lease` from now; if more than `most` is left, shortens it to
     /// `lease`. Replies the time left in ms, or 0 when the hold is not there.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
+    /// Leaves the hold to a lease of `span` from now on, even if that is shorter, and wakes those who
+    /// wait for its end. Replies 1, 0 when the hold is not there, or -1 when its owner has more beside
+    /// it that goes on: then it was ended. `None` for a kind that several can hold at a time.
+    fn keep_for(&self, _span: Duration) -> Option<Operation> {
+        None
+    }
     /// What it is renewed by together with others; `None` if it is renewed alone.
     fn renewed_together(&self) -> Option<Together<'_>> {
         None

@@ -16,6 +16,8 @@ mod exchange;
 mod hand_over;
 #[path = "network/herds.rs"]
 mod herds;
+#[path = "network/keeping.rs"]
+mod keeping;
 #[path = "network/limits.rs"]
 mod limits;
 #[path = "network/majority.rs"]

@@ -27,7 +27,7 @@ use crate::server::Server;
 use crate::signals::Signals;
 use crate::usage::command_line;
 use child::Group;
-use deadman::Deadman;
+use deadman::{Deadman, since_boot};
 use metrics_file::MetricsFile;
 use terminal::{StopRequests, Terminal};
 use watch::{Schedule, Watch};
@@ -149,7 +149,7 @@ fn under_lock(
         Waited::Busy => return Ok(Exit::Busy(job.args.wanted.conflict_exit_code)),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
-    let held_since = Instant::now();
+    let held_since = since_boot();
     metrics_file::command_starts();
     if let Some(metrics) = metrics {
         // All series are there now: monitoring sees a count of 0 before the first loss.
@@ -207,7 +207,7 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Res
     let watch = Watch {
         schedule: job.schedule,
         on_loss: &job.args.on_loss,
-        max_run: job.args.max_run.map(|most| (Instant::now() + most, most)),
+        max_run: job.args.max_run.map(|most| (since_boot() + most, most)),
         group,
         deadman,
         guard,
@@ -220,18 +220,24 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Res
     watch.until_ended().await
 }
 
-/// The shortest rest of `--min-hold` that is left to the server.
-const SHORTEST_REST: Duration = Duration::from_millis(100);
+/// The shortest rest of `--min-hold` that can be left to the server.
+const SHORTEST_REST: Duration = Duration::from_millis(10);
+
+/// The rest of `--min-hold` that is left to the server. No less than is missing.
+fn rest_of(least: Duration, held: Duration) -> Option<Duration> {
+    let rest = least.saturating_sub(held);
+    (!rest.is_zero()).then(|| rest.max(SHORTEST_REST))
+}
 
 /// Gives the lock back, or leaves it for the rest of `--min-hold`, however the command ended.
 async fn give_back(
     job: &Job<'_>,
     clients: Vec<Client>,
     guard: Holding,
-    held_since: Instant,
+    held_since: Duration,
     end: Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
-    let held = held_since.elapsed();
+    let held = since_boot().saturating_sub(held_since);
     if matches!(end, Ok(Exit::Lost)) {
         // Told already. What is left of the lock is given back, until it ends by itself.
         let limit = guard.valid_until().min(Instant::now() + TIDY_LIMIT);
@@ -244,9 +250,9 @@ async fn give_back(
         return end;
     }
     let was_told = guard.loss().is_some();
-    let rest = job.args.min_hold.map(|least| least.saturating_sub(held));
+    let rest = (job.args.min_hold).and_then(|least| rest_of(least, held));
     // A command that never ran needs no rest.
-    let rest = rest.filter(|rest| *rest >= SHORTEST_REST && end.is_ok());
+    let rest = rest.filter(|_| end.is_ok());
     let end = match guard.end(rest).await {
         Ok(()) => {
             tell_given_back(job, held, rest);
@@ -316,4 +322,19 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
 
 fn tell_lost(job: &Job<'_>, held: Duration) {
     output::event(Event::Lost, &job.name, || vec![("held_ms", as_ms(held))]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_lock_is_given_back_before_its_least_time() {
+        let (least, ms) = (Duration::from_secs(3), Duration::from_millis(1));
+        assert_eq!(rest_of(least, Duration::ZERO), Some(least));
+        assert_eq!(rest_of(least, least - ms * 99), Some(ms * 99));
+        assert_eq!(rest_of(least, least - ms), Some(ms * 10));
+        assert_eq!(rest_of(least, least), None);
+        assert_eq!(rest_of(least, least + ms), None);
+    }
 }

@@ -44,6 +44,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "marker" => format!("{key}:forced"),
         "channel" => format!("channel:{key}"),
         "lease_ms" => lease_ms.into(),
+        "span_ms" => if to.variant == 1 { "120000" } else { "20000" }.into(),
         "stay_ms" => stay_ms.into(),
         "own" => if to.variant == 3 { "<d>:" } else { "<c>:" }.into(),
         "served" => match to.variant {

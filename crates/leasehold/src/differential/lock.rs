@@ -37,6 +37,7 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "client") => ["1234", "5678", "9012", "3456"][to.variant / 2].into(),
         (_, "called") => (to.variant % 2).to_string(),
         ("lock.renew", "lease_ms") => super::renewed(hold).0.into(),
+        (_, "span_ms") => ["20000", "120000"][to.variant % 2].into(),
         (_, "lease_ms") => "60000".into(),
         (_, "most_ms") => super::renewed(hold).1.into(),
         (_, "longest") => format!("{key}:longest"),

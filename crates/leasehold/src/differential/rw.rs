@@ -42,6 +42,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "rw.acquire_write",
         "rw.release_write",
         "rw.renew_write",
+        "rw.keep_write",
         "rw.downgrade",
         "rw.upgrade",
     ];
@@ -67,6 +68,7 @@ fn argument(to: &Sample, name: &str) -> String {
             }
         }
         (_, "lease_ms") => ["30000", "60000", "90000", "60000"][to.variant % 4].into(),
+        (_, "span_ms") => if odd { "20000" } else { "120000" }.into(),
         (_, "most_ms") => ["0", "0", "45000"][to.variant % 3].into(),
         (_, "polite") => ["1", "2", "1", "2", "0", "0"][to.variant.min(5)].into(),
         ("rw.acquire_read", "mark_ms") => ["0", "50000", "0"][to.variant % 3].into(),

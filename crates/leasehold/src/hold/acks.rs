@@ -13,6 +13,7 @@ use crate::backend::Backend;
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::retry::Pauses;
 use crate::clock::Timers;
+use crate::error::Error;
 use crate::loss::LossReason;
 use crate::sync::Mutex;
 
@@ -22,10 +23,24 @@ pub(crate) enum Word {
     /// It was held until now.
     Held,
     Lost(LossReason),
-    /// Nobody can know: it is not there, and a request without an answer may have ended it.
+    /// Nobody can know: it is not there, and its lease is over, or a request without an answer may
+    /// have ended it.
     Unknown,
     /// It refuses to say.
     Failed(Failure),
+}
+
+impl Word {
+    /// What a loss means to those who had given the hold up by then: that its lease ran out later says
+    /// nothing of their time.
+    fn of_loss(reason: &LossReason) -> Self {
+        match reason {
+            LossReason::Expired | LossReason::RenewalFailed { .. } | LossReason::Closed => {
+                Self::Unknown
+            }
+            reason => Self::Lost(reason.clone()),
+        }
+    }
 }
 
 /// Those who wait, each until a request is answered that left behind its release.
@@ -149,16 +164,28 @@ impl Grant {
     pub(crate) fn tell(&self, mark: Mark, word: &Word) {
         self.acks.tell(mark, word);
     }
+
+    /// The server has answered a request that ends it, and it was lost before. All who want to know
+    /// are told.
+    pub(crate) fn was_lost(&self, mark: Mark, reason: LossReason) -> Error {
+        self.tell(mark, &Word::of_loss(&reason));
+        self.ended_lost(&reason);
+        Error::lost(&self.key, reason)
+    }
 }
 
 /// Renews a grant that is handed from one to the next, as long as somebody waits for a word of
 /// the server: one request at a time tells all who waited when it left. Ends when a release
-/// leaves, which tells the others. A hold that was forgotten has none.
+/// leaves, which tells the others. A hold that was forgotten has none, and is asked for as it is.
 pub(crate) async fn ask_for_word(backend: Backend, timers: Timers, grant: Arc<Grant>) {
     let pauses = || Pauses::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
     let mut pause = pauses();
     while let Some(mark) = grant.acks.next() {
-        let lease = grant.lease_to_ask(timers.now());
+        let lease = match grant.is_over() {
+            // It is left to its lease, which this must not lengthen.
+            true => Duration::from_millis(1),
+            false => grant.lease_to_ask(timers.now()),
+        };
         match try_renew(&backend, &timers, &grant, lease).await {
             Ok(Renewed::Yes) => {
                 pause = pauses();
@@ -171,7 +198,8 @@ pub(crate) async fn ask_for_word(backend: Backend, timers: Timers, grant: Arc<Gr
                     Some(reason) => reason,
                     None => why_lost(&backend, &grant, &timers).await,
                 };
-                grant.acks.tell(mark, &Word::Lost(reason));
+                grant.acks.tell(mark, &Word::of_loss(&reason));
+                grant.ended_lost(&reason);
             }
             Err(failure) if failure.may_heal() => {
                 // Whoever has left wants to know no more than what the server itself says.

@@ -78,7 +78,9 @@ impl Return for Grant {
         // without a wait of its own.
         let word = match was_ours(reply) {
             true => Word::Held,
-            false if sure && !self.may_be_gone() => Word::Lost(LossReason::Deleted),
+            false if sure && !self.may_be_gone() && !self.is_past_lease() => {
+                Word::Lost(LossReason::Deleted)
+            }
             false => Word::Unknown,
         };
         self.tell(self.mark(), &word);

@@ -433,12 +433,17 @@ impl Grant {
     /// because a hook may ask for anything.
     pub(crate) fn tell_loss(&self) -> Option<LossReason> {
         let reason = self.loss()?;
+        self.ended_lost(&reason);
+        Some(reason)
+    }
+
+    /// The same of a loss that the server has told of when the hold was over here already.
+    pub(crate) fn ended_lost(&self, reason: &LossReason) {
         if !self.loss_is_told.swap(true, Ordering::Relaxed) {
             log(|| tracing::error!(key = %self.key, %reason, "lock lost"));
-            self.observed.lost(&self.key, &reason);
-            self.told().lost(&reason);
+            self.observed.lost(&self.key, reason);
+            self.told().lost(reason);
         }
-        Some(reason)
     }
 
     /// Why it is lost; `None` while it is good.
@@ -474,6 +479,11 @@ impl Grant {
     /// Until when its guards have it for sure.
     pub(crate) fn valid_until(&self) -> Moment {
         self.state.lock().valid_until
+    }
+
+    /// Whether the server may have ended it by itself.
+    pub(crate) fn is_past_lease(&self) -> bool {
+        self.clock.now() >= self.valid_until()
     }
 
     /// When the holder has to have stopped: then, or when its maximum hold time is over.

@@ -20,6 +20,14 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     keyspace.pexpire(key, ms);
 }
 
+/// Lets a key end in `ms` from now. `true` when that is sooner than before: whoever waits for its end
+/// was told a later one.
+pub(super) fn shorten(keyspace: &mut Keyspace, key: &[u8], ms: u64) -> bool {
+    let ttl = keyspace.pttl(key);
+    keyspace.pexpire(key, ms);
+    ttl < 0 || ttl > whole(ms)
+}
+
 /// How long a marker lives.
 // As long as in `idempotency.lua`. `local/idempotency.rs` relies on it: a request that is sent
 // again behind the end of its marker counts twice.

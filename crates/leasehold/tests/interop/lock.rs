@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::inspect::Ttl;
 use leasehold::settings::{Backoff, WaitStrategy};
 use leasehold::testing::history::{Interval, Recorder, check, monotonic_ns};
-use leasehold::{Client, LossReason};
+use leasehold::{AnyLock, Client, LossReason};
 use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use leasehold_testkit::{RedisServer, Redisson};
 use tokio::task::JoinSet;
@@ -143,6 +143,33 @@ async fn javas_waiter_is_woken_by_our_release() {
         }
         waiting.wait(SOON).expect("woken");
         java.unlock("x").unwrap();
+    }
+}
+
+/// It sleeps until the end that it was refused with, unless a message wakes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn javas_waiter_learns_when_a_lock_ends_that_we_keep() {
+    let Place {
+        server, java, rust, ..
+    } = &place().await;
+    let locks: [(_, AnyLock); 3] = [
+        (LockKind::Plain, rust.lock("plain").into()),
+        (LockKind::Fair, rust.fair_lock("fair").into()),
+        (LockKind::Write, rust.rw_lock("write").write_lock().into()),
+    ];
+    for (kind, lock) in locks {
+        let (name, java) = (lock.name(), java.kind(kind));
+        let guard = lock.acquire().await.unwrap();
+        let waiting = java.start_lock(name);
+        eventually("it listens", async || {
+            let channels = server.channels();
+            channels.iter().any(|channel| channel.contains(name))
+        })
+        .await;
+        guard.keep_for(Duration::from_secs(1)).await.unwrap();
+        assert!(!waiting.is_done());
+        waiting.wait(SOON).expect("woken");
+        java.unlock(name).unwrap();
     }
 }
 

@@ -215,7 +215,7 @@ fn as_ms(span: Duration) -> u64 {
 
 /// A clock that all processes share and that goes on while the machine sleeps, as
 /// leases do.
-fn since_boot() -> Duration {
+pub(super) fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

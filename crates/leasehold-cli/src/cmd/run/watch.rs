@@ -9,7 +9,7 @@ use tokio::signal::unix;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::child::{Group, News};
-use super::deadman::Deadman;
+use super::deadman::{Deadman, since_boot};
 use super::terminal::{StopRequests, Terminal};
 use crate::cli::OnLoss;
 use crate::cmd::acquire::Holding;
@@ -27,8 +27,9 @@ const END_OF_REST: Duration = Duration::from_secs(1);
 pub(super) struct Watch<'a> {
     pub(super) schedule: Schedule,
     pub(super) on_loss: &'a OnLoss,
-    /// When the command is ended whatever the lock does, and how long it has had by then.
-    pub(super) max_run: Option<(Instant, Duration)>,
+    /// When the command is ended whatever the lock does, by [`since_boot`], and how long it has had by
+    /// then.
+    pub(super) max_run: Option<(Duration, Duration)>,
     pub(super) group: Group,
     pub(super) deadman: Deadman,
     pub(super) guard: &'a Holding,
@@ -123,7 +124,7 @@ impl Watch<'_> {
 
     /// Ends the command if it has had its time. Returns when it is killed.
     fn end_if_too_long(&mut self) -> Option<Instant> {
-        let (_, most) = self.max_run.filter(|(at, _)| *at <= Instant::now())?;
+        let (_, most) = self.max_run.filter(|(at, _)| *at <= since_boot())?;
         let grace = self.schedule.grace;
         tell(format_args!(
             "the command has run for {}, the most that --max-run allows; ending it, by force {}",

@@ -49,6 +49,8 @@ steps! {
     LockReleaseAndCall = "lock.release_and_call",
     /// The watchdog renews a hold, or a guard extends it.
     LockRenew = "lock.renew",
+    /// A holder leaves a lock to a span.
+    LockKeepFor = "lock.keep_for",
     /// The watchdog renews many holds of one lease at once. Those that this finds odd are renewed
     /// by [`LockRenew`](Self::LockRenew).
     LockRenewMany = "lock.renew_many",
@@ -84,6 +86,8 @@ steps! {
     FairAcquire = "fair.acquire",
     /// A holder gives the lock back, or a waiter its place.
     FairRelease = "fair.release",
+    /// A holder leaves the lock to a span.
+    FairKeepFor = "fair.keep_for",
     /// Somebody ends whoever's hold there is.
     FairForceUnlock = "fair.force_unlock",
     /// Somebody asks who waits.
@@ -100,6 +104,8 @@ steps! {
     RwRenewRead = "rw.renew_read",
     /// The watchdog renews a write hold.
     RwRenewWrite = "rw.renew_write",
+    /// A writer leaves the lock to a span.
+    RwKeepWrite = "rw.keep_write",
     /// A waiter takes back its mark.
     RwWithdraw = "rw.withdraw",
     /// A writer becomes a reader.

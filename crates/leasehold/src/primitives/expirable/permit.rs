@@ -126,7 +126,9 @@ impl ExpirablePermit {
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit was no longer held: the work with
     /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
     /// answered. In that case the release is tried again in the background, and the permits come
-    /// back one lease after their last renewal at the latest.
+    /// back one lease after their last renewal at the latest. `OutcomeUnknown` also when the permits are
+    /// not there and an earlier request to give them back was not answered: it may have done that, or
+    /// a permit was lost before.
     ///
     /// # Cancel safety
     ///

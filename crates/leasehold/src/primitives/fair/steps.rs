@@ -33,6 +33,14 @@ step! {
 }
 
 step! {
+    KEEP_FOR: KeepFor = fair.keep_for, grants: true,
+    for_holders: true,
+    keys: [lock, queue, timeouts, waiters],
+    args: [hold, span_ms: u64, channel, served],
+    uses: [QUEUE],
+}
+
+step! {
     FORCE_UNLOCK: ForceUnlock = fair.force_unlock, grants: false,
     keys: [lock, queue, timeouts, waiters, marker],
     args: [channel],
@@ -47,7 +55,7 @@ step! {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &RELEASE, &FORCE_UNLOCK, &LINE];
+pub(crate) static ALL: [&Step; 5] = [&ACQUIRE, &RELEASE, &KEEP_FOR, &FORCE_UNLOCK, &LINE];
 
 /// The operations on one hold of a fair lock, or on a waiter's place in line.
 pub(crate) struct FairHold {
@@ -130,6 +138,22 @@ impl HoldSteps for FairHold {
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
         self.plain.renew(lease, most)
+    }
+
+    fn keep_for(&self, span: Duration) -> Option<Operation> {
+        let served = self.served.lock();
+        let keep = KeepFor {
+            lock: self.key.as_str().as_bytes(),
+            queue: self.key.fair_queue().as_bytes(),
+            timeouts: self.key.fair_timeouts().as_bytes(),
+            waiters: self.key.fair_waiters().as_bytes(),
+            hold: self.wire_id().as_bytes(),
+            span_ms: wire_ms(span),
+            channel: self.channel.as_bytes(),
+            served: served.as_bytes(),
+        }
+        .operation();
+        Some(keep)
     }
 
     fn renewed_together(&self) -> Option<Together<'_>> {

@@ -1,10 +1,10 @@
 //! The steps of the fair lock on the embedded keyspace: `*.lua` in Rust.
 
-use super::steps::{self, Acquire, ForceUnlock, Release};
+use super::steps::{self, Acquire, ForceUnlock, KeepFor, Release};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
-use crate::primitives::twin::{lengthen, whole};
+use crate::primitives::twin::{lengthen, shorten, whole};
 
 // Redisson's default. It takes this much off every waiter at each grant, so each of ours has to
 // bring as much, or two grants in a row would put ours into the past.
@@ -279,7 +279,7 @@ impl Release<'_> {
         }
         let ttl = keyspace.pttl(self.lock);
         let mut line = Line::at(keyspace, keys, ttl);
-        let mut gone = self.served();
+        let mut gone = served(self.served);
         if line.waits(self.hold)? || line.keyspace.zscore(self.waiters, self.hold)?.is_some() {
             gone.push(self.hold.to_vec());
         }
@@ -312,11 +312,34 @@ impl Release<'_> {
                 .collect(),
         ))
     }
+}
 
-    fn served(&self) -> Vec<Vec<u8>> {
-        let ids = self.served.split(u8::is_ascii_whitespace);
-        let ids = ids.filter(|id| !id.is_empty());
-        ids.map(<[u8]>::to_vec).collect()
+/// The waiters that a hold has served.
+fn served(ids: &[u8]) -> Vec<Vec<u8>> {
+    let ids = ids.split(u8::is_ascii_whitespace);
+    let ids = ids.filter(|id| !id.is_empty());
+    ids.map(<[u8]>::to_vec).collect()
+}
+
+impl KeepFor<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+        let keys = [self.queue, self.timeouts, self.waiters];
+        let (line, in_line) = look(keyspace, keys);
+        line?;
+        if !keyspace.hexists(self.lock, self.hold)? {
+            return Ok(Value::Int(0));
+        }
+        let is_shorter = shorten(keyspace, self.lock, self.span_ms);
+        if in_line > 0 {
+            let mut line = Line::at(keyspace, keys, whole(self.span_ms));
+            let gone = served(self.served);
+            if !gone.is_empty() {
+                line.take_out(&gone)?;
+            }
+            let head = line.tidy()?.filter(|_| is_shorter);
+            line.call(self.channel, head.as_deref());
+        }
+        Ok(Value::Int(1))
     }
 }
 

@@ -234,6 +234,10 @@ impl HoldSteps for FencedHold {
         self.hold.renew(lease, most)
     }
 
+    fn keep_for(&self, span: Duration) -> Option<Operation> {
+        self.hold.keep_for(span)
+    }
+
     fn renewed_together(&self) -> Option<Together<'_>> {
         self.hold.renewed_together()
     }

@@ -109,7 +109,8 @@ impl LockGuard {
     /// answered. In that case the release is tried again in the background, and the lock is free
     /// one lease after its last renewal at the latest. `OutcomeUnknown` also when a first request was
     /// not answered and a second one does not find the hold: either the first one has released it, or
-    /// it was lost before that.
+    /// it was lost before that. And when the lock went to the next holder of the process, and its lease
+    /// ran out there before the server was heard.
     ///
     /// # Cancel safety
     ///
@@ -278,7 +279,8 @@ impl LockGuard {
     ///
     /// `span` is 10 ms or more. It counts from when the server gets the request, so a request that
     /// the network delays, or delivers a second time, ends the lock that much later. If a renewal was
-    /// just leaving, the lock may last for its old lease.
+    /// just leaving, the lock may last for its old lease. Those who wait for the lock, in Rust or Java,
+    /// are woken when the span is shorter than what was left, and learn when it ends.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -301,9 +303,11 @@ impl LockGuard {
     /// guard](crate::ClientBuilder::failover_guard); for a lock that is not one key which one holder
     /// has: the read side of a read-write lock, a [`GroupLock`](crate::GroupLock), a
     /// [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock); and while other guards of
-    /// an [`Owner`](crate::Owner) share the hold. After these errors the lock is given back in the
-    /// background. `Unavailable` or `OutcomeUnknown` when no server answered: the lock ends after
-    /// its old lease or after the span.
+    /// an [`Owner`](crate::Owner) share the hold, or have left it to its lease; and for a
+    /// write lock inside which its owner reads. After these errors this guard is gone, as if it were
+    /// dropped: unless other guards have the lock, it is given back in the background, or stays for
+    /// its lease if one of them has [forgotten](Self::forget) it. `Unavailable` or `OutcomeUnknown`
+    /// when no server answered: the lock ends after its old lease or after the span.
     ///
     /// # Cancel safety
     ///

@@ -11,7 +11,7 @@ use crate::hold::{Asked, Caller, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::form::{self, FORM};
-use crate::primitives::twin::{ASKING, call_first, lengthen, place_of, whole};
+use crate::primitives::twin::{ASKING, call_first, lengthen, place_of, shorten, whole};
 
 pub(in crate::primitives) static BREAK_HOLD: Shared =
     Shared::new(include_str!("break_hold.lua"), &[&FORM]);
@@ -161,6 +161,26 @@ impl Renew<'_> {
     }
 }
 
+step! {
+    KEEP_FOR: KeepFor = lock.keep_for, grants: true,
+    for_holders: true,
+    while_moving: true,
+    keys: [lock],
+    args: [hold, span_ms: u64, channel],
+}
+
+impl KeepFor<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
+            return Ok(Value::Int(0));
+        }
+        if shorten(keyspace, self.lock, self.span_ms) {
+            keyspace.publish(self.channel, b"0");
+        }
+        Ok(Value::Int(1))
+    }
+}
+
 /// Renewals of many holds in one operation.
 pub(crate) static RENEW_MANY: Step = Step {
     name: "lock.renew_many",
@@ -287,13 +307,14 @@ impl NoteLongest<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 11] = [
+pub(crate) static ALL: [&Step; 12] = [
     &ACQUIRE,
     &ACQUIRE_IN_TURN,
     &LEAVE_TURN,
     &RELEASE,
     &RELEASE_AND_CALL,
     &RENEW,
+    &KEEP_FOR,
     &RENEW_MANY,
     &WHY_LOST,
     &FORCE_UNLOCK,
@@ -407,6 +428,16 @@ impl HoldSteps for LockHold {
             most_ms: wire_ms(most.unwrap_or_default()),
         }
         .operation()
+    }
+
+    fn keep_for(&self, span: Duration) -> Option<Operation> {
+        let keep = KeepFor {
+            lock: self.lock(),
+            hold: self.id.as_bytes(),
+            span_ms: wire_ms(span),
+            channel: self.channel.as_bytes(),
+        };
+        Some(keep.operation())
     }
 
     fn renewed_together(&self) -> Option<Together<'_>> {

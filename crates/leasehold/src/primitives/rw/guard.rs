@@ -304,13 +304,11 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         Turned::Yes => write.hold().tell(mark, &Word::Held),
         Turned::No { asked_before } => {
             let reason = why(&context, &write).await;
-            let word = match asked_before {
+            if asked_before {
                 // It was held before if that request has turned it, and both are gone since.
-                true => Word::Unknown,
-                false => Word::Lost(reason.clone()),
-            };
-            write.hold().tell(mark, &word);
-            return Err(Error::lost(&key, reason));
+                write.hold().tell(mark, &Word::Unknown);
+            }
+            return Err(write.hold().was_lost(mark, reason));
         }
     }
     undo.granted();

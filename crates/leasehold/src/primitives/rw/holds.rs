@@ -284,6 +284,16 @@ impl HoldSteps for WriteHold {
         .operation()
     }
 
+    fn keep_for(&self, span: Duration) -> Option<Operation> {
+        let keep = steps::KeepWrite {
+            lock: self.key.as_str().as_bytes(),
+            hold: self.id.as_bytes(),
+            span_ms: wire_ms(span),
+            channel: self.channel.as_bytes(),
+        };
+        Some(keep.operation())
+    }
+
     fn release(&self) -> Operation {
         release_write(&self.key, &self.id, &self.channel)
     }

@@ -5,7 +5,7 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Step, Value, step};
 use crate::primitives::form::{self, FORM};
 use crate::primitives::twin::{
-    ASKING, NOW_MS, WAKE_ALL, call_first, lengthen, list, place_of, wake_all, whole,
+    ASKING, NOW_MS, WAKE_ALL, call_first, lengthen, list, place_of, shorten, wake_all, whole,
 };
 
 static MARKS: Shared = Shared::new(include_str!("marks.lua"), &[&NOW_MS]);
@@ -253,6 +253,36 @@ impl RenewWrite<'_> {
 }
 
 step! {
+    KEEP_WRITE: KeepWrite = rw.keep_write, grants: true,
+    for_holders: true,
+    keys: [lock],
+    args: [hold, span_ms: u64, channel],
+    uses: [TRIM_EXPIRY, WAKE_ALL],
+}
+
+impl KeepWrite<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
+            return Ok(Value::Int(0));
+        }
+        // A read hold that is over leaves its field, and keeps nothing.
+        let holds = read_holds(keyspace, self.lock)?;
+        let reads = |(field, left): &(Vec<u8>, i64)| field != self.hold && *left >= 0;
+        if holds.iter().any(reads) {
+            keyspace.hdel(self.lock, self.hold)?;
+            keyspace.hset(self.lock, b"mode", b"read")?;
+            settle(keyspace, self.lock)?;
+            wake_all(keyspace, self.channel);
+            return Ok(Value::Int(-1));
+        }
+        if shorten(keyspace, self.lock, self.span_ms) {
+            wake_all(keyspace, self.channel);
+        }
+        Ok(Value::Int(1))
+    }
+}
+
+step! {
     DOWNGRADE: Downgrade = rw.downgrade, grants: true,
     for_holders: true,
     keys: [lock, timeout],
@@ -411,13 +441,14 @@ impl Inspect<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 12] = [
+pub(crate) static ALL: [&Step; 13] = [
     &ACQUIRE_READ,
     &ACQUIRE_WRITE,
     &RELEASE_READ,
     &RELEASE_WRITE,
     &RENEW_READ,
     &RENEW_WRITE,
+    &KEEP_WRITE,
     &WITHDRAW,
     &DOWNGRADE,
     &UPGRADE,

@@ -1,0 +1,46 @@
+//! Histories in which some leave the lock to a span.
+
+use fastrand::Rng;
+
+use super::{End, LONG_LEASE_MS, Scenario, Turn};
+use crate::faults::Kind;
+
+impl Scenario {
+    /// Lets some turns end so, in one history of six. It has a source of its own: all else is drawn as
+    /// without it.
+    pub(super) fn draw_kept(&mut self) {
+        let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x4B45);
+        if rng.u32(0..6) > 0 || !self.may_keep() {
+            return;
+        }
+        let subject = self.subject;
+        for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
+            if turn.end == End::Release && subject.can_be_kept(turn) && rng.u32(0..4) == 0 {
+                turn.end = End::Keep(rng.u64(10..300));
+            }
+        }
+    }
+
+    /// Where no server answers, the lock is left to its lease, which must have an end then.
+    fn may_keep(&self) -> bool {
+        let kinds = self.kinds();
+        let is_disturbed = kinds.iter().any(|kind| kind.disturbs_calls());
+        let ends = self.lease_ms < LONG_LEASE_MS || !is_disturbed;
+        ends && !kinds.contains(&Kind::Closed)
+    }
+
+    /// The longest span for which somebody keeps it, in ms.
+    pub(crate) fn longest_kept_ms(&self) -> u64 {
+        let turns = self.workers.iter().flat_map(|worker| &worker.turns);
+        turns.filter_map(Turn::kept_ms).max().unwrap_or(0)
+    }
+}
+
+impl Turn {
+    fn kept_ms(&self) -> Option<u64> {
+        match self.end {
+            End::Keep(span_ms) => Some(span_ms),
+            _ => None,
+        }
+    }
+}

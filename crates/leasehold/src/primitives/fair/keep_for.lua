@@ -1,0 +1,42 @@
+-- Leaves this hold to a lease of its own from now on, even if that is shorter.
+--
+-- lock      hash: one field per hold, `uuid:n`
+-- queue     list: the waiters
+-- timeouts  zset: when Redisson takes each for gone
+-- waiters   zset: until when each of ours counts as alive
+-- hold      this hold's field
+-- span_ms   how long it lasts from now
+-- channel   what is before `:uuid:n` in the name of each waiter's channel
+-- served    waiters to which this hold was handed over, and which are in line still; a space
+--           is between two
+-- Returns   1     it ends then
+--           0     not ours any more; nothing was changed
+--           text  WRONGKIND: not a fair lock; nothing was changed
+
+local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, served)
+  local other, in_line = look(queue, timeouts, waiters)
+  if other then
+    return other
+  end
+  if redis.call('HEXISTS', lock, hold) == 0 then
+    return 0
+  end
+  local ttl = redis.call('PTTL', lock)
+  redis.call('PEXPIRE', lock, span_ms)
+  if in_line == 0 then
+    return 1
+  end
+  local now, gone = now_ms(), {}
+  local free_at = now + span_ms
+  for waiter in string.gmatch(served, '%S+') do gone[#gone + 1] = waiter end
+  if #gone > 0 then
+    take_out(queue, timeouts, waiters, gone, free_at)
+  end
+  local head = tidy(queue, timeouts, waiters, now, free_at)
+  -- The head sleeps until the end that it was told before, or for ever: it asks again, and learns
+  -- this one. Those behind it wait for its release.
+  if ttl < 0 or ttl > tonumber(span_ms) then
+    call_head(channel, head)
+  end
+  return 1
+end

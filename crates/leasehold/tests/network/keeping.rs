@@ -1,0 +1,345 @@
+//! A lock that stays for a span when its holder has gone, or is left to its lease: those that wait for
+//! its end, and those in the process that had it before.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt as _;
+use leasehold::{AnyLock, LockGuard, Owner};
+use tokio::task::JoinHandle;
+
+use super::hand_over::near;
+use super::*;
+
+/// Longer than any poll that may save a waiter.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A client whose leases last for longer than any span here.
+fn long_leases(server: &Embedded) -> (Client, Network) {
+    let builder = Client::builder()
+        .reply_timeout(400 * MS)
+        .lease(30_000 * MS)
+        .presence(false);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    network.on_request(takes(MS));
+    (client, network)
+}
+
+/// The lock of each kind that can be kept.
+fn kinds(client: &Client) -> [AnyLock; 4] {
+    [
+        client.lock("x").into(),
+        client.fenced_lock("x").into(),
+        client.fair_lock("x").into(),
+        client.rw_lock("x").write_lock().into(),
+    ]
+}
+
+fn waits(lock: AnyLock) -> JoinHandle<LockGuard> {
+    let lock = lock.poll_interval(HOUR);
+    tokio::spawn(async move { lock.acquire().await.unwrap() })
+}
+
+/// A waiter goes by messages and by the end that it was told.
+#[tokio::test(start_paused = true)]
+async fn waiters_learn_the_end_of_a_kept_lock() {
+    for own in [false, true] {
+        for kind in 0..4 {
+            let server = Embedded::new();
+            let (client, _network) = long_leases(&server);
+            let (theirs, _theirs_network) = long_leases(&server);
+            let guard = kinds(&client)[kind].acquire().await.unwrap();
+            let from = if own { &client } else { &theirs };
+            let waiters: Vec<_> = (0..3).map(|_| waits(kinds(from)[kind].clone())).collect();
+            sleep(500 * MS).await;
+            let start = Instant::now();
+            guard.keep_for(1000 * MS).await.unwrap();
+            for waiter in waiters {
+                waiter.await.unwrap().release().await.unwrap();
+            }
+            let waited = start.elapsed();
+            let case = format!("{:?}, own {own}: {waited:?}", kinds(&client)[kind]);
+            assert!(waited >= 1000 * MS && waited < 1200 * MS, "{case}");
+        }
+    }
+}
+
+/// One that was there before does not keep the others from asking.
+#[tokio::test(start_paused = true)]
+async fn a_reader_learns_the_end_of_a_kept_write_lock() {
+    let server = Embedded::new();
+    let (client, _network) = long_leases(&server);
+    let (theirs, _theirs_network) = long_leases(&server);
+    let guard = client.rw_lock("x").write().await.unwrap();
+    let lock = theirs.rw_lock("x").poll_interval(HOUR);
+    let reader = tokio::spawn(async move { lock.read().await.unwrap() });
+    sleep(500 * MS).await;
+    let start = Instant::now();
+    guard.keep_for(1000 * MS).await.unwrap();
+    reader.await.unwrap().release().await.unwrap();
+    assert!(start.elapsed() < 1200 * MS, "{:?}", start.elapsed());
+}
+
+/// A holder that has handed the lock over to the second, and waits for the server's word. The first
+/// renewal that asks for that is lost.
+async fn handed_over(
+    client: &Client,
+    network: &Network,
+) -> (JoinHandle<leasehold::Result<()>>, LockGuard) {
+    let lock = client.lock("x");
+    let first = lock.acquire().await.unwrap();
+    let second = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    sleep(3 * MS).await;
+    let mut renewals = 0;
+    network.on_request(move |asked| {
+        renewals += u32::from(asked.step == Step::LockRenew);
+        match asked.step == Step::LockRenew && renewals == 1 {
+            true => Fate::delivered(MS, MS).request_lost(),
+            false => Fate::delivered(MS, MS),
+        }
+    });
+    let released = tokio::spawn(first.release());
+    let second = second.await.unwrap();
+    sleep(MS).await;
+    (released, second)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_kept_lock_is_the_word_for_those_before() {
+    let server = Embedded::new();
+    let (client, network) = long_leases(&server);
+    let (released, second) = handed_over(&client, &network).await;
+    let start = Instant::now();
+    second.keep_for(100 * MS).await.unwrap();
+    released.await.unwrap().unwrap();
+    assert!(start.elapsed() < 20 * MS, "{:?}", start.elapsed());
+}
+
+/// Nor if the future that keeps it is dropped.
+#[tokio::test(start_paused = true)]
+async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
+    for dropped in [false, true] {
+        let server = Embedded::new();
+        let (client, network) = long_leases(&server);
+        let (released, second) = handed_over(&client, &network).await;
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&sent);
+        network.on_request(move |asked| {
+            noted.lock().unwrap().push(asked.step);
+            Fate::delivered(MS, MS)
+        });
+        let start = Instant::now();
+        let mut keep = Box::pin(second.keep_for(1000 * MS));
+        if dropped {
+            assert!(keep.as_mut().now_or_never().is_none());
+            drop(keep);
+        } else {
+            keep.await.unwrap();
+        }
+        released.await.unwrap().unwrap();
+        let next = waits(server.client().lock("x").into()).await.unwrap();
+        assert!(start.elapsed() < 1100 * MS, "{:?}", start.elapsed());
+        assert_eq!(
+            *sent.lock().unwrap(),
+            [Step::LockKeepFor],
+            "dropped {dropped}"
+        );
+        next.release().await.unwrap();
+    }
+}
+
+/// The first request has kept the lock, and the second one finds it gone.
+#[tokio::test(start_paused = true)]
+async fn a_kept_lock_that_is_over_is_no_loss() {
+    let server = Embedded::new();
+    let (client, network) = long_leases(&server);
+    let (released, second) = handed_over(&client, &network).await;
+    let mut kept = 0;
+    network.on_request(move |asked| {
+        kept += u32::from(asked.step == Step::LockKeepFor);
+        match asked.step == Step::LockKeepFor && kept == 1 {
+            true => Fate::delivered(MS, MS).reply_lost(),
+            false => Fate::delivered(MS, MS),
+        }
+    });
+    let unknown = second.keep_for(10 * MS).await.unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
+    let unknown = released.await.unwrap().unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
+}
+
+/// Its lease runs out before the server is heard again: that says nothing of the one before.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_forgotten_lock_is_no_loss_to_the_one_before() {
+    let server = Embedded::new();
+    let builder = Client::builder().reply_timeout(2000 * MS).lease(1000 * MS);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    network.on_request(takes(MS));
+    let (released, second) = handed_over(&client, &network).await;
+    let left = second.valid_until();
+    second.forget();
+    let unknown = released.await.unwrap().unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
+    assert!(Instant::now() > left);
+}
+
+/// Whoever asks for a word of the server does not renew what is left to its lease.
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_lock_is_not_renewed_for_the_one_before() {
+    let server = Embedded::new();
+    let (client, network) = long_leases(&server);
+    let (released, second) = handed_over(&client, &network).await;
+    second.forget();
+    let before = server.client().lock("x").remaining_ttl().await.unwrap();
+    released.await.unwrap().unwrap();
+    let after = server.client().lock("x").remaining_ttl().await.unwrap();
+    let (leasehold::inspect::Ttl::Left(before), leasehold::inspect::Ttl::Left(after)) =
+        (before, after)
+    else {
+        panic!("{before:?}, {after:?}");
+    };
+    assert!(after < before, "{before:?}, {after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_lock_is_not_kept_beside_its_owners_read() {
+    let server = Embedded::new();
+    let (client, _network) = long_leases(&server);
+    let lock = client.rw_lock("x").owned_by(&Owner::new());
+    let (writing, reading) = (lock.write().await.unwrap(), lock.read().await.unwrap());
+    let refused = writing.keep_for(1000 * MS).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Misuse, "{refused}");
+    let others = server.client().rw_lock("x");
+    assert!(
+        others.try_read().await.unwrap().is_some(),
+        "it was given back"
+    );
+    assert!(others.try_write().await.unwrap().is_none());
+    reading.release().await.unwrap();
+    // A read hold that is over keeps nothing.
+    let writing = lock.write().await.unwrap();
+    let reading = lock.read().await.unwrap();
+    reading.release().await.unwrap();
+    writing.keep_for(1000 * MS).await.unwrap();
+    assert!(others.try_read().await.unwrap().is_none());
+    sleep(1000 * MS).await;
+    assert!(others.try_write().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_another_guard_has_forgotten_is_not_kept() {
+    let server = Embedded::new();
+    let (client, _network) = long_leases(&server);
+    let lock = client.lock("x").owned_by(&Owner::new());
+    let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    first.forget();
+    let refused = second.keep_for(100 * MS).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Misuse);
+    assert!(
+        refused.to_string().contains("left it to its lease"),
+        "{refused}"
+    );
+    assert_eq!(client.activity().renewed_holds, 0);
+    sleep(29_000 * MS).await;
+    assert!(server.client().lock("x").is_locked().await.unwrap());
+    sleep(1000 * MS).await;
+    assert!(!server.client().lock("x").is_locked().await.unwrap());
+}
+
+/// It is the request that ends a hold which finds the loss.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let server = Embedded::new();
+    let noted = Arc::clone(&told);
+    let client = Client::builder()
+        .on_lost(move |lost| noted.lock().unwrap().push(lost.name.to_owned()))
+        .embedded(&server)
+        .unwrap();
+    let lost = |result: leasehold::Result<()>, name: &str| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Lost);
+        let told = std::mem::take(&mut *told.lock().unwrap());
+        assert_eq!(told, [name]);
+    };
+    let guard = client.lock("released").acquire().await.unwrap();
+    client.lock("released").force_unlock().await.unwrap();
+    lost(guard.release().await, "released");
+    let guard = client.lock("kept").acquire().await.unwrap();
+    client.lock("kept").force_unlock().await.unwrap();
+    lost(guard.keep_for(1000 * MS).await, "kept");
+    let guard = client.rw_lock("turned").write().await.unwrap();
+    let forced = client.force_release("turned", guard.holder_id()).await;
+    assert!(forced.unwrap());
+    lost(guard.downgrade().await.map(drop), "turned");
+    // Once, whoever finds it.
+    let guard = client.lock("extended").acquire().await.unwrap();
+    client.lock("extended").force_unlock().await.unwrap();
+    lost(guard.extend(30_000 * MS).await, "extended");
+    guard.release().await.unwrap_err();
+    assert_eq!(told.lock().unwrap().len(), 0);
+}
+
+/// A downgrade whose answer was lost has run, and then the read hold was ended by force.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_that_may_have_run_is_no_loss_to_the_writer_before_it() {
+    let server = Embedded::new();
+    let (client, network, _) = near(&server);
+    let lock = client.rw_lock("x");
+    let first = lock.write().await.unwrap();
+    let second = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.write().await.unwrap() }
+    });
+    sleep(3 * MS).await;
+    let mut turned = 0;
+    network.on_request(move |asked| match asked.step {
+        Step::RwRenewWrite => Fate::delivered(MS, MS).request_lost(),
+        Step::RwDowngrade => {
+            turned += 1;
+            let first = turned == 1;
+            Fate::delivered(MS, if first { 300 * MS } else { MS })
+        }
+        _ => Fate::delivered(MS, MS),
+    });
+    let first = tokio::spawn(first.release());
+    let second = second.await.unwrap();
+    let downgrade = tokio::spawn(second.downgrade());
+    sleep(5 * MS).await;
+    server.remove("x");
+    network.cut();
+    let lost = downgrade.await.unwrap().unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Lost, "{lost}");
+    let unknown = first.await.unwrap().unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
+}
+
+/// The exchange has run and was not answered, and then the new permit was taken away.
+#[tokio::test(start_paused = true)]
+async fn an_exchange_that_may_have_run_is_no_loss() {
+    let server = Embedded::new();
+    let (client, network, _) = near(&server);
+    let semaphore = client.expirable_semaphore("x");
+    semaphore.try_set_permits(1).await.unwrap();
+    let first = semaphore.acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await.unwrap() }
+    });
+    sleep(6 * MS).await;
+    let mut exchanges = 0;
+    network.on_request(move |asked| {
+        exchanges += u32::from(asked.step == Step::ExpirableExchange);
+        match asked.step == Step::ExpirableExchange && exchanges == 1 {
+            true => Fate::delivered(MS, MS).reply_lost(),
+            false => Fate::delivered(MS, MS),
+        }
+    });
+    let released = tokio::spawn(first.release());
+    sleep(50 * MS).await;
+    server.clear();
+    let unknown = released.await.unwrap().unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
+    waiter.abort();
+}
