@@ -194,7 +194,6 @@ impl Backend {
     }
 
     /// The numbers of the servers that have keys.
-    #[cfg_attr(not(feature = "redis"), expect(clippy::unused_async))]
     pub(crate) async fn masters(&self) -> Result<Vec<usize>, Failure> {
         #[cfg(feature = "redis")]
         if let Some(cluster) = self.cluster() {
