@@ -96,6 +96,15 @@ impl Backend {
         }
     }
 
+    /// Whether a request may have left: there has been a connection.
+    pub(crate) fn was_connected(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if let Self::Redis(redis) = self {
+            return redis.was_connected();
+        }
+        true
+    }
+
     /// A failure at this backend.
     pub(crate) fn failure(&self, outcome: Outcome, cause: Cause) -> Failure {
         Failure::new(outcome, cause, self.address())
@@ -185,12 +194,12 @@ impl Backend {
     }
 
     /// The numbers of the servers that have keys.
-    pub(crate) fn masters(&self) -> Vec<usize> {
+    pub(crate) async fn masters(&self) -> Result<Vec<usize>, Failure> {
         #[cfg(feature = "redis")]
         if let Some(cluster) = self.cluster() {
-            return cluster.masters();
+            return cluster.masters().await;
         }
-        vec![0]
+        Ok(vec![0])
     }
 
     /// Sends an operation without keys to one of those.

@@ -1,5 +1,6 @@
 //! The clock that validity is measured on, and sleeping on it.
 
+mod alarms;
 mod timers;
 
 use std::ops::{Add, Sub};
@@ -96,7 +97,6 @@ pub(crate) enum Clock {
     /// Goes on while the machine sleeps, as the server's leases do. The runtime's
     /// clock stands still then, and a holder would wake up and believe in a lease
     /// that ended an hour ago.
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     Boot,
     /// The runtime's clock, which a test can pause. Right for the embedded
     /// backend, whose leases stand still together with their holders.

@@ -44,8 +44,8 @@
 //! a task that must be able to acquire what it already holds passes an [`Owner`] along.
 //!
 //! A client belongs to the tokio runtime in which it is made, and its tasks run there. Its futures
-//! can be polled by any executor: their timers are those of the runtime that polls, and on a thread
-//! without one those of the client's.
+//! can be polled by any executor: outside of that runtime they sleep by a thread of the process, which is
+//! started when the first one does.
 //!
 //! # What can go wrong
 //!

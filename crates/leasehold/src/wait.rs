@@ -600,9 +600,14 @@ impl Wait<'_> {
 /// The wait was shorter than the server takes to answer.
 pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
     let what = "no answer before the wait was over";
+    let outcome = match context.backend.was_connected() {
+        true => Outcome::MayHaveRun,
+        // Without a connection no request has left.
+        false => Outcome::DidNotRun,
+    };
     context
         .backend
-        .failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
+        .failure(outcome, Cause::NoAnswer(what.into()))
 }
 
 /// The error for a wait that met a lock without expiry.

@@ -81,6 +81,22 @@ fn metrics_file_has_every_metric_of_the_page_under_the_locks_name() {
 }
 
 #[test]
+fn folder_that_is_locked_by_another_process_keeps_no_command() {
+    let server = server();
+    let folder = tempfile::tempdir().expect("a folder");
+    let locked = File::open(folder.path()).expect("the folder");
+    locked.lock().expect("nobody else has it");
+    let path = folder.path().join("job.prom");
+    let path = path.to_str().expect("text");
+    let mut run = leasehold_at(&server);
+    run.args(["run", "--metrics-file", path, "job", "--", "echo", "ran"]);
+    let done = done(&mut run).expect_code(0);
+    assert_eq!(done.stdout, "ran\n");
+    let told = "the metrics were not written within 5s";
+    assert_eq!(done.stderr.matches(told).count(), 2, "{done}");
+}
+
+#[test]
 fn metrics_file_that_cannot_be_written_is_told_before_the_command_runs() {
     let server = server();
     let mut run = leasehold_at(&server);

@@ -231,6 +231,14 @@ impl Redis {
         }
     }
 
+    /// Whether a server has ever been connected to.
+    pub(crate) fn was_connected(&self) -> bool {
+        match self {
+            Self::Single { server, .. } => server.node.was_connected(),
+            Self::Cluster { cluster, .. } => cluster.was_connected(),
+        }
+    }
+
     /// The address of our connection, as the server sees it.
     pub(crate) fn seen_as(&self) -> Option<String> {
         match self {

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::alarms::Nap;
 use super::{Clock, Moment};
+use crate::process::Process;
 
 /// How late a sleep can end after its machine has slept, and how often the client looks whether that
 /// has happened.
@@ -33,28 +34,28 @@ pub(crate) struct Timers(Arc<Shared>);
 struct Shared {
     clock: Clock,
     runtime: Handle,
+    /// A child of it has none of the threads that drive the runtime.
+    process: Process,
     /// The runtime's clock is compared from here on.
     start: Instant,
     /// How many sleep for longer than a nap.
     sleepers: AtomicUsize,
     /// A task compares the clocks.
     watched: AtomicBool,
-    /// The client's runtime has ended, and that task with it.
-    ended: AtomicBool,
     /// Notified when the machine has slept.
     slept: Notify,
 }
 
 impl Timers {
-    /// `runtime`: where the client's tasks run. It has the timers of callers that have none.
+    /// `runtime`: where the client's tasks run.
     pub(crate) fn new(clock: Clock, runtime: Handle) -> Self {
         Self(Arc::new(Shared {
             clock,
             runtime,
+            process: Process::own(),
             start: Instant::now(),
             sleepers: AtomicUsize::new(0),
             watched: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
             slept: Notify::new(),
         }))
     }
@@ -75,12 +76,15 @@ impl Timers {
             if left.is_zero() {
                 return;
             }
-            if !self.0.clock.can_jump() {
-                self.nap(left.min(LONGEST)).await;
-            } else if !has_napped || self.0.ended.load(Ordering::SeqCst) {
+            if !self.has_timers_here() {
+                // In a box: the futures of all others stay small.
+                Box::pin(self.sleep_elsewhere(left)).await;
+            } else if !self.0.clock.can_jump() {
+                tokio::time::sleep(left.min(LONGEST)).await;
+            } else if !has_napped {
                 // Most sleeps end within a nap, and need no other to wake them.
                 has_napped = true;
-                self.nap(left.min(NAP)).await;
+                tokio::time::sleep(left.min(NAP)).await;
             } else {
                 // In a box: a few bytes for each sleep are many in a future that waits in many ways.
                 Box::pin(self.sleep_long(moment)).await;
@@ -111,45 +115,35 @@ impl Timers {
         tokio::select! {
             biased;
             () = slept => {}
-            () = self.nap(left.min(LONGEST)) => {}
+            () = tokio::time::sleep(left.min(LONGEST)) => {}
         }
     }
 
-    /// Sleeps by the timers of the runtime that polls this. A thread without one uses those of the
-    /// client's runtime.
-    async fn nap(&self, span: Duration) {
-        if Handle::try_current().is_ok() {
-            return tokio::time::sleep(span).await;
-        }
-        // In a box: few threads have no runtime, and the futures of all others stay small.
-        Box::pin(self.nap_elsewhere(span)).await;
+    /// Whether the timers of the runtime that polls this are the client's. Those of another one can
+    /// be missing, and a fork has left all that its threads drive with the parent.
+    fn has_timers_here(&self) -> bool {
+        let is_own = |here: Handle| here.id() == self.0.runtime.id();
+        Handle::try_current().is_ok_and(is_own) && !self.0.process.is_gone()
     }
 
-    /// Sleeps by the client's runtime; when that has ended, a thread sleeps.
-    async fn nap_elsewhere(&self, span: Duration) {
-        // As a task, because a timer whose runtime ends panics when it is polled elsewhere.
-        let mut task = JoinSet::new();
-        task.spawn_on(
-            async move { tokio::time::sleep(span).await },
-            &self.0.runtime,
-        );
-        if let Some(Ok(())) = task.join_next().await {
-            return;
-        }
-        // Cut short, for another look at whether there is anything to wait for.
-        let span = span.min(NAP);
-        let (done, slept) = oneshot::channel::<()>();
-        let thread = std::thread::Builder::new().name("leasehold-timer".into());
-        let started = thread.spawn(move || {
-            std::thread::sleep(span);
-            drop(done);
-        });
-        match started {
-            // It never says anything: it has ended.
-            Ok(_) => drop(slept.await),
-            Err(_) => std::thread::sleep(span),
+    /// Sleeps for `left`, or less, outside of the client's runtime.
+    async fn sleep_elsewhere(&self, left: Duration) {
+        match self.0.clock {
+            Clock::Boot => Nap::new(left).await,
+            // It stands still until all of its runtime's tasks wait for timers of that. A runtime
+            // whose clock can be paused has timers.
+            _ if is_paused() => tokio::time::sleep(left.min(LONGEST)).await,
+            _ => Nap::new(left.min(NAP)).await,
         }
     }
+}
+
+/// Whether a test has paused the clock of the runtime that polls this.
+#[expect(clippy::disallowed_methods, reason = "it is compared with tokio's")]
+fn is_paused() -> bool {
+    let (tokios, real) = (Instant::now(), std::time::Instant::now());
+    while real.elapsed() < Duration::from_micros(1) {}
+    Instant::now() == tokios
 }
 
 /// Somebody sleeps for long.
@@ -203,9 +197,9 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Dropped by a runtime that ends: whoever sleeps in another one goes on by itself.
+        // Dropped by a runtime that ends: whoever has begun to sleep there goes on elsewhere, and must
+        // not poll its timer again.
         if self.is_needed {
-            self.shared.ended.store(true, Ordering::SeqCst);
             self.shared.slept.notify_waiters();
         }
     }
@@ -290,7 +284,6 @@ mod tests {
         while timers.0.watched.load(Ordering::SeqCst) {
             tokio::time::sleep(NAP / 20).await;
         }
-        assert!(!timers.0.ended.load(Ordering::SeqCst));
     }
 
     #[test]
@@ -305,11 +298,7 @@ mod tests {
             let timers = timers.clone();
             callers.spawn(async move { timers.sleep(NAP * 4).await })
         };
-        while timers.0.sleepers.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
         drop(clients);
-        callers.block_on(sleeper).expect("it sleeps by naps");
-        assert!(timers.0.ended.load(Ordering::SeqCst));
+        callers.block_on(sleeper).expect("it sleeps on");
     }
 }

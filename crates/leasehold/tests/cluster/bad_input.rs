@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error, ErrorKind};
+use leasehold_testkit::server::Builder;
 use leasehold_testkit::{Cluster, RedisServer, Reply};
 
 async fn refused(url: &str) -> Error {
@@ -53,6 +54,68 @@ async fn client_in_the_background_waits_for_its_cluster() {
         .unwrap();
     let guard = client.lock("x").acquire().await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// What a client says of a cluster that it connects to in the background, whatever it is asked.
+async fn refused_in_the_background(url: &str) -> Error {
+    let builder = Client::builder().reply_timeout(Duration::from_secs(60));
+    let client = builder.connect_in_background(url).unwrap();
+    let errors = async {
+        let listed = client.list("*").next().await;
+        [
+            client.lock("x").try_acquire().await.unwrap_err(),
+            client.count_down_latch("x").count().await.unwrap_err(),
+            client.examine("x").await.unwrap_err(),
+            listed.expect("an error").unwrap_err(),
+        ]
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(30), errors).await;
+    let [first, rest @ ..] = in_time.expect("it waits for no map");
+    for error in rest {
+        assert_eq!(error.kind(), first.kind(), "{error}");
+    }
+    first
+}
+
+#[tokio::test]
+async fn first_connection_in_the_background_fails_with_what_the_nodes_say() {
+    let node = |builder: Builder| builder.arg("cluster-enabled", "yes").start().unwrap();
+    let wants_a_password = node(RedisServer::builder().password("pw"));
+    let tells_no_map = node(
+        RedisServer::builder()
+            .user("app", "pw")
+            .rules("+@all -cluster ~* &*"),
+    );
+    let single = RedisServer::start().unwrap();
+    let wrong = format!("redis-cluster://:no@127.0.0.1:{}", wants_a_password.port());
+    let of_cluster = |server: &RedisServer| server.url().replace("redis://", "redis-cluster://");
+    for (url, kind, says) in [
+        (&wrong, ErrorKind::Denied, "the password is refused"),
+        (&of_cluster(&tells_no_map), ErrorKind::Denied, "needs ACL"),
+        (&of_cluster(&single), ErrorKind::Unsupported, "use redis://"),
+        // Nobody listens on port 1.
+        (
+            &"redis-cluster://127.0.0.1:1".to_owned(),
+            ErrorKind::Unavailable,
+            "127.0.0.1:1",
+        ),
+    ] {
+        let error = refused_in_the_background(url).await;
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    // What does not heal ends a wait at once; what may heal, with its reason.
+    let client = Client::builder().connect_in_background(&wrong).unwrap();
+    let error = client.lock("x").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let both = format!("{wrong},127.0.0.1:1");
+    let client = Client::builder().connect_in_background(&both).unwrap();
+    let lock = client.lock("x").outage_timeout(Duration::from_secs(1));
+    let error = lock.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    for says in ["127.0.0.1:1", "the password is refused"] {
+        assert!(error.to_string().contains(says), "{error}");
+    }
 }
 
 #[tokio::test]

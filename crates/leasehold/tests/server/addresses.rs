@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, ErrorKind};
+use leasehold::{Client, Error, ErrorKind, MultiLock};
 use leasehold_testkit::fake::Action;
 use leasehold_testkit::{FakeServer, RedisServer};
 
@@ -232,4 +232,25 @@ async fn no_error_and_no_log_shows_a_part_of_a_password() {
     let said = format!("{said} {client:?}");
     assert!(!shows(&said, "q0x4z8Q!"), "{said}");
     assert!(warnings.count("no connection") > 0);
+}
+
+#[tokio::test]
+async fn wait_without_any_connection_has_sent_nothing() {
+    // It accepts connections, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let short = Duration::from_millis(50);
+    for scheme in ["redis", "redis-cluster"] {
+        let url = format!("{scheme}://127.0.0.1:{port}");
+        let client = Client::builder().connect_in_background(&url).unwrap();
+        let (one, other) = (client.lock("x"), client.lock("y"));
+        let both = MultiLock::new([one.clone(), other]).unwrap();
+        for error in [
+            one.try_acquire_for(short).await.unwrap_err(),
+            both.try_acquire_for(short).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("nothing was changed"), "{error}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::support::HOUR;
 use crate::support::child::{Child, job};
 use crate::support::company::Company;
+use crate::support::executor::block_on;
 
 const TEST: &str = "server::forks::a_process_that_forks";
 /// A child that hangs is ended after this.
@@ -79,6 +80,32 @@ fn child_whose_parent_has_ended_is_told_and_connects_anew() {
     }
 }
 
+#[test]
+fn child_that_watches_a_hold_is_told_by_the_clock() {
+    for flavor in ["current", "several", "blocking"] {
+        let lines = said(flavor, "watches");
+        assert_eq!(
+            lines.iter().filter(|line| *line == "child is told").count(),
+            2,
+            "{flavor}: {lines:#?}"
+        );
+    }
+}
+
+#[test]
+fn child_sends_no_request_that_its_parent_has_not_sent_yet() {
+    let server = RedisServer::start().unwrap();
+    let shim = ForkShim::new().unwrap();
+    let job = format!("current sends {}", server.url());
+    has(&Child::forking(&shim, TEST, &job).finished(), "child ends");
+    assert_eq!(server.scripts(), 1);
+}
+
+#[test]
+fn child_does_not_wait_for_the_threads_of_its_parents_client() {
+    has(&said("blocking", "drops"), "child waited 0 times");
+}
+
 /// Not a test when it is run as one: the job of a process.
 #[test]
 fn a_process_that_forks() {
@@ -92,6 +119,10 @@ fn a_process_that_forks() {
         [flavor, "ends", url] => child_ends(flavor, url),
         [flavor, "calls", url] => child_calls(&runtime(flavor), url),
         [flavor, "company", url] => company_beside_a_child(&runtime(flavor), url),
+        ["blocking", "watches", url] => blocking_child_watches(url),
+        ["blocking", "drops", url] => blocking_child_drops(url),
+        [flavor, "watches", url] => child_watches(&runtime(flavor), url),
+        [_, "sends", url] => child_sends_nothing(&runtime("current"), url),
         [flavor, "outlives", url] => child_outlives(&runtime(flavor), url),
         _ => panic!("no such job: {job:?}"),
     }
@@ -256,6 +287,72 @@ fn child_outlives(runtime: &Runtime, url: &str) {
     println!("child has it");
     println!("child ends");
     exit(0);
+}
+
+fn child_watches(runtime: &Runtime, url: &str) {
+    let builder = Client::builder().lease(Duration::from_secs(2));
+    let (client, guards) = runtime.block_on(async {
+        let client = builder.connect(url).await.unwrap();
+        let guards = [client.lock("x"), client.lock("y")]
+            .map(|lock| async move { lock.acquire().await.unwrap() });
+        (client, futures_util::future::join_all(guards).await)
+    });
+    in_child(|| {
+        block_on(guards[0].lost());
+        println!("child is told");
+        self::runtime("current").block_on(guards[1].lost());
+        println!("child is told");
+    });
+    drop((client, guards));
+}
+
+fn blocking_child_watches(url: &str) {
+    let client = blocking::Client::connect(url).unwrap();
+    let guard = client.lock("x").acquire().unwrap();
+    let permits = client.expirable_semaphore("seats");
+    permits.try_set_permits(1).unwrap();
+    let permit = permits.acquire().unwrap();
+    let short = Duration::from_millis(50);
+    in_child(|| {
+        assert_eq!(guard.lost_within(short), None);
+        println!("child is told");
+        assert_eq!(permit.lost_within(short), None);
+        println!("child is told");
+    });
+}
+
+/// The parent forks with a request that its runtime has not written yet.
+fn child_sends_nothing(runtime: &Runtime, url: &str) {
+    let client = runtime.block_on(Client::connect(url)).unwrap();
+    let lock = client.lock("x");
+    let mut acquire = Box::pin(lock.acquire());
+    let first = runtime.block_on(async { (&mut acquire).now_or_never() });
+    assert!(first.is_none());
+    in_child(|| {
+        // Runs the tasks that the runtime had at the fork.
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
+    });
+    forget(runtime.block_on(acquire).unwrap());
+    exit(0);
+}
+
+/// How often this thread has waited for something.
+fn waits() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+fn blocking_child_drops(url: &str) {
+    let client = blocking::Client::connect(url).unwrap();
+    let mut kept = Some((client.lock("x").acquire().unwrap(), client));
+    in_child(|| {
+        let before = waits();
+        drop(kept.take());
+        println!("child waited {} times", waits() - before);
+    });
 }
 
 fn blocking_child_ends(url: &str) {

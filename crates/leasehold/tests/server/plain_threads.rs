@@ -327,6 +327,49 @@ fn a_hold_is_lost_in_time_after_its_clients_runtime_has_ended() {
     assert!(Instant::now() >= guard.valid_until());
 }
 
+#[test]
+fn runtime_without_timers_waits_as_any_executor() {
+    let server = RedisServer::start().unwrap();
+    for two in [Two::of_server(&server), Two::embedded()] {
+        let callers = Builder::new_current_thread().build().unwrap();
+        let held = two
+            .runtime
+            .block_on(two.theirs.lock("a").acquire())
+            .unwrap();
+        let waited = callers.block_on(two.ours.lock("a").try_acquire_for(HELD));
+        assert!(waited.unwrap().is_none());
+        drop(held);
+        let lock = two.ours.lock("b").fixed_lease(HELD);
+        callers.block_on(async { lock.acquire().await.unwrap().lost().await });
+    }
+}
+
+/// The task that would renew stands still as well, so the hold is lost.
+#[test]
+fn watcher_is_told_while_its_clients_runtime_is_blocked() {
+    let server = RedisServer::start().unwrap();
+    let clients = Builder::new_current_thread().enable_all().build().unwrap();
+    clients.block_on(async {
+        let builder = Client::builder().lease(Duration::from_secs(1));
+        let client = builder.connect(&server.url()).await.unwrap();
+        for with_runtime in [false, true] {
+            let guard = client.lock("a").acquire().await.unwrap();
+            let lost = guard.lost();
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                match with_runtime {
+                    false => block_on(lost),
+                    true => runtime().block_on(lost),
+                };
+                tell.send(()).unwrap();
+            });
+            // Blocks the runtime until then.
+            told.recv_timeout(Duration::from_secs(60)).unwrap();
+            drop(guard);
+        }
+    });
+}
+
 /// Each async method of the library is called above.
 #[test]
 fn no_async_method_is_left_out() {

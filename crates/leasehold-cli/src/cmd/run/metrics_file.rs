@@ -15,13 +15,15 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::output::tell;
 use crate::signals;
 use exposition::Exposition;
 
 /// The pause between two writes while the command runs. Prometheus rarely asks more often.
 const EVERY: Duration = Duration::from_secs(10);
-/// The longest wait for the last write: a folder that does not answer must not keep the command.
-const LAST: Duration = Duration::from_secs(5);
+/// The longest wait for the first write, and for the last one: a folder that does not answer, or that
+/// another process has locked, must not keep the command.
+const LIMIT: Duration = Duration::from_secs(5);
 /// The most symbolic links that are followed, as many as the system follows.
 const MOST_LINKS: usize = 40;
 /// Upper ends, in seconds: from a free lock to a job of a night.
@@ -47,29 +49,47 @@ pub(super) struct MetricsFile {
 enum Ask {
     /// Write now.
     Write,
+    /// Write, and send the outcome.
+    WriteAndTell(Sender<Outcome>),
     /// Write for the last time, and send the outcome.
-    End(Sender<Result<(), Failure>>),
+    End(Sender<Outcome>),
 }
+
+type Outcome = Result<(), Failure>;
 
 impl MetricsFile {
     /// Begins to collect metrics, and writes the file for the first time. Each metric is labelled
     /// with the name of the lock: node_exporter refuses two files that share a series.
+    ///
+    /// A file that can't be written is an error. One that does not answer in time is told of, and the
+    /// run goes on: the thread writes it when it can.
     pub(super) fn start(path: &Path, name: &str) -> Result<Self, Failure> {
         let handle = record(name).map_err(|error| {
             Failure::new(Exit::Failed, format!("can't collect metrics: {error}"))
         })?;
-        let mut writer = Writer {
+        let writer = Writer {
             path: target(path),
             handle,
             written: Exposition::default(),
             is_first: true,
         };
-        // Before the lock is asked for: a file that can't be written fails the run at once.
-        writer.write()?;
         let (asks, asked) = mpsc::channel();
         signals::on_thread("metrics", move || writer.write_when_asked(&asked))
             .map_err(|error| Failure::io("can't start the thread that writes metrics", error))?;
-        Ok(Self { asks })
+        let this = Self { asks };
+        // Before the lock is asked for: a file that can't be written fails the run at once.
+        match this.ask(Ask::WriteAndTell) {
+            Some(outcome) => outcome?,
+            None => tell(late()),
+        }
+        Ok(this)
+    }
+
+    /// Has the thread write, and waits for the outcome. `None` if that takes too long.
+    fn ask(&self, how: impl FnOnce(Sender<Outcome>) -> Ask) -> Option<Outcome> {
+        let (outcome, ended) = mpsc::channel();
+        let _ = self.asks.send(how(outcome));
+        ended.recv_timeout(LIMIT).ok()
     }
 
     /// Asks for a write, and does not wait for it.
@@ -80,16 +100,16 @@ impl MetricsFile {
 
     /// Writes the file for the last time.
     pub(super) fn end(self) -> Result<(), Failure> {
-        let (outcome, ended) = mpsc::channel();
-        let _ = self.asks.send(Ask::End(outcome));
-        ended.recv_timeout(LAST).unwrap_or_else(|_| {
-            let limit = humantime::format_duration(LAST);
-            Err(Failure::new(
-                Exit::Failed,
-                format!("the metrics were not written within {limit}"),
-            ))
-        })
+        self.ask(Ask::End).unwrap_or_else(|| Err(late()))
     }
+}
+
+fn late() -> Failure {
+    let limit = humantime::format_duration(LIMIT);
+    Failure::new(
+        Exit::Failed,
+        format!("the metrics were not written within {limit}"),
+    )
 }
 
 /// Notes that the lock is held and the command starts.
@@ -129,6 +149,7 @@ impl Writer {
     fn write_when_asked(mut self, asked: &Receiver<Ask>) {
         loop {
             match asked.recv_timeout(EVERY) {
+                Ok(Ask::WriteAndTell(outcome)) => drop(outcome.send(self.write())),
                 Ok(Ask::End(outcome)) => {
                     let _ = outcome.send(self.write());
                     return;

@@ -25,8 +25,9 @@ pub(crate) struct Address {
     resp3: bool,
     identity: String,
     shown: Arc<str>,
-    /// A server has told it: it is in no URL.
-    pub(crate) is_told: bool,
+    /// The host by which another server has told it, before the address map; `None` for an address
+    /// of the URL.
+    told_as: Option<String>,
 }
 
 /// Where a server listens.
@@ -97,7 +98,7 @@ impl Address {
             db,
             resp3,
             shown: shown.into(),
-            is_told: false,
+            told_as: None,
         }
     }
 
@@ -114,7 +115,7 @@ impl Address {
             },
             shown: Shown(&place).to_string().into(),
             identity: place,
-            is_told: true,
+            told_as: Some(host.to_owned()),
             ..self.clone()
         }
     }
@@ -125,6 +126,22 @@ impl Address {
             Target::Tcp { host, port, .. } => Some((host, *port)),
             Target::Unix(_) => None,
         }
+    }
+
+    /// The same address, which was told with this host, and led here by the address map.
+    pub(crate) fn told_as(self, host: &str) -> Self {
+        let told_as = Some(host.to_owned());
+        Self { told_as, ..self }
+    }
+
+    /// Whether a server has told it: it is in no URL.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told_as.is_some()
+    }
+
+    /// The host as a server has told it or the URL says it, before the address map.
+    pub(crate) fn unmapped_host(&self) -> Option<&str> {
+        self.told_as.as_deref().or_else(|| Some(self.host()?.0))
     }
 
     pub(crate) fn to_host(&self) -> Option<Host> {

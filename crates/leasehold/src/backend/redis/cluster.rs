@@ -6,8 +6,10 @@
 
 mod nodes;
 mod strays;
+mod unmapped;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -63,6 +65,10 @@ pub(crate) struct Cluster {
     /// What the URL names.
     seeds: Vec<Address>,
     map: Arc<Map>,
+    /// A node has told the map.
+    has_map: AtomicBool,
+    /// What the last node said that was connected and did not tell it.
+    refused_map: Mutex<Option<Failure>>,
     nodes: Mutex<Nodes>,
     lines: Lines,
     shown: Arc<str>,
@@ -152,6 +158,8 @@ impl Cluster {
                 identity,
                 seeds,
                 map,
+                has_map: AtomicBool::new(false),
+                refused_map: Mutex::default(),
                 nodes: Mutex::default(),
                 lines: Lines::default(),
             }
@@ -201,15 +209,16 @@ impl Cluster {
     }
 
     /// The numbers of the nodes that have slots.
-    pub(crate) fn masters(&self) -> Vec<usize> {
-        self.map.owners()
+    pub(crate) async fn masters(&self) -> std::result::Result<Vec<usize>, Failure> {
+        self.map_is_there().await?;
+        Ok(self.map.owners())
     }
 
     /// The nodes that have slots.
-    pub(crate) fn servers(&self) -> Vec<Arc<Server>> {
+    pub(crate) async fn servers(&self) -> std::result::Result<Vec<Arc<Server>>, Failure> {
+        let masters = self.masters().await?.into_iter();
         let nodes = self.nodes.lock();
-        let masters = self.map.owners().into_iter();
-        masters.filter_map(|number| nodes.get(number)).collect()
+        Ok(masters.filter_map(|number| nodes.get(number)).collect())
     }
 
     /// Sends an operation without keys to this node.
@@ -220,6 +229,13 @@ impl Cluster {
         server
             .lane
             .submit(operation, Route::Plain, self.lines.next_arrival())
+    }
+
+    /// Whether a node has ever been connected to.
+    pub(crate) fn was_connected(&self) -> bool {
+        let nodes = self.nodes.lock().all();
+        // A node that has told the map may be gone by now.
+        self.has_map() || nodes.iter().any(|(_, server)| server.node.was_connected())
     }
 
     /// The address of one of our connections, as its node sees it.
@@ -281,8 +297,8 @@ impl Cluster {
 
     /// The node that another one, at `from`, calls by this address.
     fn node_told_by(&self, from: &Address, host: &str, port: u16) -> (usize, Arc<Server>) {
-        let (host, port) = self.common.addresses.lead(host, port);
-        self.node_at(&from.of_node(&host, port))
+        let (leads_to, port) = self.common.addresses.lead(host, port);
+        self.node_at(&from.of_node(&leads_to, port).told_as(host))
     }
 
     fn start_node(&self, node: Arc<Node>, first: Option<Opened>) {
@@ -298,7 +314,8 @@ impl Cluster {
 
     /// Takes over a map that the node at `asked` has told.
     fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
-        let own_host = asked.host().map_or("", |(host, _)| host);
+        // As it was told: what the address map has made of that must not be mapped again.
+        let own_host = asked.unmapped_host().unwrap_or_default();
         // Each address once: a node may have thousands of ranges.
         let mut numbers = HashMap::new();
         let owned = ranges.iter().map(|range| {
@@ -310,6 +327,7 @@ impl Cluster {
         });
         let owned: Vec<_> = owned.collect();
         let changed = self.map.replace(&owned);
+        self.has_map.store(true, Ordering::Relaxed);
         // Whatever has changed: a node may have said that a channel is not its own any more.
         self.shared.channels.place_again();
         let now = self.common.clock.now();
@@ -354,8 +372,13 @@ impl Cluster {
             return false;
         }
         let answers = asked.into_iter().map(|asked| asked.answer().boxed());
-        let answer = select_ok(answers).await;
-        answer.is_ok_and(|((address, ranges), _)| self.apply(&address, &ranges))
+        match select_ok(answers).await {
+            Ok(((address, ranges), _)) => self.apply(&address, &ranges),
+            Err(failure) => {
+                *self.refused_map.lock() = Some(failure);
+                false
+            }
+        }
     }
 }
 

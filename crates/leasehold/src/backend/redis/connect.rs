@@ -344,7 +344,7 @@ impl Connector {
             no_credentials(at, what, Arc::new(error))
         })?;
         let stream = tls.connect(config, host, stream).await.map_err(|error| {
-            let advice = super::tls::advice(&error, self.address.is_told);
+            let advice = super::tls::advice(&error, at.is_told());
             let what = format!("the TLS handshake failed ({error}); {advice}");
             no_connection(at, what, Some(Arc::new(error)))
         })?;
@@ -462,7 +462,7 @@ fn no_connection(
     mut what: String,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 ) -> Failure {
-    if at.is_told {
+    if at.is_told() {
         what.push_str(
             "; another server has named this address: if it has another one from here, map it \
              (map_address, --map)",

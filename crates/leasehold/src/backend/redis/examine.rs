@@ -43,7 +43,7 @@ impl Redis {
         match self {
             Self::Single { server, .. } => all.push(of(server, channel).await?),
             Self::Cluster { cluster, .. } => {
-                for server in cluster.servers() {
+                for server in cluster.servers().await? {
                     all.push(of(&server, channel).await?);
                 }
             }

@@ -384,6 +384,14 @@ impl Lane {
         }
     }
 
+    /// Why there is none. `None` while one is being opened, too.
+    pub(crate) fn why_down(&self) -> Option<Failure> {
+        match &self.state.lock().link {
+            Link::Down(failure) => Some(failure.clone()),
+            Link::Up(_) | Link::Opening => None,
+        }
+    }
+
     /// Takes out the waiting operations for which `stays` is false: they are another node's.
     pub(crate) fn take_unless(&self, stays: impl Fn(&Operation) -> bool) -> Vec<Waiting> {
         self.state.lock().queue.take_unless(stays).into()

@@ -283,6 +283,11 @@ impl Node {
         has.then(|| self.script.own(step)).flatten()
     }
 
+    /// Whether a connection for calls has ever been used.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.connector.present.borrow().told.is_some()
+    }
+
     /// The connection for calls is used from now on, on which the server has said this.
     pub(crate) fn learn(&self, told: &Told) -> Reached {
         self.seen_as.lock().clone_from(&told.seen_as);

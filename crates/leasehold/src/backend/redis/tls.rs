@@ -211,7 +211,7 @@ fn is_webpki(error: &CertificateError, name: &str) -> bool {
     matches!(error, CertificateError::Other(error) if error.to_string() == name)
 }
 
-/// What to do about a handshake that failed. `is_told`: a node of the cluster has told the address.
+/// What to do about a handshake that failed. `is_told`: another server has told the address.
 pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
     use rustls::CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
@@ -242,8 +242,10 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
         Some(InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
             match is_told {
                 true => {
-                    "let the nodes announce the name that their certificates are for \
-                 (cluster-announce-hostname, cluster-preferred-endpoint-type hostname)"
+                    "let the servers announce the name that their certificates are for (in a \
+                     cluster cluster-announce-hostname and cluster-preferred-endpoint-type \
+                     hostname; behind sentinels replica-announce-ip, with resolve-hostnames and \
+                     announce-hostnames of the sentinels), or say it (tls_server_name, --sni)"
                 }
                 false => {
                     "use a name that the certificate is for in the URL, or say it (tls_server_name, --sni)"

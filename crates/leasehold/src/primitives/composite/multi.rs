@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use super::member::{Terms, in_order, one_server};
 use super::quorum::Quorum;
 use super::{AnyLock, Several as _};
+use crate::backend::failure::{Failure, Outcome};
 use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -139,6 +140,12 @@ impl Acquire for Multi {
     }
 }
 
+/// Whether a server of any of these has ever been connected to.
+fn may_have_asked(members: &[AnyLock]) -> bool {
+    let mut members = members.iter();
+    members.any(|one| one.context().backend.was_connected() || may_have_asked(one.members()))
+}
+
 /// One acquire of all members.
 struct Gathering<'a> {
     context: &'a Context,
@@ -181,7 +188,7 @@ impl Gathering<'_> {
         let Some(answers) = self.in_time(self.ask(self.members)).await else {
             // The asks are dropped by now, and each undoes what its server granted or may still
             // grant.
-            return Err(no_answer_in_time(self.context).into_error(self.key));
+            return Err(self.no_answer_in_time().into_error(self.key));
         };
         // By now the servers have said which they are. A lock that is given twice would wait for
         // itself.
@@ -195,6 +202,15 @@ impl Gathering<'_> {
             return Ok(answers.into_iter().filter_map(Result::ok).collect());
         }
         self.one_after_the_other(answers).await
+    }
+
+    fn no_answer_in_time(&self) -> Failure {
+        let mut failure = no_answer_in_time(self.context);
+        // A request of another member may have left.
+        if may_have_asked(self.members) {
+            failure.outcome = Outcome::MayHaveRun;
+        }
+        failure
     }
 
     /// Asks these members at once. Requests to one server travel as one call.

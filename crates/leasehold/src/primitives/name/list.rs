@@ -178,7 +178,7 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
         }),
         // The prefix is no pattern.
         wanted: format!("{}{wanted}", as_pattern(&context.prefix)),
-        masters: context.backend.masters().into(),
+        masters: None,
         cursor: 0,
     };
     let found = pages(walk)
@@ -205,8 +205,8 @@ struct SharedWalk {
 struct Walk {
     shared: Arc<SharedWalk>,
     wanted: String,
-    /// The servers that are left, of which the first is walked over.
-    masters: VecDeque<usize>,
+    /// The servers that are left, of which the first is walked over. `None` until they are known.
+    masters: Option<VecDeque<usize>>,
     cursor: u64,
 }
 
@@ -214,16 +214,30 @@ type Candidates = (Arc<SharedWalk>, Vec<Candidate>);
 
 fn pages(walk: Walk) -> impl Stream<Item = Result<Candidates>> + Send {
     stream::try_unfold(walk, |mut walk| async move {
-        let Some(master) = walk.masters.front() else {
+        let Some(master) = walk.master().await? else {
             return Ok(None);
         };
-        let candidates = walk.page(*master).await?;
+        let candidates = walk.page(master).await?;
         let shared = Arc::clone(&walk.shared);
         Ok(Some(((shared, candidates), walk)))
     })
 }
 
 impl Walk {
+    /// The server that is walked over.
+    async fn master(&mut self) -> Result<Option<usize>> {
+        let masters = match self.masters.take() {
+            Some(masters) => masters,
+            None => {
+                let masters = self.shared.context.backend.masters().await;
+                masters
+                    .map_err(|failure| failure.into_error_of_listing())?
+                    .into()
+            }
+        };
+        Ok(self.masters.insert(masters).front().copied())
+    }
+
     async fn page(&mut self, master: usize) -> Result<Vec<Candidate>> {
         // The keys beside a name have the name in the middle.
         let pattern = format!("*{}*", self.wanted);
@@ -253,9 +267,9 @@ impl Walk {
         }
         self.cursor = page.cursor;
         if page.cursor == 0 {
-            self.masters.pop_front();
+            self.masters.as_mut().map(VecDeque::pop_front);
         }
-        match self.masters.is_empty() {
+        match self.masters.as_ref().is_some_and(VecDeque::is_empty) {
             false => looked_at.fetch_add(PAGE, Ordering::Relaxed),
             true => looked_at.swap(sum.load(Ordering::Relaxed), Ordering::Relaxed),
         };

@@ -196,7 +196,7 @@ impl Cluster {
         let address = &from.node.connector.address;
         let host = match &host {
             Some(host) => host,
-            None => address.host()?.0,
+            None => address.unmapped_host()?,
         };
         Some(self.node_told_by(address, host, port))
     }
@@ -227,6 +227,9 @@ impl Cluster {
     }
 
     fn nobody_has(&self, slot: u16) -> Failure {
+        if !self.has_map() {
+            return self.nobody_has_answered();
+        }
         let what = format!("no node of the cluster is known to have its slot, {slot}");
         Failure::new(
             Outcome::DidNotRun,
@@ -271,13 +274,17 @@ async fn see_to(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
     }
 }
 
-/// Tries an operation again until it runs, or the time for a reply is over.
+/// Tries an operation again until it runs, or the time for a reply is over. If the map was never
+/// learned, the end is what the nodes say of that, as the failed connection to a single server is.
 async fn step_aside(cluster: Arc<Cluster>, slot: u16, waiting: Waiting, failure: Failure) {
     let clock = cluster.common.clock;
     let until = clock.now() + cluster.common.reply_timeout;
     let mut pause = FIRST_PAUSE;
     let mut left = (waiting, failure);
     loop {
+        if let Some(failure) = cluster.why_no_map() {
+            return left.0.answer(Err(failure));
+        }
         if clock.now() >= until {
             let (waiting, failure) = left;
             return waiting.answer(Err(failure));

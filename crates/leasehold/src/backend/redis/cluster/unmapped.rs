@@ -1,0 +1,104 @@
+//! A cluster whose map no node has told yet: what stands in the way, and waiting for the first one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Cluster;
+use crate::backend::failure::{Cause, Failure, Outcome};
+
+/// How often it is looked whether the map is there.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+impl Cluster {
+    pub(super) fn has_map(&self) -> bool {
+        // Relaxed: a stale look is repeated.
+        self.has_map.load(Ordering::Relaxed)
+    }
+
+    /// Why there has never been a map. `None` while a node may tell it at any moment.
+    pub(super) fn why_no_map(&self) -> Option<Failure> {
+        if self.has_map() {
+            return None;
+        }
+        let mut failures = Vec::new();
+        let servers = self.nodes.lock().all();
+        for (_, server) in servers {
+            failures.push(match server.lane.connection() {
+                Some(_) => self.refused_map.lock().clone()?,
+                None => server.lane.why_down()?,
+            });
+        }
+        one_of(failures)
+    }
+
+    /// The nodes are still being connected to.
+    pub(super) fn nobody_has_answered(&self) -> Failure {
+        let what = "none of the nodes has said yet which of them has its slot";
+        Failure::no_answer(Outcome::DidNotRun, what, Arc::clone(&self.shown))
+    }
+
+    /// Waits for the first map, as long as for a reply.
+    pub(super) async fn map_is_there(&self) -> Result<(), Failure> {
+        let Some(this) = self.this.upgrade().filter(|this| !this.has_map()) else {
+            return Ok(());
+        };
+        // A task: whoever waits for it may have no timers.
+        let waits = self.shared.runtime.spawn(async move {
+            let until = this.common.clock.now() + this.common.reply_timeout;
+            while !this.has_map() {
+                if let Some(failure) = this.why_no_map() {
+                    return Err(failure);
+                }
+                if this.common.clock.now() >= until {
+                    return Err(this.nobody_has_answered());
+                }
+                this.common.look_at_slots();
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Ok(())
+        });
+        let ended = || Failure::runtime_ended(Outcome::DidNotRun, Arc::clone(&self.shown));
+        waits.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+/// What stands for all: a failure that heals by itself, with those beside it that do not, or the
+/// first one if none heals.
+fn one_of(mut failures: Vec<Failure>) -> Option<Failure> {
+    if failures.is_empty() {
+        return None;
+    }
+    let heals = failures.iter().position(Failure::may_heal);
+    let mut chosen = failures.swap_remove(heals.unwrap_or(0));
+    if let Cause::NoAnswer(what) | Cause::NotNow(what) = &mut chosen.cause {
+        for other in failures.iter().filter(|other| !other.may_heal()) {
+            what.push_str(&format!("; {} says: {}", other.address, other.cause));
+        }
+    }
+    Some(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(address: &str, cause: Cause) -> Failure {
+        Failure::new(Outcome::DidNotRun, cause, address)
+    }
+
+    #[test]
+    fn failure_that_heals_stands_for_all_and_names_the_refusals() {
+        let denied = || failure("redis://a:1", Cause::Denied("WRONGPASS".into()));
+        let closed = || failure("redis://b:1", Cause::NoAnswer("refused".into()));
+        let both = one_of(vec![denied(), closed()]).expect("one");
+        assert!(both.may_heal());
+        assert_eq!(
+            both.cause.to_string(),
+            "refused; redis://a:1 says: WRONGPASS"
+        );
+        let alone = one_of(vec![denied(), denied()]).expect("one");
+        assert_eq!(alone.cause, denied().cause);
+        assert!(one_of(Vec::new()).is_none());
+    }
+}

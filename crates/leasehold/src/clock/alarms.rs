@@ -1,0 +1,237 @@
+//! One thread of the process that wakes whoever sleeps outside of its client's runtime: there a
+//! timer of tokio can be missing, stand still with a runtime that is blocked, or end with it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use super::{Clock, Moment};
+use crate::process::Process;
+use crate::sync::Mutex;
+
+/// The longest sleep of the thread while others sleep: its timer stands still while the machine
+/// sleeps, and this clock does not.
+const NAP: Duration = Duration::from_millis(200);
+const CLOCK: Clock = Clock::Boot;
+
+/// Those of the first process that needs them. Each process that is forked from one that has some
+/// finds its own behind them.
+static FIRST: OnceLock<Alarms> = OnceLock::new();
+
+/// Everybody who sleeps by the thread of one process.
+struct Alarms {
+    /// The thread is missing in any other one, where the lock may be taken for ever, too.
+    process: Process,
+    sleepers: Mutex<Sleepers>,
+    /// How the thread is started.
+    start: fn(&'static Alarms) -> io::Result<Thread>,
+    /// Those of a child of the process.
+    of_child: OnceLock<Box<Alarms>>,
+}
+
+#[derive(Default)]
+struct Sleepers {
+    wakers: BTreeMap<(Moment, u64), Waker>,
+    number: u64,
+    thread: Option<Thread>,
+}
+
+impl Alarms {
+    fn new(start: fn(&'static Self) -> io::Result<Thread>) -> Self {
+        Self {
+            process: Process::own(),
+            sleepers: Mutex::default(),
+            start,
+            of_child: OnceLock::new(),
+        }
+    }
+
+    /// Those of this process.
+    fn own() -> &'static Self {
+        let mut alarms = FIRST.get_or_init(|| Self::new(Self::start_thread));
+        while alarms.process.is_gone() {
+            alarms = (alarms.of_child).get_or_init(|| Box::new(Self::new(Self::start_thread)));
+        }
+        alarms
+    }
+
+    fn start_thread(&'static self) -> io::Result<Thread> {
+        let thread = thread::Builder::new().name("leasehold-timer".into());
+        let started = thread.spawn(|| self.run())?;
+        Ok(started.thread().clone())
+    }
+
+    /// Wakes everybody in time, for as long as the process lives.
+    fn run(&self) {
+        loop {
+            let now = CLOCK.now();
+            let (due, next) = self.sleepers.lock().take_due(now);
+            for waker in due {
+                // It is code of the executor, and a panic there must not end the sleep of others.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            }
+            match next {
+                Some(next) => thread::park_timeout(next.saturating_sub(CLOCK.now()).min(NAP)),
+                None => thread::park(),
+            }
+        }
+    }
+
+    /// Adds a sleeper. `None` if there is no thread that could wake it.
+    fn add(&'static self, at: Moment, waker: &Waker) -> Option<(Moment, u64)> {
+        // Code of the executor, as its drop is: it runs with nothing locked.
+        let waker = waker.clone();
+        let mut sleepers = self.sleepers.lock();
+        let thread = match &sleepers.thread {
+            Some(thread) => thread.clone(),
+            // With the lock taken: there must not be two. The new thread waits for the lock.
+            None => sleepers.thread.insert((self.start)(self).ok()?).clone(),
+        };
+        sleepers.number += 1;
+        let key = (at, sleepers.number);
+        let is_first = (sleepers.wakers.first_key_value()).is_none_or(|(first, _)| key < *first);
+        sleepers.wakers.insert(key, waker);
+        drop(sleepers);
+        if is_first {
+            thread.unpark();
+        }
+        Some(key)
+    }
+
+    /// Whether the thread has not woken this sleeper yet. Then it wakes `waker`.
+    fn goes_on(&self, key: (Moment, u64), waker: &Waker) -> bool {
+        let mut waker = waker.clone();
+        let mut sleepers = self.sleepers.lock();
+        let present = sleepers.wakers.get_mut(&key);
+        let goes_on = present.is_some();
+        if let Some(present) = present {
+            std::mem::swap(present, &mut waker);
+        }
+        drop(sleepers);
+        drop(waker);
+        goes_on
+    }
+
+    fn remove(&self, key: (Moment, u64)) {
+        let waker = self.sleepers.lock().wakers.remove(&key);
+        drop(waker);
+    }
+}
+
+impl Sleepers {
+    /// Those whose time has come, and the time of the next one.
+    fn take_due(&mut self, now: Moment) -> (Vec<Waker>, Option<Moment>) {
+        let later = self.wakers.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut self.wakers, later);
+        let next = self.wakers.first_key_value().map(|((at, _), _)| *at);
+        (due.into_values().collect(), next)
+    }
+}
+
+/// Sleeps for a span by the thread of the process that polls it.
+pub(super) struct Nap {
+    at: Moment,
+    place: Option<(&'static Alarms, (Moment, u64))>,
+}
+
+impl Nap {
+    pub(super) fn new(span: Duration) -> Self {
+        Self {
+            at: CLOCK.now() + span,
+            place: None,
+        }
+    }
+
+    fn poll_by(
+        &mut self,
+        own: impl Fn() -> &'static Alarms,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        // What was noted before a fork, the thread of the parent has.
+        self.place.take_if(|(alarms, _)| alarms.process.is_gone());
+        let goes_on = match self.place {
+            Some((alarms, key)) => alarms.goes_on(key, context.waker()),
+            None => CLOCK.now() < self.at,
+        };
+        if !goes_on {
+            self.place = None;
+            return Poll::Ready(());
+        }
+        if self.place.is_none() {
+            let alarms = own();
+            let key = alarms.add(self.at, context.waker());
+            self.place = key.map(|key| (alarms, key));
+        }
+        if self.place.is_none() {
+            // The process can't start a thread now. The executor goes on with others and comes
+            // back: it is busy then, and not blocked.
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl Future for Nap {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.poll_by(Alarms::own, context)
+    }
+}
+
+impl Drop for Nap {
+    fn drop(&mut self) {
+        if let Some((alarms, key)) = self.place.take()
+            && !alarms.process.is_gone()
+        {
+            alarms.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use futures_util::FutureExt;
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    /// How many threads of this process wake sleepers.
+    #[cfg(target_os = "linux")]
+    fn threads() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("there are some");
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+        let names = tasks.filter_map(|task| name(task.ok()?).ok());
+        names
+            .filter(|name| name.trim() == "leasehold-timer")
+            .count()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn one_thread_wakes_all_sleepers() {
+        let naps = (0..2000).map(|n| Nap::new(Duration::from_millis(n % 50)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.expect("one").block_on(join_all(naps));
+        assert_eq!(threads(), 1);
+    }
+
+    #[test]
+    fn executor_is_not_blocked_when_no_thread_can_be_started() {
+        let none = Alarms::new(|_| Err(io::Error::other("none")));
+        let none: &'static Alarms = Box::leak(Box::new(none));
+        let mut nap = Nap::new(Duration::from_millis(20));
+        let first = poll_fn(|context| nap.poll_by(|| none, context)).now_or_never();
+        assert!(first.is_none(), "it did not wait here");
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let nap = poll_fn(|context| nap.poll_by(|| none, context));
+        runtime.expect("one").block_on(nap);
+    }
+}
