@@ -74,6 +74,9 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// A tokio runtime with several threads can be neither used nor dropped in the child, because its
 /// threads are the parent's. The runtime of a blocking client is left alone there, and dropping that
 /// client is fine.
+///
+/// A process is known by its number. A child that has the number of its parent goes unnoticed, and gives
+/// back what the parent holds: PID 1 can fork such a child into a new PID namespace.
 #[derive(Clone)]
 pub struct Client {
     context: Arc<Context>,

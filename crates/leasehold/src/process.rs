@@ -10,7 +10,8 @@ impl Process {
         Self(std::process::id())
     }
 
-    /// Whether this code runs in another one: in a child after a fork.
+    /// Whether this code runs in another one: in a child after a fork. A child with the number of its
+    /// parent, which it can have in a new PID namespace, goes unnoticed.
     // A system call each time, because a fork leaves no trace in memory that safe code could read.
     pub(crate) fn is_gone(self) -> bool {
         self != Self::own()

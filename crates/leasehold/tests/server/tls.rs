@@ -137,7 +137,7 @@ async fn certificate_for_another_host_is_named_with_the_host() {
 async fn address_that_sentinels_tell_is_not_advised_as_that_of_the_url() {
     // The sentinels are called so in the URL, and tell the master's number.
     let named = RedisServer::builder().tls_for(&["localhost"]);
-    let sentinels = Sentinels::of(&named, &RedisServer::builder(), 0);
+    let sentinels = Sentinels::of(&named, &named, 0);
     let url = sentinels.url().replace("127.0.0.1", "localhost");
     let builder = Client::builder().tls_authorities(sentinels.ca_pem());
     let words = ["replica-announce-ip", "announce-hostnames", "--sni"];
