@@ -14,8 +14,8 @@ local function place_of(asking, client, called)
       before = type(length) == 'number' and length - 1
     end
   end
-  -- Whoever waits asks now and then. What nobody asks for any more is forgotten.
-  local expiry = redis.pcall('PEXPIRE', asking, 4000)
+  -- Each waiter asks again within ten seconds. A list that no client asks for is forgotten.
+  local expiry = redis.pcall('PEXPIRE', asking, 12000)
   if type(expiry) == 'table' then
     -- A list without an end would stay for ever.
     redis.pcall('DEL', asking)

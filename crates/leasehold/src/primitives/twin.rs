@@ -146,7 +146,7 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
 }
 
 /// When a list of waiting clients is forgotten that none of them asks for.
-const FORGOTTEN_AFTER_MS: u64 = 4000;
+const FORGOTTEN_AFTER_MS: u64 = 12_000;
 
 /// How many clients are called before this one, -1 if it is not called: the twin of `place_of` in
 /// `asking.lua`.

@@ -181,6 +181,24 @@ async fn permits_call_as_many_clients_as_they_serve() {
     }
 }
 
+/// However long it lasts until a release: those that wait ask less and less often.
+#[tokio::test(start_paused = true)]
+async fn waiting_clients_are_not_forgotten_in_a_long_hold() {
+    let server = Embedded::new();
+    let local = server.client().semaphore("x");
+    local.try_set_permits(0).await.unwrap();
+    let waiting = wait_for(&server, &[1, 1]).await;
+    for _ in 0..600 {
+        sleep(100 * MS).await;
+        let keys = server.keys();
+        assert!(keys.iter().any(|key| key.contains(":asking")), "{keys:?}");
+    }
+    local.add_permits(2).await.unwrap();
+    for one in waiting {
+        one.waiter.await.unwrap().release().await.unwrap();
+    }
+}
+
 /// A client that is gone hears no call, and the next one has it at once.
 #[tokio::test(start_paused = true)]
 async fn permit_is_for_the_next_client_when_the_first_is_gone() {

@@ -6,8 +6,8 @@
 //! renewal. A hold is renewed once its grant was answered. A release ends the renewals before it is
 //! queued (`guard.rs`), so one that leaves before it makes the hold longer for a moment only. What puts
 //! a hold into another form, or another hold into its place, stops its renewals until it was answered
-//! (`rw/guard.rs`, `exchange.rs`). Among themselves renewals keep their order: the last one of a kept
-//! lock makes it shorter (`Share::keep_for`).
+//! (`rw/guard.rs`, `exchange.rs`), and so does what makes a hold shorter (`Share::keep_for`). Among
+//! themselves renewals keep their order.
 //!
 //! Operations that the server did not run, because it had forgotten the script or refused a call
 //! as a whole, are sent again in their old place: nothing leaves until the calls on their way are
