@@ -1,6 +1,11 @@
 //! An embedded keyspace behind a network that loses, doubles and delays: what tests
 //! of users can do, and what simulated histories have found.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
 
 #[path = "network/acknowledged.rs"]
 mod acknowledged;

@@ -164,7 +164,7 @@ fn runtime_end_leaves_nothing_of_any_feature() {
         let builder = for_an_hour();
         let ours = builder.connect(&server.url()).await.unwrap();
         let theirs = builder.connect(&server.url()).await.unwrap();
-        Company::new(&ours, &theirs).is_busy().await;
+        Company::new(&ours, &theirs).settles().await;
     };
     // The line of a fair lock ends with its waiters, and counts that somebody set stay.
     at_runtime_end(&server, work, |server| {

@@ -159,7 +159,7 @@ impl Company {
     }
 
     /// Begins all of them, and returns when each holds what it holds first.
-    pub(crate) async fn is_busy(self) {
+    pub(crate) async fn settles(self) {
         let (scene, mut tasks) = self.begins();
         scene.stages[0].wait().await;
         tasks.detach_all();
