@@ -96,7 +96,8 @@ async fn false_permit_messages_trigger_few_requests() {
     let plain = tokio::spawn(async move { waits.acquire().await.unwrap() });
     let waits = expirable.clone();
     let leased = tokio::spawn(async move { waits.acquire().await.unwrap() });
-    eventually("both listen", async || server.channels().len() == 2).await;
+    // Each to the releases, and to the calls of its client.
+    eventually("both listen", async || server.channels().len() == 4).await;
     let calls = server.calls("evalsha");
     let started = tokio::time::Instant::now();
     for _ in 0..1500 {
