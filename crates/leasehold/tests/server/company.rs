@@ -143,7 +143,9 @@ async fn every_feature_says_who_it_is() {
     let operator = Client::connect(&server.url()).await.unwrap();
     let ours = company.ours.id().to_owned();
     let threads = company.threads.as_ref().unwrap().as_async().id().to_owned();
-    let names = OUR_NAMES.map(|name| (name, &ours));
+    // A majority can be held without this server.
+    let names = OUR_NAMES.into_iter().filter(|name| *name != "majority");
+    let names: Vec<_> = names.map(|name| (name, &ours)).collect();
     let looks = async || {
         for (name, ours) in names.into_iter().chain([("threads", &threads)]) {
             eventually(&format!("the holder of {name} is known"), async || {

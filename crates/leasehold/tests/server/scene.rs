@@ -41,9 +41,11 @@ pub(crate) const RENEW: &[u8] = b"\r\nlock.renew\r\n";
 pub(crate) const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n";
 
 /// A client that notices soon that nobody answers. Its leases are so long that
-/// nothing but an undo frees a lock in time for a test.
+/// nothing but an undo frees a lock in time for a test. It doesn't announce itself: which requests
+/// share a call would depend on when it does.
 pub(crate) fn builder() -> ClientBuilder {
-    Client::builder().reply_timeout(Duration::from_millis(400))
+    let builder = Client::builder().presence(false);
+    builder.reply_timeout(Duration::from_millis(400))
 }
 
 /// A server, a proxy before it, a client through the proxy and one beside it.
