@@ -203,7 +203,7 @@ fn short_flags_are_those_of_flock() {
     done(&mut run_script(&server, &["-s", "-n"], "true")).expect_code(0);
     done(&mut run_script(
         &server,
-        &["-x", "-w", "100ms", "-E", "9"],
+        &["-x", "-w", "2s", "-E", "9"],
         "true",
     ))
     .expect_code(9);
