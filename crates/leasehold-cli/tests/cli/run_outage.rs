@@ -258,7 +258,7 @@ fn setting_a_limit_survives_an_outage() {
 #[test]
 fn setting_a_limit_gives_up_after_timeout() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
-    for options in [["--outage-timeout", "700ms"], ["--wait", "700ms"]] {
+    for options in [["--outage-timeout", "3s"], ["--wait", "3s"]] {
         let run = cut_off_before_the_first_request(&proxy, &options, &trace);
         let done = run
             .done()
@@ -278,7 +278,7 @@ fn refused_limit_reports_the_server_error() {
         .command(&["CONFIG", "SET", "maxmemory", "1"])
         .expect("it is set");
     // Longer than a single request is tried for.
-    let options = ["--limit", "2", "--outage-timeout", "6s"];
+    let options = ["--limit", "2", "--outage-timeout", "12s"];
     done(&mut run_script(&server, &options, "echo ran"))
         .expect_code(69)
         .expect_on_stderr("can't answer now for `job`: OOM")
