@@ -176,8 +176,8 @@ impl Subject {
         match self {
             Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
             // In the list of clients to call.
-            Self::Lock => Duration::from_secs(4),
-            Self::Fair | Self::Rw | Self::Multi => Duration::from_secs(6),
+            Self::Lock | Self::Rw | Self::Multi => Duration::from_secs(12),
+            Self::Fair => Duration::from_secs(6),
         }
     }
 
