@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::backend::Reply;
 use crate::backend::failure::{Cause, Failure, Outcome, refusal_counts};
 use crate::backend::retry::{Failed, Pauses, until_answered};
-use crate::backend::step::Value;
+use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
@@ -341,17 +341,17 @@ impl Share {
         check_lease(span, &hold.key)?;
         context.check_lease(span, &hold.key)?;
         hold.check()?;
-        if hold.steps.keep_for(span).is_none() {
+        let Some(operation) = hold.steps.keep_for(span) else {
             return Err(not_kept(
                 &hold.key,
                 "several can have a lock of its kind at a time",
             ));
-        }
+        };
         // Ended before the request leaves: no renewal leaves later.
         if !self.begin_to_turn() {
             return Err(not_kept(&hold.key, self.who_shares()));
         }
-        let (keeping, first) = Keeping::leaves(&context, &self.held, span);
+        let (keeping, first) = Keeping::leaves(&context, &self.held, operation);
         // After the request, because whatever the owner asks next has to run later. And before its
         // answer, because an unknown outcome leaves the hold to its lease, old or new.
         self.left = true;
@@ -487,17 +487,22 @@ pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
 struct Keeping {
     context: Arc<Context>,
     held: Arc<Held>,
-    span: Duration,
+    /// The one request that makes a hold shorter.
+    operation: Operation,
     /// All to whom the hold belonged in this process before.
     mark: Mark,
 }
 
 impl Keeping {
-    fn leaves(context: &Arc<Context>, held: &Arc<Held>, span: Duration) -> (Self, (Reply, Moment)) {
+    fn leaves(
+        context: &Arc<Context>,
+        held: &Arc<Held>,
+        operation: Operation,
+    ) -> (Self, (Reply, Moment)) {
         let keeping = Self {
             context: Arc::clone(context),
             held: Arc::clone(held),
-            span,
+            operation,
             // Before the request leaves: whoever renews the hold for a word of the server stops, and
             // this answer is that word.
             mark: held.hold().ends_or_turns(),
@@ -506,13 +511,10 @@ impl Keeping {
         (keeping, first)
     }
 
-    /// The one request that makes a hold shorter. A copy that comes late adds as much as it is late.
+    /// Sends it. A copy that arrives late adds as much time as it is late.
     fn ask(&self) -> Reply {
-        let hold = self.held.hold();
-        let keep = hold.steps.keep_for(self.span);
-        // A kind that has no such step was refused before.
-        let keep = keep.unwrap_or_else(|| hold.steps.renew(self.span, None));
-        self.context.backend.submit_by(keep, hold.route())
+        let (backend, route) = (&self.context.backend, self.held.hold().route());
+        backend.submit_by(self.operation.clone(), route)
     }
 
     /// Sends it again until it is answered, or the time for that is over.

@@ -19,8 +19,7 @@ use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::observe::log;
-use crate::observe::{Ended, Observed, Told, Way};
+use crate::observe::{Ended, Observed, Told, Way, log};
 use crate::sync::Mutex;
 
 /// One grant of the server.

@@ -25,8 +25,7 @@ use crate::backend::step::{Operation, Parts, Value};
 use crate::clock::{Moment, Timers};
 use crate::config::wire_ms;
 use crate::loss::LossReason;
-use crate::observe::log;
-use crate::observe::{self, Told};
+use crate::observe::{self, Told, log};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The watchdog of a client.

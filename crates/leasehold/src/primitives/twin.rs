@@ -74,6 +74,19 @@ pub(super) struct Freed<'a> {
     pub(super) extra: i64,
 }
 
+impl<'a> Freed<'a> {
+    /// `more` permits have become free, and now `free` are.
+    pub(super) fn new((asking, channel): (&'a [u8], &'a [u8]), free: i64, more: i64) -> Self {
+        Self {
+            asking,
+            channel,
+            free,
+            more,
+            extra: 0,
+        }
+    }
+}
+
 /// The twin of `call_waiting` in `publish_free.lua`.
 pub(super) fn call_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
     let waiting = keyspace.lrange(freed.asking).unwrap_or_default();

@@ -128,12 +128,12 @@ impl<'a> Sleep<'a> {
 
     /// When it asks although no message comes.
     fn polls(&self) -> Polls {
-        let (signals, settings) = (self.marks(), self.wait.settings);
-        let hears = !signals.is_empty() && signals.iter().all(|signal| signal.live);
+        let (listeners, settings) = (&self.listeners, self.wait.settings);
+        let hears = !listeners.is_empty() && listeners.iter().all(|one| one.mark().live);
         let every = match hears {
             // Longer and longer only while the server has confirmed that it sends the messages.
             true => settings.poll_interval_after(self.quiet),
-            false if signals.iter().any(|signal| signal.denied) => {
+            false if listeners.iter().any(|one| one.mark().denied) => {
                 settings.poll_interval().min(POLL_INTERVAL_WHEN_DENIED)
             }
             false => settings.poll_interval(),

@@ -43,13 +43,8 @@ impl Acquire<'_> {
             return Ok(Value::Int(free.unwrap_or(0)));
         }
         let now = now_ms(keyspace);
-        reclaim(
-            keyspace,
-            self.permits,
-            self.timeout,
-            (self.asking, self.channel),
-            now,
-        )?;
+        let keys = [self.permits, self.timeout, self.asking];
+        reclaim(keyspace, keys, self.channel, now)?;
         let free = number_at(keyspace, self.permits)?;
         let (there, free) = (free.is_some(), free.unwrap_or(0));
         let wanted = self.ids.len() / 16;
@@ -205,13 +200,8 @@ impl Update<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
-        reclaim(
-            keyspace,
-            self.permits,
-            self.timeout,
-            (self.asking, self.channel),
-            now,
-        )?;
+        let keys = [self.permits, self.timeout, self.asking];
+        reclaim(keyspace, keys, self.channel, now)?;
         match find(keyspace, self.timeout, self.id)? {
             Some((member, ends)) if ends > now => {
                 let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
@@ -254,13 +244,8 @@ impl Counts<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         shape(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
-        reclaim(
-            keyspace,
-            self.permits,
-            self.timeout,
-            (self.asking, self.channel),
-            now,
-        )?;
+        let keys = [self.permits, self.timeout, self.asking];
+        reclaim(keyspace, keys, self.channel, now)?;
         let leases = keyspace.zrange(self.timeout)?;
         let ended = leases.iter().filter(|(_, ends)| *ends <= now).count();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -295,10 +280,7 @@ impl Set<'_> {
             // By the difference: to set the number would drop the expiry that the semaphore may
             // have.
             let free = keyspace.incr_by(self.permits, more)?;
-            let freed = Freed {
-                extra: 0,
-                ..back((self.asking, self.channel), free, free)
-            };
+            let freed = Freed::new((self.asking, self.channel), free, free);
             tell(keyspace, freed);
         }
         Ok(Value::Int(1))
@@ -349,9 +331,8 @@ fn shape(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), 
 
 fn reclaim(
     keyspace: &mut Keyspace,
-    permits: &[u8],
-    timeout: &[u8],
-    (asking, channel): (&[u8], &[u8]),
+    [permits, timeout, asking]: [&[u8]; 3],
+    channel: &[u8],
     now: i64,
 ) -> Result<(), Refusal> {
     let ended = keyspace.zrange_by_score(timeout, now, CHUNK)?;
@@ -369,13 +350,10 @@ fn reclaim(
 
 /// So many permits have come back. `reclaim.lua` says for which of Redisson's waiters the eight more
 /// messages are.
-fn back<'a>((asking, channel): (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
+fn back<'a>(told: (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
     Freed {
-        asking,
-        channel,
-        free,
-        more,
         extra: 8,
+        ..Freed::new(told, free, more)
     }
 }
 

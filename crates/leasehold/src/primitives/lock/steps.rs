@@ -403,21 +403,7 @@ impl HoldSteps for LockHold {
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
-        match reply {
-            Value::Nil => Some(Asked::Granted { token: None }),
-            Value::Int(ttl_ms) => Some(Asked::Busy {
-                ttl_ms,
-                before: None,
-            }),
-            Value::List(items) => match items[..] {
-                [Value::Int(ttl_ms), Value::Int(before)] => Some(Asked::Busy {
-                    ttl_ms,
-                    before: u32::try_from(before).ok(),
-                }),
-                _ => None,
-            },
-            Value::Text(_) => None,
-        }
+        asked(&reply)
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
@@ -497,7 +483,26 @@ impl HoldSteps for LockHold {
     }
 }
 
-/// Takes a client out of the list of those that a release calls.
+/// Reads the answer to an acquire of a lock, or of a side of a read-write lock.
+pub(in crate::primitives) fn asked(reply: &Value) -> Option<Asked> {
+    match reply {
+        Value::Nil => Some(Asked::Granted { token: None }),
+        Value::Int(ttl_ms) => Some(Asked::Busy {
+            ttl_ms: *ttl_ms,
+            before: None,
+        }),
+        Value::List(items) => match items[..] {
+            [Value::Int(ttl_ms), Value::Int(before)] => Some(Asked::Busy {
+                ttl_ms,
+                before: u32::try_from(before).ok(),
+            }),
+            _ => None,
+        },
+        Value::Text(_) => None,
+    }
+}
+
+/// Takes a client out of the list of the clients that a release calls.
 pub(in crate::primitives) fn leave_turn(key: &Key, client: Caller) -> Operation {
     LeaveTurn {
         asking: key.asking_clients().as_bytes(),

@@ -114,7 +114,7 @@ impl HoldSteps for ReadHold {
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
-        asked(&reply)
+        lock::asked(&reply)
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
@@ -271,7 +271,7 @@ impl HoldSteps for WriteHold {
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
-        asked(&reply)
+        lock::asked(&reply)
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
@@ -351,24 +351,6 @@ fn release_write(key: &Key, hold: &str, channel: &str) -> Operation {
         channel: channel.as_bytes(),
     }
     .operation()
-}
-
-fn asked(reply: &Value) -> Option<Asked> {
-    match reply {
-        Value::Nil => Some(Asked::Granted { token: None }),
-        Value::Int(ttl_ms) => Some(Asked::Busy {
-            ttl_ms: *ttl_ms,
-            before: None,
-        }),
-        Value::List(items) => match items[..] {
-            [Value::Int(ttl_ms), Value::Int(before)] => Some(Asked::Busy {
-                ttl_ms,
-                before: u32::try_from(before).ok(),
-            }),
-            _ => None,
-        },
-        Value::Text(_) => None,
-    }
 }
 
 fn why_lost(key: &Key, id: &str) -> Operation {

@@ -80,13 +80,7 @@ impl LeaveTurn<'_> {
         let times = keyspace.lrem(self.asking, self.client)?;
         let free = number_at(keyspace, self.semaphore)?.unwrap_or(0);
         if times == 0 {
-            let freed = Freed {
-                asking: self.asking,
-                channel: self.channel,
-                free,
-                more: 1,
-                extra: 0,
-            };
+            let freed = Freed::new((self.asking, self.channel), free, 1);
             call_waiting(keyspace, freed);
         }
         Ok(Value::Int(i64::try_from(times).unwrap_or(i64::MAX)))
@@ -113,13 +107,7 @@ impl Undo<'_> {
         match number_at(keyspace, self.semaphore)? {
             Some(_) if taken > 0 => {
                 let free = keyspace.incr_by(self.semaphore, taken)?;
-                let freed = Freed {
-                    asking: self.asking,
-                    channel: self.channel,
-                    free,
-                    more: taken,
-                    extra: 0,
-                };
+                let freed = Freed::new((self.asking, self.channel), free, taken);
                 tell(keyspace, freed);
             }
             // A semaphore that was deleted meanwhile is not made again.
@@ -156,13 +144,7 @@ impl Add<'_> {
             keyspace.set(self.released, self.marker);
             keyspace.pexpire(self.released, MARKER_MS);
         }
-        let freed = Freed {
-            asking: self.asking,
-            channel: self.channel,
-            free,
-            more: self.permits,
-            extra: 0,
-        };
+        let freed = Freed::new((self.asking, self.channel), free, self.permits);
         Ok(list(&[1, tell(keyspace, freed)]))
     }
 }
@@ -209,13 +191,7 @@ impl Set<'_> {
                 keyspace.pexpire(self.semaphore, self.expiry_ms);
             }
             keyspace.del(self.done);
-            let freed = Freed {
-                asking: self.asking,
-                channel: self.channel,
-                free: self.permits,
-                more: self.permits,
-                extra: 0,
-            };
+            let freed = Freed::new((self.asking, self.channel), self.permits, self.permits);
             tell(keyspace, freed);
         }
         Ok(Value::Int(i64::from(made)))
