@@ -111,6 +111,20 @@ const SUITES: [Suite; 10] = [
 ];
 
 // Redisson makes the names beside a key in two ways, by whether it has a brace.
+/// Commands that put a foreign key in the place of the list of clients that wait for permits, and odd
+/// items into the list.
+const NO_LIST_OF_CLIENTS: &[&str] = &["SET", "KEY:asking", "text"];
+const ODD_CLIENTS: &[&str] = &[
+    "RPUSH",
+    "KEY:asking",
+    "text",
+    "1234:2",
+    "5678:x",
+    "9:1:1",
+    ":1",
+    "9012:1",
+];
+
 const KEYS: [&str; 3] = ["x", "a{b}c", "other"];
 /// Of two clients.
 const HOLDS: [&str; 3] = [

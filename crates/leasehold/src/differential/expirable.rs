@@ -1,6 +1,6 @@
 //! How the steps of the semaphore with leases are tried out.
 
-use super::{HOLDS, Sample, Suite};
+use super::{HOLDS, NO_LIST_OF_CLIENTS, ODD_CLIENTS, Sample, Suite};
 use crate::primitives::expirable::steps;
 
 pub(super) const SUITE: Suite = Suite {
@@ -19,17 +19,8 @@ pub(super) const SUITE: Suite = Suite {
             "9000000000000",
             "61616161616161616161616161616130",
         ],
-        &["SET", "KEY:asking", "text"],
-        &[
-            "RPUSH",
-            "KEY:asking",
-            "text",
-            "1234:2",
-            "5678:x",
-            "9:1:1",
-            ":1",
-            "9012:1",
-        ],
+        NO_LIST_OF_CLIENTS,
+        ODD_CLIENTS,
     ],
 };
 

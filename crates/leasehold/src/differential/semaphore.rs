@@ -1,6 +1,6 @@
 //! How the steps of the semaphore are tried out.
 
-use super::{Sample, Suite};
+use super::{NO_LIST_OF_CLIENTS, ODD_CLIENTS, Sample, Suite};
 use crate::primitives::semaphore::steps;
 
 pub(super) const SUITE: Suite = Suite {
@@ -16,17 +16,8 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "-4"],
         &["HSET", "KEY", "<c>:1", "1"],
         &["RPUSH", "KEY", "item"],
-        &["SET", "KEY:asking", "text"],
-        &[
-            "RPUSH",
-            "KEY:asking",
-            "text",
-            "1234:2",
-            "5678:x",
-            "9:1:1",
-            ":1",
-            "9012:1",
-        ],
+        NO_LIST_OF_CLIENTS,
+        ODD_CLIENTS,
     ],
 };
 

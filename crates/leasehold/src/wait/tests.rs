@@ -52,24 +52,43 @@ fn context() -> std::sync::Arc<Context> {
     )
 }
 
+/// The wait of one waiter for `x`, which listens to these channels.
+fn wait_for<'a>(
+    context: &'a Context,
+    key: &'a Key,
+    channels: &'a [(&'a Arc<Channels>, &'a str)],
+    settings: &'a Settings,
+    deadline: Deadline,
+) -> Wait<'a> {
+    Wait {
+        context,
+        key,
+        line_key: key,
+        channels,
+        settings,
+        deadline,
+        line: Line::OneAsks,
+        place: None,
+        was_held: false,
+        told: None,
+    }
+}
+
 /// Asks, and wake-ups, within five seconds in which each millisecond or two brings one.
 async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (usize, usize) {
     let context = context();
     let clock = context.clock;
     let mut settings = context.settings();
     settings.poll_interval = Some(Duration::from_secs(3600));
-    let wait = Wait {
-        context: &context,
-        key: &Key::parse("x").expect("a name"),
-        line_key: &Key::parse("x").expect("a name"),
-        channels: &[(context.backend.channels(), "channel")],
-        settings: &settings,
-        deadline: Deadline::At(clock.now() + Duration::from_secs(5)),
-        line: Line::OneAsks,
-        place: None,
-        was_held: false,
-        told: None,
-    };
+    let key = Key::parse("x").expect("a name");
+    let channels = [(context.backend.channels(), "channel")];
+    let wait = wait_for(
+        &context,
+        &key,
+        &channels,
+        &settings,
+        Deadline::At(clock.now() + Duration::from_secs(5)),
+    );
     let counter = Counter {
         asks: AtomicUsize::new(0),
         clock,
@@ -108,18 +127,9 @@ async fn unlimited_wait_ends_at_lock_without_expiry() {
     let context = context();
     let clock = context.clock;
     let settings = context.settings();
-    let wait = Wait {
-        context: &context,
-        key: &Key::parse("x").expect("a name"),
-        line_key: &Key::parse("x").expect("a name"),
-        channels: &[(context.backend.channels(), "channel")],
-        settings: &settings,
-        deadline: Deadline::Never,
-        line: Line::OneAsks,
-        place: None,
-        was_held: false,
-        told: None,
-    };
+    let key = Key::parse("x").expect("a name");
+    let channels = [(context.backend.channels(), "channel")];
+    let wait = wait_for(&context, &key, &channels, &settings, Deadline::Never);
     let counter = Counter {
         asks: AtomicUsize::new(0),
         clock,
@@ -162,18 +172,8 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     let context = context();
     let (clock, settings) = (context.clock, context.settings());
     let key = Key::parse("x").expect("a name");
-    let wait = Wait {
-        context: &context,
-        key: &key,
-        line_key: &key,
-        channels: &[(context.backend.channels(), "channel")],
-        settings: &settings,
-        deadline: Deadline::Never,
-        line: Line::OneAsks,
-        place: None,
-        was_held: false,
-        told: None,
-    };
+    let channels = [(context.backend.channels(), "channel")];
+    let wait = wait_for(&context, &key, &channels, &settings, Deadline::Never);
     let polite = Polite {
         asks: AtomicUsize::new(0),
         until: clock.now() + Duration::from_millis(20),
@@ -196,18 +196,14 @@ async fn asks_within(
     let (clock, mut settings) = (context.clock, context.settings());
     settings.poll_interval = poll_interval;
     let key = Key::parse("x").expect("a name");
-    let wait = Wait {
-        context: &context,
-        key: &key,
-        line_key: &key,
-        channels: &[(channels, "channel")],
-        settings: &settings,
-        deadline: Deadline::At(clock.now() + Duration::from_secs(seconds)),
-        line: Line::OneAsks,
-        place: None,
-        was_held: false,
-        told: None,
-    };
+    let channels = [(channels, "channel")];
+    let wait = wait_for(
+        &context,
+        &key,
+        &channels,
+        &settings,
+        Deadline::At(clock.now() + Duration::from_secs(seconds)),
+    );
     let counter = Counter {
         asks: AtomicUsize::new(0),
         clock,
@@ -278,18 +274,14 @@ async fn asks_beside_a_change(changes_at: usize) -> usize {
     let context = context();
     let (clock, settings) = (context.clock, context.settings());
     let key = Key::parse("x").expect("a name");
-    let wait = Wait {
-        context: &context,
-        key: &key,
-        line_key: &key,
-        channels: &[(context.backend.channels(), "channel")],
-        settings: &settings,
-        deadline: Deadline::At(clock.now() + Duration::from_secs(60)),
-        line: Line::OneAsks,
-        place: None,
-        was_held: false,
-        told: None,
-    };
+    let channels = [(context.backend.channels(), "channel")];
+    let wait = wait_for(
+        &context,
+        &key,
+        &channels,
+        &settings,
+        Deadline::At(clock.now() + Duration::from_secs(60)),
+    );
     let refuses = Refuses {
         asks: AtomicUsize::new(0),
         changes_at,

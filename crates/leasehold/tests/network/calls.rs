@@ -149,10 +149,9 @@ async fn busy(lock: Lock, who: String, recorder: Recorder, end: Instant) -> (Dur
     (longest, held)
 }
 
-/// A client whose requests take about a millisecond, each its own time: polls and releases that stay
-/// in step for ever would be a chance that no network gives.
-fn about_as_near(server: &Embedded) -> (Client, Network, Sent) {
-    let (client, network) = over_network(server);
+/// Lets each request take about a millisecond, each its own time, and notes them: polls and releases
+/// that stay in step for ever would be a chance that no network gives.
+pub(super) fn takes_about_a_millisecond(network: &Network) -> Sent {
     let sent = Sent::default();
     let noted = sent.clone();
     network.on_request(move |asked| {
@@ -160,6 +159,12 @@ fn about_as_near(server: &Embedded) -> (Client, Network, Sent) {
         let time = Duration::from_micros(fastrand::u64(800..1200));
         Fate::delivered(time, Duration::ZERO)
     });
+    sent
+}
+
+fn about_as_near(server: &Embedded) -> (Client, Network, Sent) {
+    let (client, network) = over_network(server);
+    let sent = takes_about_a_millisecond(&network);
     (client, network, sent)
 }
 

@@ -8,6 +8,7 @@ use leasehold::SemaphorePermit;
 use leasehold::testing::history::Recorder;
 use tokio::task::JoinHandle;
 
+use super::calls::takes_about_a_millisecond;
 use super::hand_over::Sent;
 use super::*;
 
@@ -16,17 +17,11 @@ type Used = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// How long each has what it waited for.
 const HELD: Duration = Duration::from_millis(50);
 
-/// A client of another process, whose requests take about a millisecond, each its own time.
+/// A client of another process.
 fn process(server: &Embedded) -> (Client, Network, Sent) {
     let builder = Client::builder().lease(30_000 * MS);
     let (client, network) = server.client_over_network(&builder).unwrap();
-    let sent = Sent::default();
-    let noted = sent.clone();
-    network.on_request(move |asked| {
-        noted.note(asked.step);
-        let time = Duration::from_micros(fastrand::u64(800..1200));
-        Fate::delivered(time, Duration::ZERO)
-    });
+    let sent = takes_about_a_millisecond(&network);
     (client, network, sent)
 }
 

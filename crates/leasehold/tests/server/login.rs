@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::settings::{Credentials, Identity};
-use leasehold::{Acknowledgement, Client, ErrorKind, LockGuard, LossReason};
+use leasehold::{Acknowledgement, Client, ClientBuilder, ErrorKind, LockGuard, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -266,25 +266,37 @@ async fn ten_rotations_cost_no_hold_and_no_connection() {
     held.end().await;
 }
 
-#[tokio::test]
-async fn refused_new_credentials_leave_the_old_ones_in_use() {
-    let (server, _proxy, _) = logged_in().await;
-    let password = Arc::new(Mutex::new("old"));
-    let asked = Arc::clone(&password);
-    let builder = Client::builder()
-        .credentials_every(Duration::from_millis(50))
-        .credentials(move || {
-            let password = *asked.lock().unwrap();
-            async move { Ok(Credentials::user("app", password)) }
-        });
-    let client = builder.connect(&server.url()).await.unwrap();
-    let guard = client.lock("x").acquire().await.unwrap();
-    *password.lock().unwrap() = "wrong";
+/// Asks often for the credentials that are made of the present word.
+fn logs_in_with(
+    word: &Arc<Mutex<&'static str>>,
+    made: fn(&'static str) -> Credentials,
+) -> ClientBuilder {
+    let asked = Arc::clone(word);
+    let builder = Client::builder().credentials_every(Duration::from_millis(50));
+    builder.credentials(move || {
+        let credentials = made(*asked.lock().unwrap());
+        async move { Ok(credentials) }
+    })
+}
+
+/// Returns when the server has refused a login.
+async fn until_refused(server: &RedisServer) {
     eventually("it is refused", async || {
         let log = server.command(&["ACL", "LOG"]).unwrap();
         !log.as_array().unwrap().is_empty()
     })
     .await;
+}
+
+#[tokio::test]
+async fn refused_new_credentials_leave_the_old_ones_in_use() {
+    let (server, _proxy, _) = logged_in().await;
+    let password = Arc::new(Mutex::new("old"));
+    let builder = logs_in_with(&password, |password| Credentials::user("app", password));
+    let client = builder.connect(&server.url()).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    *password.lock().unwrap() = "wrong";
+    until_refused(&server).await;
     guard.extend(Duration::from_secs(60)).await.unwrap();
     guard.release().await.unwrap();
 }
@@ -506,22 +518,12 @@ async fn credentials_that_fail_are_named_and_not_the_server() {
 async fn refused_credentials_are_used_as_soon_as_the_server_takes_them() {
     let (server, proxy, _) = logged_in().await;
     let user = Arc::new(Mutex::new("app"));
-    let asked = Arc::clone(&user);
-    let builder = Client::builder()
-        .credentials_every(Duration::from_millis(50))
-        .credentials(move || {
-            let user = *asked.lock().unwrap();
-            async move { Ok(Credentials::user(user, "old")) }
-        });
+    let builder = logs_in_with(&user, |user| Credentials::user(user, "old"));
     let url = format!("redis://127.0.0.1:{}", proxy.port());
     let client = builder.connect(&url).await.unwrap();
     let guard = client.lock("x").acquire().await.unwrap();
     *user.lock().unwrap() = "next";
-    eventually("it is refused", async || {
-        let log = server.command(&["ACL", "LOG"]).unwrap();
-        !log.as_array().unwrap().is_empty()
-    })
-    .await;
+    until_refused(&server).await;
     let connections = proxy.connections();
     let next = ["ACL", "SETUSER", "next", "on", ">old", "+@all", "~*", "&*"];
     server.command(&next).unwrap();
@@ -543,13 +545,7 @@ async fn refused_credentials_are_used_as_soon_as_the_server_takes_them() {
 async fn new_password_is_that_of_the_urls_user() {
     let (server, proxy, _) = logged_in().await;
     let password = Arc::new(Mutex::new("old"));
-    let asked = Arc::clone(&password);
-    let builder = Client::builder()
-        .credentials_every(Duration::from_millis(50))
-        .credentials(move || {
-            let password = *asked.lock().unwrap();
-            async move { Ok(Credentials::password(password)) }
-        });
+    let builder = logs_in_with(&password, Credentials::password);
     let url = format!("redis://app@127.0.0.1:{}", proxy.port());
     let client = builder.connect(&url).await.unwrap();
     let logins = server.calls("auth");
