@@ -135,7 +135,7 @@ fn ids_used_again(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
-/// Nobody is granted what another has left to a span, before that is over.
+/// Checks that no grant follows within the span for which a lock was kept.
 fn kept_too_short(stage: &Stage) -> Vec<String> {
     if stage.any(|kind| kind.ends_the_promise() || kind == Kind::FailedOver) {
         return Vec::new();

@@ -107,7 +107,7 @@ pub enum End {
     Drop,
     /// `forget()`.
     Forget,
-    /// `keep_for()`, so many ms.
+    /// `keep_for()` with this span in ms.
     Keep(u64),
 }
 

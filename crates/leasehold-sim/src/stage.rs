@@ -41,7 +41,7 @@ struct State {
     /// How many workers want or have the lock; and how many have wanted it so far.
     active: usize,
     entered: usize,
-    /// When somebody was granted it.
+    /// The time of a grant.
     granted: Vec<Instant>,
     /// From when until when it was kept.
     kept: Vec<(Instant, Instant)>,
@@ -111,7 +111,7 @@ impl Stage {
         self.state().kept.push((from, until));
     }
 
-    /// How much too early somebody was granted what another had left to a span.
+    /// Returns by how much a grant came too early after a lock was kept for a span.
     pub(crate) fn granted_too_early(&self) -> Vec<Duration> {
         let state = self.state();
         let early = state.kept.iter().flat_map(|(from, until)| {

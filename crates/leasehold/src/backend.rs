@@ -96,7 +96,7 @@ impl Backend {
         }
     }
 
-    /// Whether a request may have left: there has been a connection.
+    /// Returns whether a request may have left: there has been a connection.
     pub(crate) fn was_connected(&self) -> bool {
         #[cfg(feature = "redis")]
         if let Self::Redis(redis) = self {

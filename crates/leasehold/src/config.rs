@@ -13,7 +13,7 @@ pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
 /// A year: a server that was started has no vote for that long.
 const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How often a waiter asks when nothing wakes it.
+/// Returns the pause between two asks of a waiter that nothing wakes.
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A waiter that listens asks this often at least. Thousands of names with a waiter each would keep
 /// client and server busy while nothing happens.
@@ -218,12 +218,12 @@ impl Settings {
         )
     }
 
-    /// How often a waiter asks when nothing wakes it.
+    /// Returns the pause between two asks of a waiter that nothing wakes.
     pub(crate) fn poll_interval(&self) -> Duration {
         self.poll_interval.unwrap_or(DEFAULT_POLL_INTERVAL)
     }
 
-    /// How long a waiter sleeps that listens, and that nothing has woken that often in a row.
+    /// Returns the pause of a waiter that listens, after `quiet` sleeps that nothing has ended.
     pub(crate) fn poll_interval_after(&self, quiet: u32) -> Duration {
         // An interval that was set is a promise: no lost message costs more than that.
         self.poll_interval.unwrap_or_else(|| {

@@ -544,7 +544,7 @@ impl Keeping {
             }
             Ok(_) => Err(self.is_gone(unheard).await),
             Err(failure) => {
-                // Whoever has left wants to know no more than what the server itself says.
+                // Earlier holders only need the server's own answer.
                 let word = match failure.cause {
                     Cause::Unconfirmed(_) => Word::Held,
                     _ => Word::Failed(failure.clone()),

@@ -27,7 +27,7 @@ struct Hold {
     ttl: Ttl,
     /// Who it is, if its client says so.
     who: Option<String>,
-    /// How many guards of its client share it, if its client says so.
+    /// The number of its client's guards that share it, if its client says so.
     guards: Option<u32>,
 }
 

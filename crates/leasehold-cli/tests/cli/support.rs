@@ -185,7 +185,7 @@ pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
     (reader, writer.into())
 }
 
-/// A terminal that stands still: its buffer is full, and the other side does not read.
+/// A terminal that takes no output: its buffer is full, and the other side does not read.
 pub(crate) fn still_terminal() -> (OwnedFd, File) {
     let ends = openpty(None, None).expect("a terminal");
     let terminal = File::from(ends.slave);

@@ -29,7 +29,7 @@ impl Scenario {
         ends && !kinds.contains(&Kind::Closed)
     }
 
-    /// The longest span for which somebody keeps it, in ms.
+    /// The longest span for which a task keeps it, in ms.
     pub(crate) fn longest_kept_ms(&self) -> u64 {
         let turns = self.workers.iter().flat_map(|worker| &worker.turns);
         turns.filter_map(Turn::kept_ms).max().unwrap_or(0)

@@ -359,8 +359,8 @@ impl Channels {
         }
     }
 
-    /// How many channels have an entry, those aside on which this client alone is called: for checks
-    /// that nothing is left behind.
+    /// Counts the channels with an entry, for checks that nothing is left over. The channels on which
+    /// this client alone is called don't count.
     pub(crate) fn len(&self) -> usize {
         let own = format!(":{}", self.number);
         let table = self.table.lock();

@@ -231,7 +231,7 @@ impl Redis {
         }
     }
 
-    /// Whether a server has ever been connected to.
+    /// Returns whether the client was ever connected to a server.
     pub(crate) fn was_connected(&self) -> bool {
         match self {
             Self::Single { server, .. } => server.node.was_connected(),

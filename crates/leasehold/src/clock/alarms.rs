@@ -19,18 +19,18 @@ use crate::sync::Mutex;
 const NAP: Duration = Duration::from_millis(200);
 const CLOCK: Clock = Clock::Boot;
 
-/// Those of the first process that needs them. Each process that is forked from one that has some
-/// finds its own behind them.
+/// The alarms of the first process that needs some. A process that was forked from one with alarms
+/// keeps its own in `of_child`.
 static FIRST: OnceLock<Alarms> = OnceLock::new();
 
-/// Everybody who sleeps by the thread of one process.
+/// The sleepers that the thread of one process wakes.
 struct Alarms {
     /// The thread is missing in any other one, where the lock may be taken for ever, too.
     process: Process,
     sleepers: Mutex<Sleepers>,
-    /// How the thread is started.
+    /// The function that starts the thread.
     start: fn(&'static Alarms) -> io::Result<Thread>,
-    /// Those of a child of the process.
+    /// The alarms of a child of the process.
     of_child: OnceLock<Box<Alarms>>,
 }
 
@@ -51,7 +51,7 @@ impl Alarms {
         }
     }
 
-    /// Those of this process.
+    /// Returns the alarms of this process.
     fn own() -> &'static Self {
         let mut alarms = FIRST.get_or_init(|| Self::new(Self::start_thread));
         while alarms.process.is_gone() {
@@ -66,7 +66,7 @@ impl Alarms {
         Ok(started.thread().clone())
     }
 
-    /// Wakes everybody in time, for as long as the process lives.
+    /// Wakes each sleeper in time, for as long as the process lives.
     fn run(&self) {
         loop {
             let now = CLOCK.now();
@@ -103,7 +103,7 @@ impl Alarms {
         Some(key)
     }
 
-    /// Whether the thread has not woken this sleeper yet. Then it wakes `waker`.
+    /// Returns whether this sleeper still sleeps. The thread then wakes `waker`.
     fn goes_on(&self, key: (Moment, u64), waker: &Waker) -> bool {
         let mut waker = waker.clone();
         let mut sleepers = self.sleepers.lock();
@@ -124,7 +124,7 @@ impl Alarms {
 }
 
 impl Sleepers {
-    /// Those whose time has come, and the time of the next one.
+    /// Takes the wakers whose time is over, and returns the time of the next one.
     fn take_due(&mut self, now: Moment) -> (Vec<Waker>, Option<Moment>) {
         let later = self.wakers.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut self.wakers, later);
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// How many threads of this process wake sleepers.
+    /// Counts the threads of this process that wake sleepers.
     #[cfg(target_os = "linux")]
     fn threads() -> usize {
         let tasks = std::fs::read_dir("/proc/self/task").expect("there are some");

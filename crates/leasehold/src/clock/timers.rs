@@ -119,8 +119,8 @@ impl Timers {
         }
     }
 
-    /// Whether the timers of the runtime that polls this are the client's. Those of another one can
-    /// be missing, and a fork has left all that its threads drive with the parent.
+    /// Returns whether the client's runtime polls this, so that its timers work. Another runtime may
+    /// have no timers, and a forked child has none of the threads that drive them.
     fn has_timers_here(&self) -> bool {
         let is_own = |here: Handle| here.id() == self.0.runtime.id();
         Handle::try_current().is_ok_and(is_own) && !self.0.process.is_gone()
@@ -138,7 +138,7 @@ impl Timers {
     }
 }
 
-/// Whether a test has paused the clock of the runtime that polls this.
+/// Returns whether a test has paused the clock of the runtime that polls this.
 #[expect(clippy::disallowed_methods, reason = "it is compared with tokio's")]
 fn is_paused() -> bool {
     let (tokios, real) = (Instant::now(), std::time::Instant::now());

@@ -31,8 +31,8 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    /// What a loss means to those who had given the hold up by then: that its lease ran out later says
-    /// nothing of their time.
+    /// Converts a loss for the holders that gave the hold up before it. A lease that ran out later says
+    /// nothing about their time.
     fn of_loss(reason: &LossReason) -> Self {
         match reason {
             LossReason::Expired | LossReason::RenewalFailed { .. } | LossReason::Closed => {
@@ -202,7 +202,7 @@ pub(crate) async fn ask_for_word(backend: Backend, timers: Timers, grant: Arc<Gr
                 grant.ended_lost(&reason);
             }
             Err(failure) if failure.may_heal() => {
-                // Whoever has left wants to know no more than what the server itself says.
+                // Earlier holders only need the server's own answer.
                 if matches!(failure.cause, Cause::Unconfirmed(_)) {
                     grant.acks.tell(mark, &Word::Held);
                 }

@@ -436,7 +436,7 @@ impl Grant {
         Some(reason)
     }
 
-    /// The same of a loss that the server has told of when the hold was over here already.
+    /// Reports a loss that the server found after the hold had ended here.
     pub(crate) fn ended_lost(&self, reason: &LossReason) {
         if !self.loss_is_told.swap(true, Ordering::Relaxed) {
             log(|| tracing::error!(key = %self.key, %reason, "lock lost"));
@@ -480,7 +480,7 @@ impl Grant {
         self.state.lock().valid_until
     }
 
-    /// Whether the server may have ended it by itself.
+    /// Returns whether the server may have ended it by itself.
     pub(crate) fn is_past_lease(&self) -> bool {
         self.clock.now() >= self.valid_until()
     }

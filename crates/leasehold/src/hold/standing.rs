@@ -47,7 +47,7 @@ impl Standing {
         let awaited = table.awaited.take();
         drop(table);
         if let Some(awaited) = awaited {
-            // If this fails, nobody waits any more.
+            // If this fails, the waiter is gone.
             let _ = awaited.send(());
         }
     }

@@ -14,8 +14,8 @@ use crate::observe::Told;
 
 /// A hold is handed over no longer than this after the server has confirmed it.
 const UNCONFIRMED: Duration = Duration::from_millis(5);
-/// So long after its grant a hold may go to another holder of the process, or be shared by one more.
-/// From then on the id that operators see means one holder, or those readers, for good.
+/// The time after its grant in which a hold may pass to another holder of the process or be shared
+/// by another reader. Later, the id that operators see belongs to one holder, or to these readers.
 const PASSES_FOR: Duration = Duration::from_secs(1);
 /// The cause of a renewal that is on its way.
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
@@ -121,7 +121,7 @@ impl State {
             && self.valid_until.saturating_sub(now) >= terms.lease / 2
     }
 
-    /// Whether another one may have it under the same id still.
+    /// Returns whether another holder may still have it under the same id.
     pub(super) fn passes(&self, now: Moment) -> bool {
         now.saturating_sub(self.granted_at) <= PASSES_FOR
     }

@@ -59,9 +59,9 @@ struct Request {
 #[derive(Default)]
 struct Crew {
     answer: Option<Answer>,
-    /// How many readers wait for the answer, or have not come since.
+    /// The number of readers that wait for the answer, or have not taken it yet.
     waiting: u32,
-    /// What keeps the hold for them.
+    /// The share that keeps the hold for them.
     keeper: Option<Keeper>,
 }
 
@@ -198,7 +198,7 @@ impl Waiting {
         self.0.is_answered() || timers.timeout(UNPOLLED, answered).await.is_some()
     }
 
-    /// What the answer is for a reader that has waited for it; `None` if it has to look again.
+    /// Returns the answer for a reader that has waited for it; `None` if it has to look again.
     fn take(&self, terms: Terms, now: Moment) -> Option<Met<'static>> {
         let crew = self.0.state.lock();
         match crew.answer.as_ref()? {

@@ -269,12 +269,12 @@ impl<K: kind::Named> Lock<K> {
     /// grant of the server. Until then a release hands the lock over to the next waiter of the same
     /// client, without a request in between. Then the lock goes back to the server, and the client
     /// lets other processes ask first, for 2 ms or now and then for 16 ms. 10 ms by default; zero
-    /// turns it off. Any span is allowed; once a second the lock goes to the server all the same, where
+    /// turns it off. Any span is allowed, but once a second the lock is released on the server, where
     /// the next holder gets it under a new id.
     ///
     /// So it is with a plain lock and the write side of a read-write lock. On the read side, readers
     /// that come within this span share one hold. A [`FairLock`](crate::FairLock) is handed along its
-    /// waiters as they stand in line on the server, while they are all of one client; the
+    /// waiters in the server's order, while they all belong to one client; the
     /// span only says for how long the next of them waits for the holder of its own process before it
     /// asks the server. Other kinds are not handed over.
     ///

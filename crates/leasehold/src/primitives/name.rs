@@ -135,7 +135,7 @@ pub struct HoldInfo {
     pub client: Option<ClientInfo>,
     /// How long its holder has had it, at least; known as far as its client says so.
     pub held_for: Option<Duration>,
-    /// How many guards of its client share it: readers of one process, or re-entries of an owner.
+    /// The number of its client's guards that share it: readers of one process, or an owner's re-entries.
     /// Known as far as its client says so.
     pub guards: Option<u32>,
 }

@@ -413,7 +413,7 @@ mod tests {
             .expect("it is held");
     }
 
-    /// Whoever finds the lock busy a moment later is told who has it.
+    /// A client that finds the lock busy a moment later learns the holder's name.
     #[tokio::test(start_paused = true)]
     async fn client_is_announced_with_its_first_hold() {
         let server = Embedded::new();

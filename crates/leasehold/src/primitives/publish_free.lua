@@ -10,7 +10,7 @@ local function call_waiting(asking, channel, free, most)
       redis.pcall('LREM', asking, 1, client)
       local told = redis.pcall('PUBLISH', channel .. ':' .. number, number)
       denied = denied or type(told) ~= 'number'
-      -- One that is gone hears nothing, and the next one is called.
+      -- A client that is gone hears nothing: call the next one.
       if not denied and told > 0 then called, free = called + 1, free - wants end
     end
   end

@@ -78,7 +78,7 @@ pub struct Semaphore {
     /// A name is checked when it is used, so that making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
-    /// Where a release calls this client, if it is called.
+    /// The channel on which a release calls this client, if it is called.
     own_channel: Option<Arc<str>>,
     settings: Settings,
     must_exist: bool,

@@ -61,16 +61,16 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
     number(&text).map(Some)
 }
 
-/// Permits that have become free, and whom that concerns.
+/// Permits that have become free, and the keys of their waiters.
 #[derive(Clone, Copy)]
 pub(super) struct Freed<'a> {
     pub(super) asking: &'a [u8],
     pub(super) channel: &'a [u8],
-    /// How many are free now.
+    /// The number of free permits now.
     pub(super) free: i64,
-    /// How many of them have just become free.
+    /// The number of permits that have just become free.
     pub(super) more: i64,
-    /// For so many of Redisson's waiters there is a message besides.
+    /// The number of additional messages, for waiters of Redisson.
     pub(super) extra: i64,
 }
 
@@ -158,7 +158,7 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     told
 }
 
-/// When a list of waiting clients is forgotten that none of them asks for.
+/// The life of a list of waiting clients after the last ask.
 const FORGOTTEN_AFTER_MS: u64 = 12_000;
 
 /// How many clients are called before this one, -1 if it is not called: the twin of `place_of` in

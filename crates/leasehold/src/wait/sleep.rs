@@ -26,11 +26,11 @@ pub(super) struct Sleep<'a> {
     pauses: Option<Pauses>,
     failures: Pauses,
     pub(super) throttle: WakeUpThrottle,
-    /// How many times in a row it has slept to the end, and found nothing changed.
+    /// The number of sleeps in a row that ended without a wake-up or a change.
     quiet: u32,
     /// How many other clients are called before this one, if it is called.
     pub(super) before: Option<u32>,
-    /// When it was refused last.
+    /// The time of the last refusal.
     refused_at: Moment,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct Sleep<'a> {
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
 /// No further than this.
 const MOST_DOUBLINGS: u32 = 9;
-/// So many clients poll as often as one that is alone, because the first of them may be gone. Those
-/// behind them poll less often, the later they are called: however many there are, hardly more
-/// polls come to one.
+/// The number of clients at the head of the list that poll as often as a lone client, because the
+/// first ones may be gone. Clients after them poll less often, the later they are called, so the
+/// server gets few more polls from a long list.
 const POLL_FULLY: u32 = 4;
 /// The longest pause between two polls of a client that is called.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
@@ -126,7 +126,7 @@ impl<'a> Sleep<'a> {
         }
     }
 
-    /// When it asks although no message comes.
+    /// Returns how often it asks without a message.
     fn polls(&self) -> Polls {
         let (listeners, settings) = (&self.listeners, self.wait.settings);
         let hears = !listeners.is_empty() && listeners.iter().all(|one| one.mark().live);
@@ -193,8 +193,8 @@ impl<'a> Sleep<'a> {
 }
 
 /// Without a mark, listening began after the ask. Then whatever the channel has ever brought counts,
-/// and so does the confirmation of the subscription: only an ask behind that finds a release that
-/// nobody heard.
+/// and so does the confirmation of the subscription: only an ask after it finds a release whose
+/// message was missed.
 fn mark_of(marks: &[Signal], n: usize) -> Signal {
     marks.get(n).copied().unwrap_or_default()
 }
@@ -210,7 +210,7 @@ async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
     select_all(moved).await;
 }
 
-/// When one waiter asks although no message comes.
+/// The pause after which a waiter asks without a message.
 #[derive(Clone, Copy)]
 struct Polls {
     every: Duration,
@@ -219,7 +219,7 @@ struct Polls {
 }
 
 impl Polls {
-    /// How long it sleeps, if so many clients are called before its own.
+    /// Returns the pause of a waiter whose client is called after `before` others.
     fn after(self, before: Option<u32>) -> Duration {
         match before.filter(|_| self.grows) {
             Some(before) => {

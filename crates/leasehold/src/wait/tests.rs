@@ -186,7 +186,7 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     assert_eq!(polite.asks.load(Ordering::SeqCst), 1);
 }
 
-/// How many asks leave within so many seconds, of a lock that is held for long.
+/// Counts the asks within `seconds` for a lock that is held for long.
 async fn asks_within(
     seconds: u64,
     poll_interval: Option<Duration>,
@@ -269,7 +269,7 @@ impl Ask for Refuses {
     }
 }
 
-/// How many asks leave within a minute, of which one shows a change.
+/// Counts the asks within a minute, of which one shows a change.
 async fn asks_beside_a_change(changes_at: usize) -> usize {
     let context = context();
     let (clock, settings) = (context.clock, context.settings());

@@ -291,7 +291,7 @@ fn recorder_may_ask_the_client() {
     });
 }
 
-/// Calls this at each event, and whenever a span is told of anything.
+/// Calls this at each event, and whenever a span is entered or changed.
 struct Spans(fn());
 
 impl tracing::Subscriber for Spans {

@@ -165,7 +165,7 @@ async fn permits_call_as_many_clients_as_they_serve() {
         .map(|(now, then)| now - then)
         .collect();
     assert_eq!(asks, [1, 0, 1, 0, 1]);
-    // Who wants more than are free does not stand in the way, and is called when they suffice.
+    // A client that wants more permits than are free delays no other, and is called once they suffice.
     sleep(200 * MS).await;
     local.add_permits(3).await.unwrap();
     sleep(3 * MS).await;

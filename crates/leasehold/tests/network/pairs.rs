@@ -466,7 +466,7 @@ impl Holding<'_> {
     /// As an operator does.
     async fn force(&self, held: &Held) {
         let client = &self.stage.theirs.clients[0];
-        // Whoever is told of it later may have believed in its hold meanwhile.
+        // A holder that learns it later may have relied on its hold until then.
         self.stage.recorder.promise_ends_here();
         let forced = match self.stage.kind {
             Kind::Plain | Kind::Several | Kind::Majority => client.lock("x").force_unlock().await,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::guarantees::{missing, names, read};
 
 const PAGE: &str = "docs/pairs.md";
-/// How many pairs no test makes meet. It may only become smaller.
+/// The number of pairs without a test of their own. It may only shrink.
 const REASONED: usize = 20;
 /// Where the page's files are, unless it says more.
 const TESTS: &str = "crates/leasehold/tests/";

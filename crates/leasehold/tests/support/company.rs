@@ -26,7 +26,7 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// How many holds are renewed together.
 const MANY: usize = 50;
 
-/// Who does it, and how.
+/// The clients that play all parts, and their settings.
 #[derive(Clone)]
 pub(crate) struct Company {
     pub(crate) ours: Client,
@@ -319,7 +319,7 @@ async fn both_sides(scene: Scene) {
     scene.waits(theirs).await.unwrap();
 }
 
-/// During the span of a failover guard nobody becomes a writer.
+/// Retries while a failover guard refuses every writer.
 async fn until_upgraded(mut guard: ReadGuard) -> WriteGuard {
     loop {
         match guard.try_upgrade().await {

@@ -1,5 +1,5 @@
-//! The terminal that `top` draws on. A thread of its own writes to it: a terminal that stands still
-//! (after Ctrl-S, or behind a connection that hangs) must hold up neither signals nor renewals.
+//! The terminal that `top` draws on. A separate thread writes to it: a terminal that is stopped
+//! (by Ctrl-S, or by a connection that hangs) must delay neither signals nor renewals.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::failure::Failure;
 use crate::signals;
 
-/// How long the terminal may stand still at the end before it is left as it is.
+/// The longest wait at the end for a terminal that takes no output.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Screen {
@@ -109,7 +109,7 @@ fn restore_on_panic() {
     }));
 }
 
-/// What was drawn and is not with the thread yet.
+/// The picture that the thread has not taken yet.
 #[derive(Clone, Default)]
 struct Bytes(Arc<Mutex<Vec<u8>>>);
 

@@ -30,7 +30,7 @@ struct Release {
     zeros: u8,
 }
 
-/// So many zeros follow the `1` that wakes all.
+/// The number of zeros that follow the `1` that wakes all.
 const ZEROS: u8 = 2;
 
 impl Release {
@@ -38,7 +38,7 @@ impl Release {
         self.wakes_all && self.zeros < ZEROS && payload == b"0" && self.channel == channel
     }
 
-    /// Tells its messages one by one: it calls nobody.
+    /// Passes its messages on one by one, as a release that calls no client.
     fn tell(&self, mut tell: impl FnMut(Message<'_>)) {
         if self.wakes_all {
             tell(Message::new(&self.channel, b"1", self.transport));
@@ -139,7 +139,7 @@ pub(super) fn called_for_permits(payload: &[u8]) -> u64 {
     if calls { zeros as u64 } else { 0 }
 }
 
-/// Whether a client of this number is called on that channel.
+/// Returns whether the channel is the one for calls of the client with this number.
 fn is_of(channel: &str, number: &[u8]) -> bool {
     let own = channel.as_bytes().strip_suffix(number);
     own.is_some_and(|before| before.ends_with(b":"))

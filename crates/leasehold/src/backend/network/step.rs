@@ -120,7 +120,7 @@ steps! {
     RwInspect = "rw.inspect",
     /// A waiter asks for permits.
     SemaphoreAcquire = "semaphore.acquire",
-    /// A client that would be called when permits come back waits for them no longer.
+    /// A client that waited to be called for permits leaves the list.
     SemaphoreLeaveTurn = "semaphore.leave_turn",
     /// A client undoes an acquire whose answer it may never see.
     SemaphoreUndo = "semaphore.undo",

@@ -128,13 +128,13 @@ impl Address {
         }
     }
 
-    /// The same address, which was told with this host, and led here by the address map.
+    /// Notes the host under which a server announced this address, before the address map.
     pub(crate) fn told_as(self, host: &str) -> Self {
         let told_as = Some(host.to_owned());
         Self { told_as, ..self }
     }
 
-    /// Whether a server has told it: it is in no URL.
+    /// Returns whether a server announced it, so that no URL has it.
     pub(crate) fn is_told(&self) -> bool {
         self.told_as.is_some()
     }

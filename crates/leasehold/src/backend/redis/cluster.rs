@@ -65,9 +65,9 @@ pub(crate) struct Cluster {
     /// What the URL names.
     seeds: Vec<Address>,
     map: Arc<Map>,
-    /// A node has told the map.
+    /// A node has sent the map.
     has_map: AtomicBool,
-    /// What the last node said that was connected and did not tell it.
+    /// The answer of the last connected node that did not send the map.
     refused_map: Mutex<Option<Failure>>,
     nodes: Mutex<Nodes>,
     lines: Lines,
@@ -231,7 +231,7 @@ impl Cluster {
             .submit(operation, Route::Plain, self.lines.next_arrival())
     }
 
-    /// Whether a node has ever been connected to.
+    /// Returns whether the client was ever connected to a node.
     pub(crate) fn was_connected(&self) -> bool {
         let nodes = self.nodes.lock().all();
         // A node that has told the map may be gone by now.

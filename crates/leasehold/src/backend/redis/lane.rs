@@ -7,7 +7,8 @@
 //! call the queue is looked at again.
 //!
 //! Order of arrival is kept, whichever threads submit, so an operation that undoes another always
-//! runs behind it. Renewals alone go first (`queue.rs`). The [`Queue`] knows which operations wait and which go again in their old place.
+//! runs after it. Only renewals overtake other operations (`queue.rs`). The [`Queue`] knows which
+//! operations wait and which are sent again in their old place.
 //!
 //! When the connection breaks, what was under way ends as "may have run" (`exchange.rs`, and
 //! `NoReplies` in `call.rs`), and what waits goes on with the next connection (`Lane::opening`,

@@ -283,7 +283,7 @@ impl Node {
         has.then(|| self.script.own(step)).flatten()
     }
 
-    /// Whether a connection for calls has ever been used.
+    /// Returns whether a connection for calls was ever used.
     pub(crate) fn was_connected(&self) -> bool {
         self.connector.present.borrow().told.is_some()
     }

@@ -211,7 +211,7 @@ fn is_webpki(error: &CertificateError, name: &str) -> bool {
     matches!(error, CertificateError::Other(error) if error.to_string() == name)
 }
 
-/// What to do about a handshake that failed. `is_told`: another server has told the address.
+/// Returns the advice for a handshake that failed. `is_told`: another server announced the address.
 pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
     use rustls::CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,

@@ -140,7 +140,7 @@ impl Acquire for Multi {
     }
 }
 
-/// Whether a server of any of these has ever been connected to.
+/// Returns whether the client was ever connected to a server of any member.
 fn may_have_asked(members: &[AnyLock]) -> bool {
     let mut members = members.iter();
     members.any(|one| one.context().backend.was_connected() || may_have_asked(one.members()))

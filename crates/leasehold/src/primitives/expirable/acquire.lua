@@ -70,7 +70,7 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
     end
     redis.call('INCRBY', permits, #ids / 16)
   end
-  -- A client that has its permits is called in vain, and the one behind it too late.
+  -- A call of a client that has its permits would be wasted, and delay the next client.
   if client ~= '' then redis.pcall('LREM', asking, 0, client) end
   return failed or free
 end

@@ -187,7 +187,7 @@ impl Ask for Asker<'_> {
     }
 
     fn woken(&self) {
-        // A client that is called in its turn lets nobody go first.
+        // A client that is called in its turn asks at once.
         let is_called = self.before().is_some();
         if let Some(place) = self.place.filter(|_| !is_called) {
             let now = self.semaphore.context.clock.now();

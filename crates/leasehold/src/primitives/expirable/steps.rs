@@ -388,7 +388,7 @@ fn find(
 pub(crate) struct Names {
     pub(crate) key: Key,
     pub(crate) channel: Arc<str>,
-    /// Where a release calls this client, if it is called.
+    /// The channel on which a release calls this client, if it is called.
     pub(crate) own_channel: Option<Arc<str>>,
 }
 

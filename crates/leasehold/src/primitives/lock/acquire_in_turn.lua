@@ -17,7 +17,7 @@ local function acquire_in_turn(lock, asking, hold, lease_ms, client, called)
   if fields == 0 then
     local refused = grant(lock, hold, lease_ms)
     if not refused then
-      -- A client that has the lock is called in vain, and the one behind it too late.
+      -- A call of a client that has the lock would be wasted, and delay the next client.
       redis.pcall('LREM', asking, 0, client)
     end
     return refused

@@ -25,7 +25,7 @@ const PAGE: u64 = 500;
 const TOGETHER: usize = 32;
 /// How many holds, permits and waiters of each are shown.
 const MOST_LISTED: usize = 10;
-/// How many names that are not UTF-8 are kept.
+/// The most names that are not UTF-8 and are kept.
 const MOST_ODD: usize = 10;
 
 /// A name, and what stands under it.

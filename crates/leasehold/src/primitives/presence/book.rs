@@ -48,7 +48,7 @@ pub struct ClientInfo {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) info: ClientInfo,
-    /// By the part of the id behind the client's: how long, and how many guards share it.
+    /// Each hold's age and number of guards, by the part of its id after the client's.
     holds: HashMap<String, (Duration, u32)>,
     waits: HashMap<String, Duration>,
 }
@@ -59,7 +59,7 @@ impl Known {
         self.hold(id).map(|(held_for, _)| held_for)
     }
 
-    /// How many of its guards shared this hold when it told of it.
+    /// Returns the number of guards that shared this hold at the last announcement.
     pub(crate) fn guards_of(&self, id: &str) -> Option<u32> {
         self.hold(id).map(|(_, guards)| guards)
     }

@@ -54,7 +54,7 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
     end
     -- It has had its turn: its mark would keep readers out behind its release.
     if mark_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
-    -- A client that has the lock is called in vain, and the one behind it too late.
+    -- A call of a client that has the lock would be wasted, and delay the next client.
     if client ~= '0' then redis.pcall('LREM', asking, 0, client) end
     return false
   end

@@ -57,7 +57,7 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
     if asks == 0 then
       before = place_of(asking, client, called)
     else
-      -- A client that has its permits is called in vain, and the one behind it too late.
+      -- A call of a client that has its permits would be wasted, and delay the next client.
       redis.pcall('LREM', asking, 0, client)
     end
   end

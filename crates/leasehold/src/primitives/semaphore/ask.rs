@@ -204,7 +204,7 @@ impl Ask for Asker<'_> {
     }
 
     fn woken(&self) {
-        // A client that is called in its turn lets nobody go first.
+        // A client that is called in its turn asks at once.
         if self.before().is_some() {
             return;
         }

@@ -289,12 +289,12 @@ pub(crate) fn acquire(
     .operation()
 }
 
-/// How a client stands in the list of those that wait for permits; nothing for one that is not called.
+/// Returns a client's item in the list of clients that wait for permits; empty without a client.
 pub(in crate::primitives) fn called_for(client: Option<Caller>, permits: u32) -> String {
     client.map_or_else(String::new, |client| format!("{}:{permits}", client.number))
 }
 
-/// Takes a client out of that list.
+/// Takes a client out of the list of clients that wait for permits.
 pub(in crate::primitives) fn leave_turn(
     key: &Key,
     client: Caller,

@@ -1,4 +1,4 @@
-//! A cluster whose map no node has told yet: what stands in the way, and waiting for the first one.
+//! A cluster whose map no node has sent yet: the reasons, and the wait for the first map.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Cluster;
 use crate::backend::failure::{Cause, Failure, Outcome};
 
-/// How often it is looked whether the map is there.
+/// The pause between two checks for the map.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Cluster {
@@ -63,8 +63,8 @@ impl Cluster {
     }
 }
 
-/// What stands for all: a failure that heals by itself, with those beside it that do not, or the
-/// first one if none heals.
+/// Picks one failure for all nodes: one that heals by itself, with the refusals of the other nodes
+/// added, or else the first one.
 fn one_of(mut failures: Vec<Failure>) -> Option<Failure> {
     if failures.is_empty() {
         return None;
