@@ -18,7 +18,7 @@ pub(crate) use demo::{Demo, DemoWorker};
 pub(crate) use doctor::Doctor;
 pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
-pub(crate) use run::{Hold, OnLoss, Run, RunLaunch, Wanted};
+pub(crate) use run::{Hold, OnLoss, Run, RunDeadman, RunLaunch, Wanted};
 
 /// The most permits of a limit.
 const MOST_PERMITS: i64 = 1_000_000;
@@ -165,7 +165,7 @@ pub(crate) enum Command {
     DemoWorker(DemoWorker),
     /// Kills a command when leasehold can't; it hears which and when on stdin.
     #[command(hide = true)]
-    RunDeadman,
+    RunDeadman(RunDeadman),
     #[command(hide = true)]
     RunLaunch(RunLaunch),
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             let servers = servers(&args.wanted, cli.redis)?;
             finish(hold::hold(args, servers))
         }
-        Command::RunDeadman => run::deadman::main(),
+        Command::RunDeadman(args) => run::deadman::main(&args),
         Command::RunLaunch(args) => run::launch::main(&args),
         Command::Show(args) => {
             let server = Server::find(cli.redis)?.shared()?;

@@ -291,6 +291,14 @@ fn wait(text: &str) -> Result<Duration, String> {
     })
 }
 
+/// Kills the command when leasehold can't.
+#[derive(Args)]
+pub(crate) struct RunDeadman {
+    /// The leasehold that has started this.
+    #[arg(long)]
+    pub(crate) parent: i32,
+}
+
 /// Becomes the command, as a process that dies with leasehold.
 #[derive(Args)]
 pub(crate) struct RunLaunch {

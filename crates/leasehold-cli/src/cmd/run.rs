@@ -4,6 +4,7 @@ mod child;
 pub(super) mod deadman;
 pub(super) mod launch;
 mod metrics_file;
+mod processes;
 mod terminal;
 mod watch;
 

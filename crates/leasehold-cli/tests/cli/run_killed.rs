@@ -1,6 +1,10 @@
 //! `leasehold run` when it is killed or stopped itself: its command must not go on
 //! without it.
 
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::thread;
 use std::time::Instant;
@@ -214,6 +218,24 @@ fn launch_without_its_parent_runs_nothing() {
         .expect_code(1)
         .expect_on_stderr("has ended before its command began");
     assert_eq!(done.stdout, "");
+}
+
+#[test]
+fn switch_without_its_parent_kills_nothing() {
+    let (line, its_end) = UnixStream::pair().expect("a pair of sockets");
+    let mut switch = leasehold();
+    // Its parent is this process, as that of an orphan is the first process of the machine.
+    switch
+        .args(["run-deadman", "--parent", "1"])
+        .stdin(OwnedFd::from(its_end));
+    let mut switch = switch.spawn().expect("it starts");
+    let mut stranger = Command::new("sleep");
+    let mut stranger = stranger.arg("300").process_group(0).spawn().expect("sleep");
+    (&line).write_all(b"until 1\n").expect("it listens");
+    assert!(switch.wait().expect("it ends").success());
+    assert!(matches!(stranger.try_wait(), Ok(None)));
+    stranger.kill().expect("it runs");
+    stranger.wait().expect("it has ended");
 }
 
 #[test]

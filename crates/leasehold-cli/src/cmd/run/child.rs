@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use rustix::process::{WaitOptions, waitpid};
 
 use super::launch::{launcher, not_started};
+use super::processes::children_of;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 
@@ -98,13 +99,13 @@ impl Group {
     /// Reaps what has ended and is neither the command nor `helper`: the first process of a container
     /// becomes the parent of all whose own parents have ended.
     pub(super) fn reap_orphans(&self, helper: u32) {
-        let orphans = children_of(Pid::this()).into_iter().filter(|child| {
-            child.has_ended && child.id != self.leader && child.id.as_raw().unsigned_abs() != helper
+        let orphans = children_of(Pid::this()).filter(|(id, child)| {
+            child.has_ended && *id != self.leader && id.as_raw().unsigned_abs() != helper
         });
-        for orphan in orphans {
+        for (orphan, _) in orphans {
             // Fails only when it is not there any more.
             let _ = waitpid(
-                rustix::process::Pid::from_raw(orphan.id.as_raw()),
+                rustix::process::Pid::from_raw(orphan.as_raw()),
                 WaitOptions::NOHANG,
             );
         }
@@ -114,30 +115,6 @@ impl Group {
     pub(super) fn is_gone(&self) -> bool {
         killpg(self.leader, None) == Err(Errno::ESRCH)
     }
-}
-
-/// A child of some process.
-pub(super) struct Child {
-    pub(super) id: Pid,
-    /// It has ended, and its parent has not asked for its exit yet.
-    pub(super) has_ended: bool,
-}
-
-/// The children of a process, where the system tells.
-pub(super) fn children_of(parent: Pid) -> Vec<Child> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let children = processes.filter_map(|entry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the name, which may hold anything: the state, then the parent.
-        let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-        let (state, its_parent) = (words.next()?, words.next()?);
-        (its_parent.parse() == Ok(parent.as_raw())).then(|| Child {
-            id: Pid::from_raw(pid),
-            has_ended: state == "Z",
-        })
-    });
-    children.collect()
 }
 
 /// Whether orphans become children of this process: it is the first one of a container, or has

@@ -10,15 +10,16 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Stdio};
+use std::process::{Child, Stdio, id};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpgid, getppid};
 use tokio::time::Instant;
 
-use super::child::children_of;
 use super::launch::{not_started, ourselves, take_name};
+use super::processes::{Process, children_of};
+use crate::cli::RunDeadman;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::tell;
@@ -111,6 +112,7 @@ fn spawn() -> Result<(Child, UnixStream), Failure> {
         let (line, other_end) = UnixStream::pair()?;
         line.set_nonblocking(true)?;
         let process = ourselves("run-deadman")
+            .args(["--parent", &id().to_string()])
             .stdin(OwnedFd::from(other_end))
             // Whoever reads what the command says waits for the last writer.
             .stdout(Stdio::null())
@@ -123,45 +125,85 @@ fn spawn() -> Result<(Child, UnixStream), Failure> {
 }
 
 /// The other side: `leasehold run-deadman`.
-pub(crate) fn main() -> Result<Exit, Failure> {
+pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
     take_name(c"run-deadman");
     // Nothing ends it before its time but KILL.
     let _ = SigSet::all().thread_block();
-    let leasehold = getppid();
     let cant_listen = |error| Failure::io("can't listen to leasehold", error);
     let line = io::stdin().as_fd().try_clone_to_owned();
     let mut line = BufReader::new(UnixStream::from(line.map_err(cant_listen)?));
-    let mut orders = Orders::default();
+    let mut orders = Orders::of(Pid::from_raw(args.parent));
     let we_are_alone = orders.follow(&mut line).map_err(cant_listen)?;
-    // The process that started us may have been stopped before it could tell.
-    let Some(group) = orders.group.or_else(|| command_of(leasehold)) else {
-        return Ok(Exit::Success);
-    };
-    // Fails when nobody is left, or when the command has become another user.
-    let killed = killpg(group, Signal::SIGKILL).is_ok();
-    if we_are_alone && killed {
+    if orders.group.is_some_and(|group| group.kill()) && we_are_alone {
         tell("leasehold was killed, so its command was killed too");
     }
     Ok(Exit::Success)
 }
 
-/// The group of the command that `leasehold` has started: its other child.
-fn command_of(leasehold: Pid) -> Option<Pid> {
-    let children = children_of(leasehold).into_iter().map(|child| child.id);
-    let mut others = children.filter(|child| *child != Pid::this());
-    others.find(|child| getpgid(Some(*child)) == Ok(*child))
+/// The group to kill.
+#[derive(Debug, PartialEq, Eq)]
+struct Target {
+    group: Pid,
+    /// When its leader began. `None` if the leader had ended before we looked.
+    began: Option<u64>,
+}
+
+impl Target {
+    fn new(group: Pid) -> Self {
+        Self {
+            group,
+            began: Process::look_at(group).map(|leader| leader.began),
+        }
+    }
+
+    /// Finds the group of the command that `leasehold` has started: its child that leads a group
+    /// and is younger than this process.
+    fn of(leasehold: Pid) -> Option<Self> {
+        // An orphan is the child of another process, whose other children are strangers.
+        if getppid() != leasehold {
+            return None;
+        }
+        let ours = Process::look_at(Pid::this())?.began;
+        let mut children = children_of(leasehold);
+        let (group, leader) = children.find(|(id, child)| {
+            *id != Pid::this() && child.began >= ours && getpgid(Some(*id)) == Ok(*id)
+        })?;
+        Some(Self {
+            group,
+            began: Some(leader.began),
+        })
+    }
+
+    /// Kills the group. `false` if there is none: a group that has ended may have left its number
+    /// to a stranger.
+    fn kill(&self) -> bool {
+        let leader = Process::look_at(self.group);
+        let is_stranger = leader.is_some_and(|leader| Some(leader.began) != self.began);
+        // Fails when nothing is left, or when the command has become another user.
+        !is_stranger && killpg(self.group, Signal::SIGKILL).is_ok()
+    }
 }
 
 /// What it has been told so far.
-#[derive(Default)]
 struct Orders {
-    group: Option<Pid>,
+    /// The process that gives the orders.
+    leasehold: Pid,
+    group: Option<Target>,
     deadline_ms: Option<u64>,
     /// The one that is being read.
     order: Vec<u8>,
 }
 
 impl Orders {
+    fn of(leasehold: Pid) -> Self {
+        Self {
+            leasehold,
+            group: None,
+            deadline_ms: None,
+            order: Vec::new(),
+        }
+    }
+
     /// Listens until it is time to kill. `true` when that is because there is nobody
     /// to listen to any more.
     fn follow(&mut self, line: &mut BufReader<UnixStream>) -> io::Result<bool> {
@@ -173,6 +215,10 @@ impl Orders {
                 // All that came in time is read before the clock is: after a pause of this
                 // process it may be much.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // It may have been stopped before it could tell.
+                    if self.group.is_none() {
+                        self.group = Target::of(self.leasehold);
+                    }
                     if self.is_over() {
                         return Ok(false);
                     }
@@ -187,7 +233,9 @@ impl Orders {
         let order = String::from_utf8_lossy(&self.order).into_owned();
         self.order.clear();
         match order.trim_end().split_once(' ') {
-            Some(("group", number)) => self.group = number.parse().ok().map(Pid::from_raw),
+            Some(("group", number)) => {
+                self.group = number.parse().ok().map(|id| Target::new(Pid::from_raw(id)));
+            }
             // One that can't be read changes nothing: the deadline before it stands.
             Some(("until", ms)) => self.deadline_ms = ms.parse().ok().or(self.deadline_ms),
             _ => {}
@@ -244,10 +292,13 @@ mod tests {
         let later = as_ms(since_boot() + Duration::from_millis(50));
         ours.write_all(format!("til {later}\n").as_bytes())
             .expect("it fits");
-        let mut orders = Orders::default();
+        let mut orders = Orders::of(Pid::this());
         assert!(!orders.follow(&mut theirs).expect("it can be read"));
         assert!(as_ms(since_boot()) >= later);
-        assert_eq!(orders.group, Some(Pid::from_raw(7)));
+        assert_eq!(
+            orders.group.map(|target| target.group),
+            Some(Pid::from_raw(7))
+        );
     }
 
     #[test]
@@ -255,9 +306,33 @@ mod tests {
         let (ours, mut theirs) = line();
         drop(ours);
         assert!(
-            Orders::default()
+            Orders::of(Pid::this())
                 .follow(&mut theirs)
                 .expect("it can be read")
         );
+    }
+
+    #[test]
+    fn stranger_that_got_the_number_of_the_group_is_spared() {
+        let mut stranger = std::process::Command::new("sleep")
+            .arg("300")
+            .process_group(0)
+            .spawn()
+            .expect("it starts");
+        let id = i32::try_from(stranger.id()).expect("a process id");
+        let told = Target::new(Pid::from_raw(id));
+        let earlier = Target {
+            group: told.group,
+            began: told.began.map(|began| began - 1),
+        };
+        let ended_before = Target {
+            group: told.group,
+            began: None,
+        };
+        assert!(!earlier.kill());
+        assert!(!ended_before.kill());
+        assert!(matches!(stranger.try_wait(), Ok(None)));
+        assert!(told.kill());
+        stranger.wait().expect("it has ended");
     }
 }
