@@ -125,6 +125,11 @@ pub(crate) fn tell_json(name: Option<&str>) {
     JSON.store(true, Ordering::Relaxed);
 }
 
+/// Returns whether messages are written as JSON.
+pub(crate) fn is_json() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
+
 /// What a program that reads the story is told of.
 #[derive(Clone, Copy)]
 pub(crate) enum Event {

@@ -294,17 +294,25 @@ fn wait(text: &str) -> Result<Duration, String> {
 /// Kills the command when leasehold can't.
 #[derive(Args)]
 pub(crate) struct RunDeadman {
-    /// The leasehold that has started this.
+    /// Write messages as JSON.
     #[arg(long)]
-    pub(crate) parent: i32,
+    pub(crate) json: bool,
 }
 
 /// Becomes the command, as a process that dies with leasehold.
 #[derive(Args)]
 pub(crate) struct RunLaunch {
+    /// Write messages as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
     /// The leasehold that has started this.
     #[arg(long)]
     pub(crate) parent: i32,
+
+    /// Run no command from this time on, in milliseconds since the machine was started.
+    #[arg(long)]
+    pub(crate) before: Option<u64>,
 
     #[arg(last = true)]
     pub(crate) command: Vec<OsString>,

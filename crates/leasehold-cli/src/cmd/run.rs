@@ -31,7 +31,7 @@ use child::Group;
 use deadman::{Deadman, since_boot};
 use metrics_file::MetricsFile;
 use terminal::{StopRequests, Terminal};
-use watch::{Schedule, Watch};
+use watch::{End, Ending, Schedule, Watch};
 
 /// What is to be run, and how.
 struct Job<'a> {
@@ -175,37 +175,58 @@ fn under_lock(
     exit
 }
 
-/// Runs the command until it has ended, or until the lock is lost and it has been
-/// ended.
-async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Result<Exit, Failure> {
+/// Runs the command until it has ended, or until the lock is lost and the command was ended.
+async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> End {
+    let never_began = |exit| End { began: false, exit };
+    match start(job, guard, signals) {
+        Ok(Some(watch)) => watch.until_ended().await,
+        Ok(None) => {
+            tell("the lock was lost before the command began; run it again");
+            never_began(Ok(Exit::Lost))
+        }
+        Err(failure) => never_began(Err(failure)),
+    }
+}
+
+/// Starts the command. Returns `None` if the lock is lost already.
+fn start<'a>(
+    job: &'a Job<'_>,
+    guard: &'a Holding,
+    signals: &'a mut Signals,
+) -> Result<Option<Watch<'a>>, Failure> {
     let stops = StopRequests::listen()?;
-    // Before the command starts: where our parent has its children's ends ignored,
+    // Before the command starts: where the parent of this process ignores the ends of its children,
     // a command that is quick would otherwise leave no exit code.
     let children = signal(SignalKind::child())
         .map_err(|error| Failure::io("can't listen for the command's end", error))?;
     let mut terminal = Terminal::open();
-    let mut deadman = Deadman::start()?;
-    // From before the command is there: if we are stopped right after its start, it has
-    // to end in time all the same.
+    let mut deadman = Deadman::start(&job.name)?;
     if job.args.on_loss != OnLoss::Warn {
         deadman.kill_at(job.schedule.kill_at(guard.valid_until()));
     }
     if !guard.is_held() || deadman.has_struck() {
         deadman.dismiss();
-        tell("the lock was lost before the command began; run it again");
-        return Ok(Exit::Lost);
+        return Ok(None);
     }
-    // The command inherits what is held back, and must stop on Ctrl-Z.
+    // The command inherits the signals that are held back, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
-    let group = Group::spawn(&job.name, guard.token(), &job.command);
+    let group = Group::spawn(
+        &job.name,
+        guard.token(),
+        deadman.deadline_ms(),
+        &job.command,
+    );
     terminal::hold_back_stops(true);
     let group = group?;
+    // Before the command begins: if this process is stopped or killed right after that, the command
+    // has to end all the same.
     deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
+    group.begin();
     output::event(Event::Started, &job.name, || {
         vec![("pid", group.id().as_raw().into())]
     });
-    let watch = Watch {
+    Ok(Some(Watch {
         schedule: job.schedule,
         on_loss: &job.args.on_loss,
         max_run: job.args.max_run.map(|most| (since_boot() + most, most)),
@@ -217,8 +238,8 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> Res
         stops,
         inherits: child::inherits_orphans(),
         children,
-    };
-    watch.until_ended().await
+        ending: Ending::default(),
+    }))
 }
 
 /// The shortest rest of `--min-hold` that can be left to the server.
@@ -230,14 +251,15 @@ fn rest_of(least: Duration, held: Duration) -> Option<Duration> {
     (!rest.is_zero()).then(|| rest.max(SHORTEST_REST))
 }
 
-/// Gives the lock back, or leaves it for the rest of `--min-hold`, however the command ended.
+/// Releases the lock, or leaves it for the rest of `--min-hold`, however the command ended.
 async fn give_back(
     job: &Job<'_>,
     clients: Vec<Client>,
     guard: Holding,
     held_since: Duration,
-    end: Result<Exit, Failure>,
+    end: End,
 ) -> Result<Exit, Failure> {
+    let End { began, exit: end } = end;
     let held = since_boot().saturating_sub(held_since);
     if matches!(end, Ok(Exit::Lost)) {
         // Told already. What is left of the lock is given back, until it ends by itself.
@@ -253,7 +275,7 @@ async fn give_back(
     let was_told = guard.loss().is_some();
     let rest = (job.args.min_hold).and_then(|least| rest_of(least, held));
     // A command that never ran needs no rest.
-    let rest = rest.filter(|_| end.is_ok());
+    let rest = rest.filter(|_| began);
     let end = match guard.end(rest).await {
         Ok(()) => {
             tell_given_back(job, held, rest);

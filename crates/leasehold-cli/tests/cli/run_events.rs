@@ -8,7 +8,7 @@ use serde_json::Value;
 use leasehold_testkit::{RedisServer, eventually};
 
 use crate::support::{
-    Done, LIMIT, Trace, done, is_free, leasehold_at, processes, run_script, server, start,
+    Done, LIMIT, Trace, done, is_alive, is_free, leasehold_at, processes, run_script, server, start,
 };
 
 /// How much of the lease of `job` the server has left.
@@ -48,6 +48,7 @@ fn command_that_outlasts_the_least_time_gives_the_lock_back() {
     let mut run = leasehold_at(&server);
     run.args(["run", "--min-hold", "1h", "job", "--", "nosuchcmd"]);
     done(&mut run).expect_code(127);
+    assert!(is_free(&server));
 }
 
 #[test]
@@ -79,6 +80,32 @@ fn command_that_runs_too_long_is_ended() {
         .expect_on_stderr("the most that --max-run allows");
     done(run_script(&server, &options, Trace::STUBBORN).env("TRACE", "/dev/null")).expect_code(124);
     assert!(is_free(&server));
+}
+
+#[test]
+fn processes_of_a_command_that_ran_too_long_are_killed() {
+    let server = server();
+    let options = ["--max-run", "300ms", "--grace", "300ms"];
+    // The command itself ends when it is asked to; the process that it has started does not.
+    let script = "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
+    let mut run = start(&mut run_script(&server, &options, script));
+    let left_behind = run.line().parse().expect("a process id");
+    run.done().expect_code(124);
+    assert!(!is_alive(left_behind));
+    assert!(is_free(&server));
+}
+
+#[test]
+fn loss_while_a_command_ends_for_its_time_is_met() {
+    let server = server();
+    // A renewal, which finds the loss, is due long before the grace time is over.
+    let grace = ["--grace", "12s", "--lease", "24s"];
+    let options = [&grace[..], &["--max-run", "300ms", "--on-loss", "kill"]].concat();
+    let script = "trap 'echo told' TERM; echo held; while :; do sleep 0.05; done";
+    let mut run = start(&mut run_script(&server, &options, script));
+    run.until("told");
+    take(&server);
+    run.done().expect_code(70);
 }
 
 /// Takes the lock from its holder, which renews it soon.

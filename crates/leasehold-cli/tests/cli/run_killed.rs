@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::Command;
 use std::thread;
 use std::time::Instant;
@@ -96,7 +96,8 @@ fn command_of_stopped_run_dies_before_expiry() {
 #[test]
 fn run_stopped_at_launch_loses_its_command() {
     let script = "trap '' TERM HUP; while :; do sleep 0.1; done";
-    let is_ours = |line: &str| line.contains(" run-launch ") || line.starts_with("sh ");
+    // One that has not begun waits to be continued by its parent, and then finds itself too late.
+    let is_ours = |line: &str| line.starts_with("sh ");
     // Where exactly the stop hits is chance.
     let stopped = [(); 5].map(|()| {
         let server = server();
@@ -221,21 +222,44 @@ fn launch_without_its_parent_runs_nothing() {
 }
 
 #[test]
-fn switch_without_its_parent_kills_nothing() {
+fn launch_after_the_deadline_runs_nothing() {
+    let mut launch = leasehold();
+    let parent = std::process::id().to_string();
+    launch.args(["run-launch", "--parent", &parent, "--before", "1"]);
+    launch.args(["--", "echo", "ran"]);
+    let launch = start(&mut launch);
+    eventually("it waits to be continued", LIMIT, || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", launch.pid()));
+        stat.expect("it is there").contains(") T ")
+    });
+    launch.signal(Signal::SIGCONT);
+    let done = launch
+        .done()
+        .expect_code(70)
+        .expect_on_stderr("the lock was lost before the command began");
+    assert_eq!(done.stdout, "");
+}
+
+#[test]
+fn switch_without_a_group_kills_nothing() {
     let (line, its_end) = UnixStream::pair().expect("a pair of sockets");
     let mut switch = leasehold();
-    // Its parent is this process, as that of an orphan is the first process of the machine.
-    switch
-        .args(["run-deadman", "--parent", "1"])
-        .stdin(OwnedFd::from(its_end));
+    switch.arg("run-deadman").stdin(OwnedFd::from(its_end));
     let mut switch = switch.spawn().expect("it starts");
+    // A child of the same parent, as the services are of the first process of the machine, which is
+    // the parent of a switch that was left behind.
     let mut stranger = Command::new("sleep");
     let mut stranger = stranger.arg("300").process_group(0).spawn().expect("sleep");
     (&line).write_all(b"until 1\n").expect("it listens");
+    drop(line);
     assert!(switch.wait().expect("it ends").success());
-    assert!(matches!(stranger.try_wait(), Ok(None)));
-    stranger.kill().expect("it runs");
-    stranger.wait().expect("it has ended");
+    // The signal that ends it is this one, and not an earlier KILL.
+    send(
+        stranger.id().try_into().expect("a process id"),
+        Signal::SIGTERM,
+    );
+    let end = stranger.wait().expect("it has ended");
+    assert_eq!(end.signal(), Some(Signal::SIGTERM as i32));
 }
 
 #[test]
@@ -300,13 +324,10 @@ fn many_short_runs_leave_nothing_behind() {
 #[test]
 fn first_process_of_a_container_reaps_orphans() {
     let server = server();
-    // Becomes the parent of orphans, as the first process of a container is.
-    let subreaper = "import ctypes, os, sys; \
-        assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0; os.execv(sys.argv[1], sys.argv[1:])";
     // The shell in the middle ends, and the one that it has started is an orphan.
     let script = "sh -c 'sh -c \"echo \\$\\$; read end </dev/null\" &'; read end; exit 7";
     let mut run = Command::new("python3");
-    run.args(["-c", subreaper, BINARY])
+    run.args(["-c", SUBREAPER, BINARY])
         .args(["run", "job", "--", "sh", "-c", script])
         .env("LEASEHOLD_URL", server.url());
     let mut run = start(&mut run);
@@ -316,6 +337,26 @@ fn first_process_of_a_container_reaps_orphans() {
     });
     assert!(is_alive(run.pid()));
     run.done().expect_code(7);
+}
+
+/// Becomes the parent of orphans, as the first process of a container is.
+const SUBREAPER: &str = "import ctypes, os, sys; \
+    assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0; os.execv(sys.argv[1], sys.argv[1:])";
+
+#[test]
+fn first_process_of_a_container_waits_for_no_ended_process() {
+    let server = server();
+    // Longer than a test may take.
+    let grace = ["--grace", "2m", "--lease", "4m", "--max-run", "300ms"];
+    // The command ends first, and the process that it has started is an orphan when it ends.
+    let script = "(trap 'sleep 0.2; exit' TERM; while :; do sleep 0.05; done) & \
+        trap 'exit 0' TERM; wait";
+    let mut run = Command::new("python3");
+    run.args(["-c", SUBREAPER, BINARY, "run"])
+        .args(grace)
+        .args(["job", "--", "sh", "-c", script])
+        .env("LEASEHOLD_URL", server.url());
+    done(&mut run).expect_code(124);
 }
 
 #[test]

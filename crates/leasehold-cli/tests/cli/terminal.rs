@@ -104,6 +104,30 @@ fn job_stopped_past_its_lease_is_killed() {
 }
 
 #[test]
+fn job_stopped_past_its_lease_goes_on_if_a_loss_is_only_reported() {
+    let server = server();
+    let run = format!(
+        "{BINARY} run --lease 3s --on-loss warn job -- \
+         sh -c 'echo re\"\"ady; read answer; echo got $answer; exit 5'\n"
+    );
+    let wait =
+        format!("while {BINARY} show job | grep -q held; do sleep 0.01; done; echo fr\"\"ee\n");
+    let steps = [
+        ("", "PS1='prompt'\"> \"\n"),
+        ("prompt> ", &run),
+        ("ready", "\u{1a}"),
+        ("Stopped", &wait),
+        ("free", "fg\n"),
+        ("goes on without it", "hello\n"),
+        ("got hello", "exit\n"),
+    ];
+    let shell = ["bash", "--norc", "--noprofile", "-i"];
+    let (shown, code) = on_terminal(&server, &shell, &steps);
+    assert!(shown.contains("is lost when its lease is over"), "{shown}");
+    assert_eq!(code, 5, "{shown}");
+}
+
+#[test]
 fn pipe_reader_keeps_the_terminal() {
     let server = server();
     let pipe = format!(

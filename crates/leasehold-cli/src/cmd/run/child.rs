@@ -1,4 +1,4 @@
-//! The command and what it has started: a process group of its own.
+//! The command and the processes that it has started: a process group of its own.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -6,115 +6,172 @@ use std::os::unix::process::CommandExt as _;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use rustix::process::{WaitOptions, waitpid};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 
-use super::launch::{launcher, not_started};
-use super::processes::children_of;
+use super::launch::{LAUNCHER, launcher, not_started};
+use super::processes::{Process, ended_children, is_alive};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 
-/// What has become of the command since the last look.
+/// A change of the command since the last look.
 pub(super) enum News {
-    /// It has ended, and this is its exit.
+    /// The command has ended, with this exit.
     Ended(Exit),
-    /// It has been stopped by a signal: this one, if it has a name.
+    /// A signal has stopped the command: this one, if it has a name.
     Stopped(Option<Signal>),
 }
 
 /// The command's process group; the command is its leader.
 ///
-/// All that signals it here and all that reaps it runs in one task, so that no signal
-/// goes to a stranger who has got the number of a process that is no more.
+/// The leader is reaped last, with [`Group::reap`]. Until then no other process can get its number,
+/// so a signal to the group never reaches a stranger.
 pub(super) struct Group {
     leader: Pid,
 }
 
 impl Group {
-    /// Starts the command. On a thread that stays: the command dies with it.
+    /// Starts the process that becomes the command with [`Group::begin`], unless `deadline_ms` of
+    /// [`since_boot`](super::deadman::since_boot) has passed by then. Call it on a thread that
+    /// stays: the command dies with its thread.
     pub(super) fn spawn(
         name: &str,
         token: Option<u64>,
+        deadline_ms: Option<u64>,
         command: &[OsString],
     ) -> Result<Self, Failure> {
-        let mut launcher = launcher(command);
-        launcher.env("LEASEHOLD_NAME", name);
+        let mut launcher = launcher(name, deadline_ms, command);
         match token {
             Some(token) => launcher.env("LEASEHOLD_TOKEN", token.to_string()),
-            // A token of a leasehold around this one is none of this lock.
+            // The token of a leasehold around this one belongs to another lock.
             None => launcher.env_remove("LEASEHOLD_TOKEN"),
         };
         let child = launcher.process_group(0).spawn().map_err(not_started)?;
         let leader = i32::try_from(child.id())
             .map_err(|_| Failure::new(Exit::Failed, "the command's process id is no number"))?;
-        // `child` goes: waiting is done here, because the standard library does not
-        // tell when a process is stopped.
-        Ok(Self {
+        // `child` is dropped: this type waits itself, because the standard library does not report
+        // that a process has stopped.
+        let group = Self {
             leader: Pid::from_raw(leader),
-        })
+        };
+        group.until_ready()?;
+        Ok(group)
     }
 
-    /// Its number.
+    /// Waits until the process has stopped itself, or has ended.
+    fn until_ready(&self) -> Result<(), Failure> {
+        if self
+            .look(WaitIdOptions::empty())?
+            .is_some_and(|status| status.stopped())
+        {
+            // Or it would be news of the command.
+            self.take_stop();
+        }
+        Ok(())
+    }
+
+    /// Lets the command begin.
+    pub(super) fn begin(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// The number of the group.
     pub(super) fn id(&self) -> Pid {
         self.leader
     }
 
-    /// What is new, without waiting for it.
+    /// Returns the news, without waiting for any. The end of the command stays news.
     pub(super) fn news(&self) -> Result<Option<News>, Failure> {
-        let flags = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-        let leader = rustix::process::Pid::from_raw(self.leader.as_raw());
-        let status = loop {
-            match waitpid(leader, flags) {
-                Ok(None) => return Ok(None),
-                Ok(Some((_, status))) => break status,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Failure::io("can't wait for the command", error.into())),
-            }
+        let Some(status) = self.look(WaitIdOptions::NOHANG)? else {
+            return Ok(None);
         };
-        // Numbers, not names: real-time signals have none.
-        let ended = match (status.exit_status(), status.terminating_signal()) {
+        if status.stopped() {
+            self.take_stop();
+            // A number, not a name: real-time signals have none.
+            let signal = status.stopping_signal();
+            return Ok(signal.map(|signal| News::Stopped(Signal::try_from(signal).ok())));
+        }
+        let exit = match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Some(Exit::Command(u8::try_from(code & 0xff).unwrap_or(u8::MAX))),
             (None, signal) => signal.map(Exit::Signal),
         };
-        let stopped = || {
-            let signal = status.stopping_signal()?;
-            Some(News::Stopped(Signal::try_from(signal).ok()))
-        };
-        Ok(ended.map(News::Ended).or_else(stopped))
+        Ok(exit.map(News::Ended))
     }
 
-    /// Sends `signal` to everybody in the group.
-    pub(super) fn signal(&self, signal: Signal) {
-        // Fails when nobody is left, or when the command has become another user:
-        // there is nobody to tell who could do something about it.
-        let _ = killpg(self.leader, signal);
-    }
-
-    /// Sends TERM to everybody in the group.
-    pub(super) fn ask_to_end(&self) {
-        self.signal(Signal::SIGTERM);
-        // One that is stopped would not hear of it.
-        self.signal(Signal::SIGCONT);
-    }
-
-    /// Reaps what has ended and is neither the command nor `helper`: the first process of a container
-    /// becomes the parent of all whose own parents have ended.
-    pub(super) fn reap_orphans(&self, helper: u32) {
-        let orphans = children_of(Pid::this()).filter(|(id, child)| {
-            child.has_ended && *id != self.leader && id.as_raw().unsigned_abs() != helper
-        });
-        for (orphan, _) in orphans {
-            // Fails only when it is not there any more.
-            let _ = waitpid(
-                rustix::process::Pid::from_raw(orphan.as_raw()),
-                WaitOptions::NOHANG,
-            );
+    /// Looks for an end or a stop of the leader, and leaves it to be found again.
+    fn look(&self, how: WaitIdOptions) -> Result<Option<WaitIdStatus>, Failure> {
+        let either = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        loop {
+            match self.status(either | how) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Failure::io("can't wait for the command", error.into())),
+                Ok(status) => return Ok(status),
+            }
         }
     }
 
-    /// Whether anybody is left.
-    pub(super) fn is_gone(&self) -> bool {
-        killpg(self.leader, None) == Err(Errno::ESRCH)
+    /// Takes a stop that was found, so that it is not found again.
+    fn take_stop(&self) {
+        // Fails when the process has ended meanwhile, and that is found by the next look.
+        let _ = self.status(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
     }
+
+    fn status(&self, options: WaitIdOptions) -> rustix::io::Result<Option<WaitIdStatus>> {
+        let leader = rustix::process::Pid::from_raw(self.leader.as_raw());
+        leader.map_or(Ok(None), |leader| waitid(WaitId::Pid(leader), options))
+    }
+
+    /// Returns whether the command ended before its program ran, where the system shows it.
+    pub(super) fn never_began(&self) -> bool {
+        Process::look_at(self.leader)
+            .is_some_and(|leader| leader.name.as_bytes() == LAUNCHER.to_bytes())
+    }
+
+    /// Sends `signal` to each process of the group.
+    pub(super) fn signal(&self, signal: Signal) {
+        // Fails when no process is left, or when the command has become another user: no process
+        // could do anything about it.
+        let _ = killpg(self.leader, signal);
+    }
+
+    /// Sends TERM to each process of the group.
+    pub(super) fn ask_to_end(&self) {
+        self.signal(Signal::SIGTERM);
+        // A stopped process gets the signal when it is continued.
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Reaps ended processes other than the command and `helper`: the first process of a container
+    /// becomes the parent of all processes whose own parents have ended.
+    pub(super) fn reap_orphans(&self, helper: u32) {
+        let orphans = ended_children()
+            .filter(|id| *id != self.leader && id.as_raw().unsigned_abs() != helper);
+        for orphan in orphans {
+            reap(orphan);
+        }
+    }
+
+    /// Returns whether all processes of the group have ended.
+    pub(super) fn is_gone(&self) -> bool {
+        let is_alive = is_alive(self.leader).unwrap_or_else(|| {
+            // Without a list of processes an ended leader counts as one that is there.
+            self.reap();
+            killpg(self.leader, None) != Err(Errno::ESRCH)
+        });
+        !is_alive
+    }
+
+    /// Reaps the leader if it has ended. From now on its number may be of another process.
+    pub(super) fn reap(&self) {
+        reap(self.leader);
+    }
+}
+
+fn reap(id: Pid) {
+    // Fails only when the process is not there any more.
+    let _ = waitpid(
+        rustix::process::Pid::from_raw(id.as_raw()),
+        WaitOptions::NOHANG,
+    );
 }
 
 /// Whether orphans become children of this process: it is the first one of a container, or has

@@ -1,43 +1,48 @@
-//! The dead-man's switch: a process beside us that kills the command when its time is
-//! over, or when we are gone.
+//! The dead-man's switch: a second process that kills the command at its deadline, or when
+//! `leasehold` has ended.
 //!
-//! A `leasehold` that was killed, stopped or starved can't end its command, so another
-//! process does: it kills the command's group at the deadline it was told last, and at
-//! once when nobody is there to tell it a later one. We tell a later one after each
-//! renewal.
+//! A `leasehold` that was killed, stopped or starved can't end its command, so the switch does. It
+//! kills the command's group at the latest deadline that `leasehold` has sent, and at once when
+//! `leasehold` no longer exists. `leasehold` sends a later deadline after each renewal.
+//!
+//! The switch learns the group before the command begins (see [`launch`](super::launch)), so a
+//! command never runs without it.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Stdio, id};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::unistd::{Pid, getpgid, getppid};
+use nix::unistd::Pid;
 use tokio::time::Instant;
 
-use super::launch::{not_started, ourselves, take_name};
-use super::processes::{Process, children_of};
+use super::launch::{not_started, ourselves, take_name, tell_as_parent};
+use super::processes::Process;
 use crate::cli::RunDeadman;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::tell;
 
-/// Our side: tells it the command and the deadline.
+/// The side of `leasehold`, which sends the group and the deadline.
 pub(super) struct Deadman {
+    /// The name of the lock.
+    name: String,
     process: Child,
     line: UnixStream,
     group: Option<Pid>,
-    /// The one told last, in milliseconds of [`since_boot`].
+    /// The latest deadline that was sent, in milliseconds of [`since_boot`].
     deadline_ms: u64,
 }
 
 impl Deadman {
-    /// Starts the process. It has nothing to kill yet.
-    pub(super) fn start() -> Result<Self, Failure> {
-        let (process, line) = spawn()?;
+    /// Starts the process, for a command under this lock. It has no group to kill yet.
+    pub(super) fn start(name: &str) -> Result<Self, Failure> {
+        let (process, line) = spawn(name)?;
         Ok(Self {
+            name: name.to_owned(),
             process,
             line,
             group: None,
@@ -68,6 +73,11 @@ impl Deadman {
         }
     }
 
+    /// When the command is killed, in milliseconds of [`since_boot`], if it has a deadline.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        (self.deadline_ms < u64::MAX).then_some(self.deadline_ms)
+    }
+
     /// The number of the process.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
@@ -78,11 +88,11 @@ impl Deadman {
         as_ms(since_boot()) >= self.deadline_ms
     }
 
-    /// Starts another one if somebody has killed it.
+    /// Starts another process if this one was killed.
     pub(super) fn look_after(&mut self) -> Result<(), Failure> {
         let ended = !matches!(self.process.try_wait(), Ok(None));
         if ended && !self.has_struck() {
-            (self.process, self.line) = spawn()?;
+            (self.process, self.line) = spawn(&self.name)?;
             self.order(&format!("until {}", self.deadline_ms));
             if let Some(group) = self.group {
                 self.guard(group);
@@ -101,22 +111,27 @@ impl Deadman {
     }
 
     fn order(&mut self, order: &str) {
-        // Fails when it has ended, and then another is started; or when it has been
-        // stopped for long, and then waiting for it would stop us too.
-        let _ = self.line.write_all(format!("{order}\n").as_bytes());
+        // Fails when the process has ended, or has been stopped for so long that the socket is full:
+        // going on, it would kill by an old deadline. `look_after` starts another one.
+        if self
+            .line
+            .write_all(format!("{order}\n").as_bytes())
+            .is_err()
+        {
+            let _ = self.process.kill();
+        }
     }
 }
 
-fn spawn() -> Result<(Child, UnixStream), Failure> {
+fn spawn(name: &str) -> Result<(Child, UnixStream), Failure> {
     let start = || {
         let (line, other_end) = UnixStream::pair()?;
         line.set_nonblocking(true)?;
-        let process = ourselves("run-deadman")
-            .args(["--parent", &id().to_string()])
+        let process = ourselves("run-deadman", name)
             .stdin(OwnedFd::from(other_end))
-            // Whoever reads what the command says waits for the last writer.
+            // The reader of the command's output waits for the last writer.
             .stdout(Stdio::null())
-            // What is meant for our group, kills included, must not reach it.
+            // Signals for the group of `leasehold`, kills included, must not reach it.
             .process_group(0)
             .spawn()?;
         Ok((process, line))
@@ -124,15 +139,16 @@ fn spawn() -> Result<(Child, UnixStream), Failure> {
     start().map_err(not_started)
 }
 
-/// The other side: `leasehold run-deadman`.
+/// `leasehold run-deadman`: the side of the switch.
 pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
     take_name(c"run-deadman");
-    // Nothing ends it before its time but KILL.
+    tell_as_parent(args.json);
+    // Only KILL ends it before its time.
     let _ = SigSet::all().thread_block();
     let cant_listen = |error| Failure::io("can't listen to leasehold", error);
     let line = io::stdin().as_fd().try_clone_to_owned();
     let mut line = BufReader::new(UnixStream::from(line.map_err(cant_listen)?));
-    let mut orders = Orders::of(Pid::from_raw(args.parent));
+    let mut orders = Orders::default();
     let we_are_alone = orders.follow(&mut line).map_err(cant_listen)?;
     if orders.group.is_some_and(|group| group.kill()) && we_are_alone {
         tell("leasehold was killed, so its command was killed too");
@@ -141,85 +157,53 @@ pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
 }
 
 /// The group to kill.
-#[derive(Debug, PartialEq, Eq)]
 struct Target {
     group: Pid,
-    /// When its leader began. `None` if the leader had ended before we looked.
+    /// When its leader began, where the system shows it.
     began: Option<u64>,
 }
 
 impl Target {
     fn new(group: Pid) -> Self {
-        Self {
-            group,
-            began: Process::look_at(group).map(|leader| leader.began),
-        }
+        let began = Process::look_at(group).map(|leader| leader.began);
+        Self { group, began }
     }
 
-    /// Finds the group of the command that `leasehold` has started: its child that leads a group
-    /// and is younger than this process.
-    fn of(leasehold: Pid) -> Option<Self> {
-        // An orphan is the child of another process, whose other children are strangers.
-        if getppid() != leasehold {
-            return None;
-        }
-        let ours = Process::look_at(Pid::this())?.began;
-        let mut children = children_of(leasehold);
-        let (group, leader) = children.find(|(id, child)| {
-            *id != Pid::this() && child.began >= ours && getpgid(Some(*id)) == Ok(*id)
-        })?;
-        Some(Self {
-            group,
-            began: Some(leader.began),
-        })
-    }
-
-    /// Kills the group. `false` if there is none: a group that has ended may have left its number
-    /// to a stranger.
+    /// Kills the group. Returns `false` if there is none: `leasehold` was killed, the command had
+    /// ended, and another process has got its number.
     fn kill(&self) -> bool {
-        let leader = Process::look_at(self.group);
-        let is_stranger = leader.is_some_and(|leader| Some(leader.began) != self.began);
-        // Fails when nothing is left, or when the command has become another user.
+        let leader = Process::look_at(self.group).map(|leader| leader.began);
+        let is_stranger = leader
+            .zip(self.began)
+            .is_some_and(|(now, then)| now != then);
+        // Fails when no process is left, or when the command has become another user.
         !is_stranger && killpg(self.group, Signal::SIGKILL).is_ok()
     }
 }
 
-/// What it has been told so far.
+/// The orders of `leasehold` so far.
+#[derive(Default)]
 struct Orders {
-    /// The process that gives the orders.
-    leasehold: Pid,
     group: Option<Target>,
     deadline_ms: Option<u64>,
-    /// The one that is being read.
+    /// The order that is being read.
     order: Vec<u8>,
 }
 
 impl Orders {
-    fn of(leasehold: Pid) -> Self {
-        Self {
-            leasehold,
-            group: None,
-            deadline_ms: None,
-            order: Vec::new(),
-        }
-    }
-
-    /// Listens until it is time to kill. `true` when that is because there is nobody
-    /// to listen to any more.
+    /// Listens until it is time to kill. Returns `true` if that is because `leasehold` has ended.
     fn follow(&mut self, line: &mut BufReader<UnixStream>) -> io::Result<bool> {
         loop {
             line.get_ref().set_read_timeout(Some(self.nap()))?;
             match line.read_until(b'\n', &mut self.order) {
                 Ok(0) => return Ok(true),
                 Ok(_) => self.take(),
-                // All that came in time is read before the clock is: after a pause of this
-                // process it may be much.
+                // Orders that arrived in time are read before the clock is: after a pause of this
+                // process there may be many.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // It may have been stopped before it could tell.
-                    if self.group.is_none() {
-                        self.group = Target::of(self.leasehold);
-                    }
-                    if self.is_over() {
+                    // Without a group the command has not begun; a stopped `leasehold` may still
+                    // send it.
+                    if self.is_over() && self.group.is_some() {
                         return Ok(false);
                     }
                 }
@@ -232,11 +216,16 @@ impl Orders {
     fn take(&mut self) {
         let order = String::from_utf8_lossy(&self.order).into_owned();
         self.order.clear();
-        match order.trim_end().split_once(' ') {
+        // One that is cut short, or can't be read, changes nothing.
+        let Some(order) = order.strip_suffix('\n') else {
+            return;
+        };
+        match order.split_once(' ') {
             Some(("group", number)) => {
-                self.group = number.parse().ok().map(|id| Target::new(Pid::from_raw(id)));
+                // 0 is the group of this process, and 1 means all processes.
+                let number = number.parse().ok().filter(|number| *number > 1);
+                self.group = number.map(|number| Target::new(Pid::from_raw(number)));
             }
-            // One that can't be read changes nothing: the deadline before it stands.
             Some(("until", ms)) => self.deadline_ms = ms.parse().ok().or(self.deadline_ms),
             _ => {}
         }
@@ -257,7 +246,7 @@ impl Orders {
     }
 }
 
-fn as_ms(span: Duration) -> u64 {
+pub(super) fn as_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -286,13 +275,13 @@ mod tests {
     #[test]
     fn orders_that_waited_are_read_before_the_clock() {
         let (mut ours, mut theirs) = line();
-        // As after a pause of the process: the first deadline is long over.
+        // Like after a pause of the process: the first deadline is long over.
         ours.write_all(b"group 7\nuntil 1\nuntil 2\nun")
             .expect("it fits");
         let later = as_ms(since_boot() + Duration::from_millis(50));
         ours.write_all(format!("til {later}\n").as_bytes())
             .expect("it fits");
-        let mut orders = Orders::of(Pid::this());
+        let mut orders = Orders::default();
         assert!(!orders.follow(&mut theirs).expect("it can be read"));
         assert!(as_ms(since_boot()) >= later);
         assert_eq!(
@@ -306,10 +295,40 @@ mod tests {
         let (ours, mut theirs) = line();
         drop(ours);
         assert!(
-            Orders::of(Pid::this())
+            Orders::default()
                 .follow(&mut theirs)
                 .expect("it can be read")
         );
+    }
+
+    #[test]
+    fn orders_that_make_no_sense_change_nothing() {
+        let (mut ours, mut theirs) = line();
+        ours.write_all(b"group 7\nuntil 1\ngroup 0\n")
+            .expect("it fits");
+        ours.write_all(b"group 1\nuntil x\nnonsense\ngroup 8")
+            .expect("it fits");
+        drop(ours);
+        let mut orders = Orders::default();
+        assert!(orders.follow(&mut theirs).expect("it can be read"));
+        assert!(orders.group.is_none());
+        assert_eq!(orders.deadline_ms, Some(1));
+    }
+
+    #[test]
+    fn deadline_without_a_group_is_no_end() {
+        let (mut ours, mut theirs) = line();
+        ours.write_all(b"until 1\n").expect("it fits");
+        let switch = std::thread::spawn(move || {
+            let mut orders = Orders::default();
+            let alone = orders.follow(&mut theirs).expect("it can be read");
+            (alone, orders.group.map(|target| target.group))
+        });
+        // Some looks at the clock later.
+        std::thread::sleep(Duration::from_millis(50));
+        ours.write_all(b"group 7\n").expect("it listens");
+        let seen = switch.join().expect("no panic");
+        assert_eq!(seen, (false, Some(Pid::from_raw(7))));
     }
 
     #[test]
@@ -321,18 +340,18 @@ mod tests {
             .expect("it starts");
         let id = i32::try_from(stranger.id()).expect("a process id");
         let told = Target::new(Pid::from_raw(id));
+        let began = told.began.expect("it is shown");
         let earlier = Target {
             group: told.group,
-            began: told.began.map(|began| began - 1),
+            began: Some(began - 1),
         };
-        let ended_before = Target {
+        assert!(!earlier.kill());
+        // Where the system shows nothing, the command must not go on.
+        let unknown = Target {
             group: told.group,
             began: None,
         };
-        assert!(!earlier.kill());
-        assert!(!ended_before.kill());
-        assert!(matches!(stranger.try_wait(), Ok(None)));
-        assert!(told.kill());
+        assert!(unknown.kill());
         stranger.wait().expect("it has ended");
     }
 }

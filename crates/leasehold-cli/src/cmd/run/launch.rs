@@ -1,8 +1,8 @@
-//! The last step before the command: a process that dies with us and becomes it.
+//! The last step before the command: a process that dies with `leasehold` and becomes the command.
 //!
-//! Only a process itself can ask to die with its parent, and the standard library lets nobody
-//! run code there without `unsafe`. So we start ourselves again, and that process becomes the
-//! command.
+//! Only a process itself can ask to die with its parent, and the standard library can't run code
+//! there without `unsafe`. So `leasehold` starts itself again, and that process becomes the
+//! command. It stops itself first: `leasehold` continues it once the dead-man's switch knows it.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -10,16 +10,20 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, id};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 use rustix::process::getppid;
 
+use super::deadman::{as_ms, since_boot};
 use crate::cli::RunLaunch;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::Shown;
+use crate::output::{self, Shown};
 
-/// Our own program with a hidden sub-command.
-pub(super) fn ourselves(sub_command: &str) -> Command {
+/// The name of the process until it becomes the command.
+pub(super) const LAUNCHER: &CStr = c"run-launch";
+
+/// Prepares this program with a hidden sub-command, for a command under the lock `name`.
+pub(super) fn ourselves(sub_command: &str, name: &str) -> Command {
     // The running program itself: its file may have been replaced during a long wait.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let program = std::path::PathBuf::from("/proc/self/exe");
@@ -27,6 +31,10 @@ pub(super) fn ourselves(sub_command: &str) -> Command {
     let program = std::env::current_exe().unwrap_or_else(|_| "leasehold".into());
     let mut command = Command::new(program);
     command.arg0("leasehold").arg(sub_command);
+    if output::is_json() {
+        command.arg("--json");
+    }
+    command.env("LEASEHOLD_NAME", name);
     command
 }
 
@@ -44,6 +52,14 @@ pub(super) fn not_started(error: io::Error) -> Failure {
     Failure::io(what, error)
 }
 
+/// Lets this helper process write its messages as `leasehold` does.
+pub(super) fn tell_as_parent(json: bool) {
+    if json {
+        let name = std::env::var("LEASEHOLD_NAME");
+        output::tell_json(name.as_deref().ok());
+    }
+}
+
 /// Sets what `ps` shows of this process, which was started as `/proc/self/exe`.
 pub(super) fn take_name(name: &CStr) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -53,32 +69,44 @@ pub(super) fn take_name(name: &CStr) {
     let _ = name;
 }
 
-/// What starts the command. It and the command are the same process.
-pub(super) fn launcher(command: &[OsString]) -> Command {
-    let mut launcher = ourselves("run-launch");
-    launcher
-        .args(["--parent", &id().to_string(), "--"])
-        .args(command);
+/// Prepares the process that becomes the command.
+pub(super) fn launcher(name: &str, deadline_ms: Option<u64>, command: &[OsString]) -> Command {
+    let mut launcher = ourselves("run-launch", name);
+    launcher.args(["--parent", &id().to_string()]);
+    if let Some(deadline_ms) = deadline_ms {
+        launcher.args(["--before", &deadline_ms.to_string()]);
+    }
+    launcher.arg("--").args(command);
     launcher
 }
 
 /// `leasehold run-launch`. Returns only if the command can't be run.
 pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
-    take_name(c"run-launch");
+    take_name(LAUNCHER);
+    tell_as_parent(args.json);
     let (program, arguments) = args
         .command
         .split_first()
         .ok_or_else(|| Failure::usage("there is no command to run"))?;
     die_with_parent().map_err(|error| Failure::io("can't bind the command to leasehold", error))?;
-    // Looked at afterwards: a parent that had gone before is not reported any more.
-    if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(args.parent) {
+    // An end of the parent before the request above is not reported any more.
+    expect_parent(args.parent)?;
+    // Until the dead-man's switch knows this process.
+    raise(Signal::SIGSTOP)
+        .map_err(|error| Failure::io("can't wait for leasehold", error.into()))?;
+    // Where the system doesn't end a process with its parent, that end continues it.
+    expect_parent(args.parent)?;
+    if args
+        .before
+        .is_some_and(|deadline| as_ms(since_boot()) >= deadline)
+    {
         return Err(Failure::new(
-            Exit::Failed,
-            "leasehold has ended before its command began; run it again",
+            Exit::Lost,
+            "the lock was lost before the command began; run it again",
         ));
     }
     let error = Command::new(program).args(arguments).exec();
-    // The attempt has switched it on, and nobody may read what we have to say.
+    // The attempt has switched it on, and the message below may have no reader.
     let _ = SigSet::from(Signal::SIGPIPE).thread_block();
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
@@ -88,8 +116,18 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
     Err(Failure::io(format!("can't run `{}`", Shown(&program)), error).with_exit(exit))
 }
 
-/// With KILL, as the dead-man's switch does with the rest of the group: there is
-/// nobody left who could follow up on a gentler signal. It stays over `exec`.
+fn expect_parent(parent: i32) -> Result<(), Failure> {
+    if getppid().map(|parent| parent.as_raw_nonzero().get()) == Some(parent) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Failed,
+        "leasehold has ended before its command began; run it again",
+    ))
+}
+
+/// Asks for KILL at the end of the parent, as the dead-man's switch sends it to the rest of the
+/// group: no process is left to follow up on a gentler signal. The request outlives `exec`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn die_with_parent() -> io::Result<()> {
     let kill = rustix::process::Signal::KILL;
@@ -98,7 +136,7 @@ fn die_with_parent() -> io::Result<()> {
     ))?)
 }
 
-/// Elsewhere the dead-man's switch is alone.
+/// Elsewhere only the dead-man's switch ends the command.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn die_with_parent() -> io::Result<()> {
     Ok(())

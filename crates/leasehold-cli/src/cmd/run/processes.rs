@@ -4,43 +4,71 @@ use nix::unistd::Pid;
 
 /// A process, as it was when it was looked at.
 pub(super) struct Process {
+    /// The name that `ps` shows, of at most 15 bytes.
+    pub(super) name: String,
     parent: Pid,
-    /// It has ended, and its parent has not asked for its exit yet.
+    group: Pid,
+    /// The process has ended, and its parent has not asked for its exit yet.
     pub(super) has_ended: bool,
-    /// When it began, in ticks since the machine was started. A process that got the number of an
-    /// ended one began later.
+    /// When the process began, in ticks since the machine was started. A process that got the
+    /// number of an ended one began later.
     pub(super) began: u64,
 }
 
 impl Process {
     /// Looks at a process. `None` if it is not there, or where the system shows no processes.
     pub(super) fn look_at(id: Pid) -> Option<Self> {
+        is_ours().then(|| Self::found(id)).flatten()
+    }
+
+    fn found(id: Pid) -> Option<Self> {
         Self::read(&std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }
 
     fn read(stat: &str) -> Option<Self> {
-        // After the name, which may hold anything: the state, then the parent.
-        let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-        let has_ended = words.next()? == "Z";
-        let parent = Pid::from_raw(words.next()?.parse().ok()?);
-        let began = words.nth(17)?.parse().ok()?;
+        // The name may hold anything, brackets included.
+        let (name, rest) = stat.rsplit_once(')')?;
+        let mut words = rest.split_whitespace();
         Some(Self {
-            parent,
-            has_ended,
-            began,
+            name: name.split_once('(')?.1.to_owned(),
+            has_ended: words.next()? == "Z",
+            parent: Pid::from_raw(words.next()?.parse().ok()?),
+            group: Pid::from_raw(words.next()?.parse().ok()?),
+            began: words.nth(16)?.parse().ok()?,
         })
     }
 }
 
-/// Returns the children of a process, where the system shows them.
-pub(super) fn children_of(parent: Pid) -> impl Iterator<Item = (Pid, Process)> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+/// Returns whether `/proc` shows the processes that this process sees: it may be missing, or be the
+/// one of another namespace, where the numbers are of other processes.
+fn is_ours() -> bool {
+    let shown = std::fs::read_link("/proc/self").ok();
+    shown.is_some_and(|shown| shown.to_str() == Some(&Pid::this().to_string()))
+}
+
+/// Returns all processes. `None` where the system shows none.
+fn all() -> Option<impl Iterator<Item = (Pid, Process)>> {
+    if !is_ours() {
+        return None;
+    }
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let processes = ids.filter_map(|id| {
+    Some(ids.filter_map(|id| {
         let id = Pid::from_raw(id);
-        Some((id, Process::look_at(id)?))
-    });
-    processes.filter(move |(_, process)| process.parent == parent)
+        Some((id, Process::found(id)?))
+    }))
+}
+
+/// Returns the children of this process that have ended.
+pub(super) fn ended_children() -> impl Iterator<Item = Pid> {
+    let children = all().into_iter().flatten();
+    let ended = children.filter(|(_, child)| child.has_ended && child.parent == Pid::this());
+    ended.map(|(id, _)| id)
+}
+
+/// Returns whether a process of this group is alive. `None` where the system does not show it.
+pub(super) fn is_alive(group: Pid) -> Option<bool> {
+    all().map(|mut all| all.any(|(_, one)| one.group == group && !one.has_ended))
 }
 
 #[cfg(test)]
@@ -49,10 +77,19 @@ mod tests {
 
     #[test]
     fn name_of_a_process_may_hold_anything() {
-        let stat = "42 (a) Z (b) R 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 8128 2000 200";
+        let stat = "42 (a) Z (b) R 7 40 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 8128 2000 200";
         let process = Process::read(stat).expect("it is complete");
+        assert_eq!(process.name, "a) Z (b");
         assert_eq!(process.parent, Pid::from_raw(7));
+        assert_eq!(process.group, Pid::from_raw(40));
         assert!(!process.has_ended);
         assert_eq!(process.began, 8128);
+    }
+
+    #[test]
+    fn this_process_is_shown() {
+        let process = Process::look_at(Pid::this()).expect("it runs");
+        assert!(!process.has_ended);
+        assert_eq!(is_alive(process.group), Some(true));
     }
 }

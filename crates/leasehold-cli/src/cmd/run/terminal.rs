@@ -37,14 +37,12 @@ impl Terminal {
             .is_some_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()))
     }
 
-    /// Hands it to a command that has just been started and talks to it both ways.
-    /// In `leasehold run x -- cmd | less` it is `less` who needs it; a command that
-    /// does want to read is stopped for it, and gets it then.
+    /// Hands the terminal to a command that is about to begin and uses it for input and output. In
+    /// `leasehold run x -- cmd | less` it is `less` that needs the terminal; a command that reads
+    /// from it is stopped, and gets it then.
     pub(super) fn hand_over_at_start(&mut self, group: &Group) {
         if io::stdin().is_terminal() && io::stdout().is_terminal() && self.is_ours() {
             self.hand_over(group);
-            // It may have asked too early and been stopped.
-            group.signal(Signal::SIGCONT);
         }
     }
 

@@ -1,9 +1,9 @@
-//! Watching the command while it runs: its end, its stops, signals for it, and the
-//! loss of the lock.
+//! The watch over a running command: its end, its stops, signals for it, and the loss of the lock.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use leasehold::LossReason;
 use nix::sys::signal::Signal;
 use tokio::signal::unix;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,8 +27,8 @@ const END_OF_REST: Duration = Duration::from_secs(1);
 pub(super) struct Watch<'a> {
     pub(super) schedule: Schedule,
     pub(super) on_loss: &'a OnLoss,
-    /// When the command is ended whatever the lock does, by [`since_boot`], and how long it has had by
-    /// then.
+    /// When the command is ended whatever becomes of the lock, by [`since_boot`], and how long it
+    /// has run by then.
     pub(super) max_run: Option<(Duration, Duration)>,
     pub(super) group: Group,
     pub(super) deadman: Deadman,
@@ -38,25 +38,65 @@ pub(super) struct Watch<'a> {
     pub(super) stops: StopRequests,
     /// Whether orphans become children of this process.
     pub(super) inherits: bool,
-    /// Tells that the command has ended or stopped. Listened to before it starts.
+    /// Signals that the command has ended or stopped. Listened to before the command starts.
     pub(super) children: unix::Signal,
+    pub(super) ending: Ending,
+}
+
+/// The steps that were taken to end the command.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// When the command is killed. `None` while it may go on.
+    killed_at: Option<Instant>,
+    /// The command is ended because the lock is lost, or about to be.
+    for_loss: bool,
+    /// The loss was reported, and the command goes on without the lock.
+    warned: bool,
+}
+
+impl Ending {
+    fn exit(&self) -> Exit {
+        match self.for_loss {
+            true => Exit::Lost,
+            false => Exit::TooLong,
+        }
+    }
+
+    /// Returns this time, or the time of the kill if that is earlier.
+    fn no_later_than(&self, at: Instant) -> Instant {
+        self.killed_at.map_or(at, |killed_at| killed_at.min(at))
+    }
+}
+
+/// The end of a command.
+pub(super) struct End {
+    /// Whether its program ran.
+    pub(super) began: bool,
+    /// [`Exit::Lost`] if it was ended because the lock was lost or about to be, [`Exit::TooLong`] if
+    /// it ran for too long.
+    pub(super) exit: Result<Exit, Failure>,
 }
 
 impl Watch<'_> {
-    /// Watches until the command has ended. [`Exit::Lost`] if it has been ended,
-    /// because the lock was lost or about to be, [`Exit::TooLong`] if it ran for too long.
-    pub(super) async fn until_ended(mut self) -> Result<Exit, Failure> {
-        let end = self.follow().await;
-        match end {
-            // The lock is given back next, so the command can't stay.
-            Err(_) => self.group.signal(Signal::SIGKILL),
-            Ok(_) => self.deadman.dismiss(),
+    /// Watches until the command has ended.
+    pub(super) async fn until_ended(mut self) -> End {
+        let mut exit = self.follow().await;
+        if exit.is_err() {
+            // The lock is released next, so the command can't go on.
+            self.end_rest(Instant::now()).await;
         }
-        end
+        if let (Err(failure), Some(_)) = (&exit, self.ending.killed_at) {
+            // The command was being ended already, and its exit code says why.
+            tell(failure);
+            exit = Ok(self.ending.exit());
+        }
+        let began = !self.group.never_began();
+        self.deadman.dismiss();
+        self.group.reap();
+        End { began, exit }
     }
 
     async fn follow(&mut self) -> Result<Exit, Failure> {
-        let (mut killed_at, mut told, mut too_long) = (None, false, false);
         let exit = loop {
             // Looked at before listening: it may have ended already.
             match self.group.news()? {
@@ -67,53 +107,44 @@ impl Watch<'_> {
                 }
                 None => {}
             }
-            if killed_at.is_none() && !told {
-                killed_at = self.end_if_due();
-                told = killed_at.is_none() && self.guard.loss().is_some();
-            }
-            if killed_at.is_none() {
-                killed_at = self.end_if_too_long();
-                too_long = killed_at.is_some();
-            }
+            self.end_if_due();
+            self.end_if_too_long();
             self.deadman.look_after()?;
-            if self.inherits {
-                self.group.reap_orphans(self.deadman.id());
-            }
-            self.listen(killed_at, told).await;
+            self.reap_orphans();
+            self.listen().await;
         };
         self.terminal.take_back(&self.group);
-        // What ended in time was protected, however little was left.
-        if killed_at.is_none()
-            && !told
-            && (self.guard.loss().is_some() || self.deadman.has_struck())
-        {
-            killed_at = self.end_if_due();
+        // A command that ended in time was protected, however little time was left.
+        let has_struck = self.ending.killed_at.is_none() && self.deadman.has_struck();
+        if has_struck || self.guard.loss().is_some() {
+            self.end_if_due();
         }
-        let Some(killed_at) = killed_at else {
+        let Some(killed_at) = self.ending.killed_at else {
             return Ok(exit);
         };
-        self.end_rest(killed_at).await?;
-        Ok(match too_long {
-            true => Exit::TooLong,
-            false => Exit::Lost,
-        })
+        self.end_rest(killed_at).await;
+        Ok(self.ending.exit())
     }
 
-    /// Until there may be something to do. Signals are passed on.
-    async fn listen(&mut self, killed_at: Option<Instant>, loss_was_told: bool) {
-        let due = match killed_at {
-            None if loss_was_told => Instant::now() + LOOK_EVERY,
-            None => self.schedule.end_at(self.guard.valid_until()),
-            Some(over) if over <= Instant::now() => {
-                // The dead-man's switch has done it, unless somebody has stopped it.
-                self.group.signal(Signal::SIGKILL);
-                Instant::now() + LOOK_EVERY
-            }
-            Some(soon) => soon,
-        };
+    /// Waits until there may be something to do. Passes signals on.
+    async fn listen(&mut self) {
+        let now = Instant::now();
+        let is_over = self.ending.killed_at.is_some_and(|over| over <= now);
+        if is_over {
+            // The dead-man's switch has done it, unless a signal has stopped the switch.
+            self.group.signal(Signal::SIGKILL);
+        }
+        let acts_on_loss = !self.ending.for_loss && *self.on_loss != OnLoss::Warn;
+        let loss = acts_on_loss.then(|| self.schedule.end_at(self.guard.valid_until()));
+        let due = [self.ending.killed_at, loss].into_iter().flatten();
+        let due = due
+            .filter(|due| *due > now)
+            .min()
+            .unwrap_or(now + LOOK_EVERY);
+        let awaits_loss = !self.ending.for_loss && !self.ending.warned;
         tokio::select! {
             biased;
-            _ = self.guard.lost(), if killed_at.is_none() && !loss_was_told => {}
+            _ = self.guard.lost(), if awaits_loss => {}
             () = self.stops.next() => self.group.signal(Signal::SIGTSTP),
             signal = self.signals.next() => self.group.signal(signal),
             _ = self.children.recv() => {}
@@ -122,31 +153,48 @@ impl Watch<'_> {
         }
     }
 
-    /// Ends the command if it has had its time. Returns when it is killed.
-    fn end_if_too_long(&mut self) -> Option<Instant> {
-        let (_, most) = self.max_run.filter(|(at, _)| *at <= since_boot())?;
+    /// Has the command killed at this time, or earlier if that was decided before.
+    fn kill_at(&mut self, at: Instant) {
+        let at = self.ending.no_later_than(at);
+        self.ending.killed_at = Some(at);
+        self.deadman.kill_at(at);
+    }
+
+    /// Ends the command if it has had its time.
+    fn end_if_too_long(&mut self) {
+        let max_run = self.max_run.filter(|(at, _)| *at <= since_boot());
+        let Some((_, most)) = max_run.filter(|_| self.ending.killed_at.is_none()) else {
+            return;
+        };
         let grace = self.schedule.grace;
+        self.kill_at(Instant::now() + grace);
         tell(format_args!(
             "the command has run for {}, the most that --max-run allows; ending it, by force {}",
             duration::shown(most),
             soon(grace)
         ));
         self.group.ask_to_end();
-        Some(Instant::now() + grace)
     }
 
-    /// Ends the command if the lock is lost, or if what is left of it is just enough
-    /// for that. Returns when it is killed.
-    fn end_if_due(&mut self) -> Option<Instant> {
+    /// Ends the command if the lock is lost, or if the rest of its lease is just enough for that.
+    fn end_if_due(&mut self) {
+        if self.ending.for_loss || self.ending.warned {
+            return;
+        }
+        let loss = self.guard.loss();
         if *self.on_loss == OnLoss::Warn {
-            self.warn_if_lost();
-            return None;
+            self.ending.warned = loss.is_some();
+            if let Some(reason) = loss {
+                self.warn(&reason);
+            }
+            return;
         }
         let kill_at = self.schedule.kill_at(self.guard.valid_until());
-        let struck = self.deadman.has_struck();
-        let state = match self.guard.loss() {
+        let has_struck = self.ending.killed_at.is_none() && self.deadman.has_struck();
+        let is_due = Instant::now() >= self.schedule.end_at(self.guard.valid_until());
+        let state = match loss {
             Some(reason) => format!("is lost: {reason}"),
-            None if struck || Instant::now() >= self.schedule.end_at(self.guard.valid_until()) => {
+            None if has_struck || is_due => {
                 let reason = self.guard.renewal_failure();
                 let reason = reason.map_or_else(
                     || "it was not renewed in time".to_owned(),
@@ -155,12 +203,17 @@ impl Watch<'_> {
                 format!("is about to be lost: {reason}")
             }
             None => {
-                self.deadman.kill_at(kill_at);
-                return None;
+                self.deadman.kill_at(self.ending.no_later_than(kill_at));
+                return;
             }
         };
-        // Others may have a lock that is lost early, so no more than the grace time is
-        // left then; and none at all after a pause of this process.
+        self.end_for_loss(kill_at, &state);
+    }
+
+    fn end_for_loss(&mut self, kill_at: Instant, state: &str) {
+        self.ending.for_loss = true;
+        // Another client may have a lock that is lost early, so no more than the grace time is left
+        // then; and none at all after a pause of this process.
         let now = Instant::now();
         let left = match self.on_loss {
             OnLoss::Kill => Duration::ZERO,
@@ -168,39 +221,37 @@ impl Watch<'_> {
                 .saturating_duration_since(now)
                 .min(self.schedule.grace),
         };
-        self.deadman.kill_at(now + left);
+        self.kill_at(now + left);
         tell(format_args!(
             "the lock `{}` {state}; ending the command, by force {}",
             Shown(self.guard.name()),
             soon(left)
         ));
         output::event(Event::Losing, self.guard.name(), || {
-            vec![("reason", state.as_str().into())]
+            vec![("reason", state.into())]
         });
         match self.on_loss {
-            OnLoss::Exec(line) => self.run_instead(line, &state),
+            OnLoss::Exec(line) => self.run_instead(line, state),
             // Not TERM before it: the command could act on that.
             OnLoss::Kill => self.group.signal(Signal::SIGKILL),
             _ => self.group.ask_to_end(),
         }
-        Some(now + left)
     }
 
-    /// Tells that the lock is lost, and that the command goes on.
-    fn warn_if_lost(&self) {
-        if let Some(reason) = self.guard.loss() {
-            let name = self.guard.name();
-            tell(format_args!(
-                "the lock `{}` is lost: {reason}; the command goes on without it",
-                Shown(name)
-            ));
-            output::event(Event::Losing, name, || {
-                vec![("reason", reason.to_string().into())]
-            });
-        }
+    /// Reports that the lock is lost, and that the command goes on.
+    fn warn(&self, reason: &LossReason) {
+        let name = self.guard.name();
+        tell(format_args!(
+            "the lock `{}` is lost: {reason}; the command goes on without it",
+            Shown(name)
+        ));
+        output::event(Event::Losing, name, || {
+            vec![("reason", reason.to_string().into())]
+        });
     }
 
-    /// Runs what is to be run instead of a TERM. Nobody waits for it: the command's time is short.
+    /// Runs the program of `--on-loss exec` instead of sending TERM. It is not waited for: the
+    /// command's time is short.
     fn run_instead(&self, line: &str, reason: &str) {
         let started = Command::new("sh")
             .args(["-c", line])
@@ -215,51 +266,72 @@ impl Watch<'_> {
         }
     }
 
-    /// The command has been stopped. At a terminal the job it belongs to stops with
-    /// it: us, and those who share our group.
+    /// Follows a stop of the command. At a terminal the job it belongs to stops with it: this
+    /// process, and the others of its group.
     async fn stopped(&mut self, signal: Option<Signal>) {
         let by_terminal = matches!(
             signal,
             Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
         );
-        // Stopped by hand from elsewhere: the lock stays held while it stands still.
+        // Stopped by hand from elsewhere: the lock stays held while the command is stopped.
         if !by_terminal || !self.terminal.is_there() {
             return;
         }
         self.terminal.take_back(&self.group);
         let wants_terminal = signal != Some(Signal::SIGTSTP);
         if !(wants_terminal && self.terminal.is_ours()) {
-            let kill_at = self.schedule.kill_at(self.guard.valid_until());
-            if *self.on_loss != OnLoss::Warn {
-                self.deadman.kill_at(kill_at);
-            }
-            tell(format_args!(
-                "stopped; `{}` is not renewed meanwhile, and the command is killed when its lease is over, {}",
-                Shown(self.guard.name()),
-                soon(kill_at.saturating_duration_since(Instant::now()))
-            ));
-            output::flush();
+            self.announce_stop();
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
                 // Put into the background, where it will ask for the terminal and be
-                // stopped again at once. Not at full speed, where nobody stops us.
+                // stopped again at once. Not at full speed, where no shell stops this process.
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        // A lease that ended meanwhile: the command must not go on.
-        if self.guard.is_held() {
+        // After a lease that ended meanwhile the command must not go on, unless that was asked for.
+        if self.guard.is_held() || *self.on_loss == OnLoss::Warn {
             self.terminal.hand_over(&self.group);
             self.group.signal(Signal::SIGCONT);
         }
     }
 
+    /// Says what becomes of the lock while this process is stopped.
+    fn announce_stop(&mut self) {
+        let name = Shown(self.guard.name());
+        let left = |until: Instant| soon(until.saturating_duration_since(Instant::now()));
+        if *self.on_loss == OnLoss::Warn {
+            tell(format_args!(
+                "stopped; `{name}` is not renewed meanwhile, and is lost when its lease is over, {}",
+                left(self.guard.valid_until())
+            ));
+        } else {
+            let kill_at = self.schedule.kill_at(self.guard.valid_until());
+            let kill_at = self.ending.no_later_than(kill_at);
+            self.deadman.kill_at(kill_at);
+            tell(format_args!(
+                "stopped; `{name}` is not renewed meanwhile, and the command is killed when its lease is over, {}",
+                left(kill_at)
+            ));
+        }
+        output::flush();
+    }
+
     /// Ends the processes that the command has started and left behind: they work without the lock.
-    async fn end_rest(&mut self, killed_at: Instant) -> Result<(), Failure> {
+    async fn end_rest(&mut self, killed_at: Instant) {
         while !self.group.is_gone() && Instant::now() < killed_at + END_OF_REST {
-            self.deadman.look_after()?;
+            if Instant::now() >= killed_at {
+                // The dead-man's switch may have been stopped, or killed.
+                self.group.signal(Signal::SIGKILL);
+            }
+            self.reap_orphans();
             sleep(Duration::from_millis(10)).await;
         }
-        Ok(())
+    }
+
+    fn reap_orphans(&self) {
+        if self.inherits {
+            self.group.reap_orphans(self.deadman.id());
+        }
     }
 }
 
