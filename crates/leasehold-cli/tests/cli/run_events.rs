@@ -105,7 +105,9 @@ fn loss_while_a_command_ends_for_its_time_is_met() {
     let mut run = start(&mut run_script(&server, &options, script));
     run.until("told");
     take(&server);
-    run.done().expect_code(70);
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("ending the command, by force at once");
 }
 
 /// Takes the lock from its holder, which renews it soon.
