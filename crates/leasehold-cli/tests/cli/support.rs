@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::{RedisServer, eventually};
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::{FlowArg, tcflow};
 use nix::unistd::Pid;
 
 /// Longer than anything here takes, on a machine that is busy.
@@ -185,15 +186,11 @@ pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
     (reader, writer.into())
 }
 
-/// A terminal that takes no output: its buffer is full, and the other side does not read.
+/// A terminal that takes no output, as after Ctrl-S.
 pub(crate) fn still_terminal() -> (OwnedFd, File) {
     let ends = openpty(None, None).expect("a terminal");
-    let terminal = File::from(ends.slave);
-    rustix::io::ioctl_fionbio(&terminal, true).expect("it can be set");
-    while (&terminal).write(&[b'.'; 256]).is_ok() {}
-    while (&terminal).write(b".").is_ok() {}
-    rustix::io::ioctl_fionbio(&terminal, false).expect("it can be set");
-    (ends.master, terminal)
+    tcflow(&ends.slave, FlowArg::TCOOFF).expect("it can be stopped");
+    (ends.master, File::from(ends.slave))
 }
 
 /// Whether a thread of the process stands in a write to this descriptor.
